@@ -15,7 +15,7 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 import psycopg
-from tests.model.server import Server as ModelServer
+from tests.model.server import FakeServer as ModelServer
 from tests.model.server import calls
 from tests.postgres import Server
 

@@ -20,7 +20,7 @@ import msgspec
 
 import sessiontree as st
 from sessiontree import catalog
-from sessiontree.core.times import iso
+from sessiontree.core.times import format_timestamp
 from sessiontree.store.jsonl import JsonlStore
 
 BATCH = 16
@@ -31,7 +31,7 @@ def context(file: str) -> dict[str, Any]:
     """Open, and what the model sees from the current leaf."""
     start = perf_counter()
     with st.open(file, read_only=True) as session:
-        found = session.context()
+        found = session.build_context()
         seconds = perf_counter() - start
     return {"seconds": seconds, "messages": len(found.messages)}
 
@@ -125,7 +125,12 @@ class SafeFile:
     def append(self, message: dict[str, Any]) -> None:
         """The least that makes an entry of a message, with nothing checked, filled in or kept but where it is."""
         id = os.urandom(8).hex()
-        wire = {"type": "message", "id": id, "parentId": self.leaf, "timestamp": iso(time_ns() // 1_000_000)}
+        wire = {
+            "type": "message",
+            "id": id,
+            "parentId": self.leaf,
+            "timestamp": format_timestamp(time_ns() // 1_000_000),
+        }
         wire["branch"], wire["message"] = "main", message
         self.write(self.encode(wire) + b"\n")
         self.ids[id] = len(self.ids)
@@ -261,7 +266,7 @@ async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
         await turn()
         ours, bare = [], []
         for number in range(count):
-            known = [entry.body for entry in session.head.path()[-4:]], model.requests[-2:]
+            known = [entry.body for entry in session.head.get_path()[-4:]], model.requests[-2:]
             if number % 2:  # who goes first pays for what the other left to the disk
                 ours.append(await turn())
                 bare.append(await bare_turn(*known))

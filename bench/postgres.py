@@ -71,9 +71,9 @@ def appended(url: str, bodies: list[st.Message]) -> dict[str, float]:
     alone: list[float] = []
     session, twin = st.create(dir=url), st.create(dir=url)
     assert not len(session.tree)  # read before anything is timed
-    key = twin.store.end().cursor.value[0]
+    key = twin.store.read_end().cursor.value[0]
     with psycopg.connect(url, autocommit=True) as connection:
-        shift = twin.store.end().cursor.value[1] - session.store.end().cursor.value[1]
+        shift = twin.store.read_end().cursor.value[1] - session.store.read_end().cursor.value[1]
         for at in range(0, len(bodies) - BATCH, BATCH):
             with Recorder() as recorder:
                 start = perf_counter()
@@ -93,11 +93,11 @@ def contexts(url: str, where: str, name: str) -> dict[str, float]:
     ours: list[float] = []
     alone: list[float] = []
     with Recorder() as recorder:
-        Session(PostgresStore(where)).context()
+        Session(PostgresStore(where)).build_context()
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(ROUNDS):
             start = perf_counter()
-            Session(PostgresStore(where)).context()
+            Session(PostgresStore(where)).build_context()
             ours.append(perf_counter() - start)
             alone.append(bare(connection, recorder.sent))
     return {f"pg {name}": statistics.median(ours), f"pg bare {name}": statistics.median(alone)}
@@ -129,7 +129,7 @@ def growth(counts: list[int]) -> dict[str, dict[str, float]]:
                 connection.execute("VACUUM ANALYZE sessiontree.entry")  # as the server does by itself, some time later
                 connection.execute("CHECKPOINT")
             session = Session(store)
-            context = contexts(url, store.where, "context")["pg context"]
+            context = contexts(url, store.location, "context")["pg context"]
             assert len(session.tree) == count
             times: list[float] = []
             for _ in range(200):

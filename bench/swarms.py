@@ -15,9 +15,9 @@ from typing import Any
 import sessiontree as st
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import Request
-from sessiontree.model.scripted import Answer, ScriptedModel
+from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.swarm.events import EventLog, TextDelta
+from sessiontree.swarm.events import EventLog, SwarmTextDelta
 
 AGENTS = 16
 
@@ -33,7 +33,7 @@ def appends(turns: int, scratch: str) -> dict[str, Any]:
         """Look."""
         return "seen " * 100
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> ScriptedAnswer:
         seen = sum(message["role"] == "toolResult" for message in request.messages)
         return "Done." if seen == turns else ["I look at it. ", ToolCall(f"c{seen}", "look", {})]
 
@@ -48,7 +48,7 @@ def appends(turns: int, scratch: str) -> dict[str, Any]:
         status = asyncio.run(swarm.run())
         seconds = perf_counter() - start
         assert status.status == "completed", status.reason
-        lines = session.lines()
+        lines = session.read_lines()
         events = swarm.events.last
         session.close()
         store = JsonlStore(os.path.join(folder, "bare.jsonl"))
@@ -66,7 +66,9 @@ def events(count: int, scratch: str) -> dict[str, Any]:
     """Events into the spool, and the same bytes with bare `os.write`, by turns; then all of them read again."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         log = EventLog(os.path.join(folder, "a.events.jsonl"))
-        delta = TextDelta(delta="a few words of the answer ", swarm="s" * 16, agent="worker-1", branch="bench/worker-1")
+        delta = SwarmTextDelta(
+            delta="a few words of the answer ", swarm="s" * 16, agent="worker-1", branch="bench/worker-1"
+        )
         bare = os.open(os.path.join(folder, "bare"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         log.append(delta)
         line = Path(log.path).read_bytes()

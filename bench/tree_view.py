@@ -39,28 +39,28 @@ class Empty(App[None]):
         yield view
 
 
-async def timed(action: Callable[[], Awaitable[object]]) -> str:
+async def measure(action: Callable[[], Awaitable[object]]) -> str:
     start, computing = time.perf_counter(), time.process_time()
     await action()
     took, computed = time.perf_counter() - start, time.process_time() - computing
     return f"{took * 1000:6.0f}, computing {computed * 1000:.0f},"
 
 
-async def computed(action: Callable[[], Awaitable[object]]) -> float:
+async def measure_layout(action: Callable[[], Awaitable[object]]) -> float:
     start = time.process_time()
     await action()
     return (time.process_time() - start) * 1000
 
 
-async def pressed(pilot: Pilot[object], keys: tuple[str, ...]) -> dict[str, float]:
+async def measure_key(pilot: Pilot[object], keys: tuple[str, ...]) -> dict[str, float]:
     found: dict[str, list[float]] = {key: [] for key in keys}
     for _ in range(TIMES):
         for key in keys:
-            found[key].append(await computed(lambda key=key: pilot.press(key)))
+            found[key].append(await measure_layout(lambda key=key: pilot.press(key)))
     return {key: statistics.median(times) for key, times in found.items()}
 
 
-async def arranged(screen: TreeScreen) -> None:
+async def measure_arrange(screen: TreeScreen) -> None:
     while screen.view.outline is None or screen.view.progress is not None:
         await asyncio.sleep(0.001)
 
@@ -72,26 +72,26 @@ async def main() -> None:
     empty = Empty()
     empty.animation_level = "none"
     async with empty.run_test(size=SIZE) as pilot:
-        bare = await pressed(pilot, KEYS)
+        bare = await measure_key(pilot, KEYS)
     print(f"{len(session.tree):,} entries, {SIZE[0]}x{SIZE[1]}, median of {TIMES}, in ms")
     app = TreeApp(session, Config())
     app.animation_level = "none"
     async with app.run_test(size=SIZE) as pilot:
         screen = app.screen_stack[1]
         assert isinstance(screen, TreeScreen)
-        print(f"after {await timed(lambda: arranged(screen))} the rows are there")
+        print(f"after {await measure(lambda: measure_arrange(screen))} the rows are there")
         await pilot.press("tab", "tab")  # without the pane
-        ours = await pressed(pilot, (*KEYS, *MORE))
+        ours = await measure_key(pilot, (*KEYS, *MORE))
         for key, took in ours.items():
             beside = f"{bare[key]:6.2f}  {took / bare[key]:.2f}x" if key in bare else ""
             print(f"{key:12} {took:6.2f} {beside}")
         for key in ("ctrl+o", "ctrl+u", "ctrl+a", "c", "a", "c", "h", "e"):
 
-            async def answered(key: str = key) -> None:
+            async def measure_answer(key: str = key) -> None:
                 await pilot.press(key)
-                await arranged(screen)
+                await measure_arrange(screen)
 
-            print(f"{key:12} {await timed(answered)} until {len(screen.view.outline or ()):,} rows are there")
+            print(f"{key:12} {await measure(measure_answer)} until {len(screen.view.outline or ()):,} rows are there")
 
 
 if __name__ == "__main__":

@@ -33,22 +33,22 @@ def reads(file: str, count: int, scratch: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         os.environ["SESSIONTREE_HOME"] = folder
         from sessiontree.web.app import create_app
-        from sessiontree.web.guard import Limits, hosts_of
-        from sessiontree.web.listening import Server, bound
-        from sessiontree.web.tokens import SCOPES, Tokens, make
+        from sessiontree.web.guard import ServerLimits, build_allowed_hosts
+        from sessiontree.web.listening import HttpServer, bind_socket
+        from sessiontree.web.tokens import SCOPES, TokenStore, issue_token
 
         with open(file, "rb") as source, st.create(cwd=folder) as session:
             said = (message for line in source if (message := json.loads(line).get("message")) is not None)
             session.head.extend(map(st.Message, islice(said, ENTRIES)))
-        listening, bare_listening = bound("127.0.0.1", 0), bound("127.0.0.1", 0)
+        listening, bare_listening = bind_socket("127.0.0.1", 0), bind_socket("127.0.0.1", 0)
         port, bare_port = listening.getsockname()[1], bare_listening.getsockname()[1]
-        token, limits = make(SCOPES), Limits(rate=1e9, burst=1_000_000_000)
-        app = create_app(hosts=hosts_of("127.0.0.1", port), tokens=Tokens([token.token]), limits=limits)
+        token, limits = issue_token(SCOPES), ServerLimits(rate=1e9, burst=1_000_000_000)
+        app = create_app(hosts=build_allowed_hosts("127.0.0.1", port), tokens=TokenStore([token.token]), limits=limits)
         bare = FastAPI()
         bare_config = uvicorn.Config(bare, http="h11", ws="none", log_config=None, access_log=False)
         ours: list[float] = []
         others: list[float] = []
-        with running(Server(app, limits), listening), running(uvicorn.Server(bare_config), bare_listening):
+        with running(HttpServer(app, limits), listening), running(uvicorn.Server(bare_config), bare_listening):
             for path in PATHS:
                 address = f"/api/sessions/{session.id}{path}"
                 client = Client(port, address, token.secret)

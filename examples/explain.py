@@ -15,15 +15,15 @@ session.append(st.assistant("Fixed."))
 
 
 def show(place: st.Place) -> st.Explanation:
-    explanation = st.explain(session.tree, session.place(place))
+    explanation = st.explain(session.tree, session.resolve_place(place))
     for item in explanation.entries:
-        mark = "✓" if item.reaches else "·"
+        mark = "✓" if item.reaches_model else "·"
         print(f"{mark} {item.tokens:4}  {item.entry.type:12} {item.reason}")
     print(f"  {explanation.tokens:4}  tokens, estimated\n")
     return explanation
 
 
 now, earlier = show("HEAD"), show(before)
-assert [item.reaches for item in now.entries] == [False, False, True, True, True]
-assert all(item.reaches for item in earlier.entries)
+assert [item.reaches_model for item in now.entries] == [False, False, True, True, True]
+assert all(item.reaches_model for item in earlier.entries)
 assert now.tokens < earlier.tokens

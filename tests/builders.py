@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from sessiontree.core.entries import Body, Entry, Message, entries_of
+from sessiontree.core.entries import Body, Entry, Message, iter_entries
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import body_to_wire, read_entry, type_of, write_object
-from sessiontree.format.jsonl import Reader
+from sessiontree.format.codec import encode_body, get_type, read_entry, write_object
+from sessiontree.format.jsonl import SessionReader
 
 TIME = "2026-01-01T00:00:00.000Z"
 TIME_MS = 1_767_225_600_000
@@ -25,7 +25,7 @@ def entry(
 ) -> Entry:
     """An entry as a peer writes it; `keys` are further keys of the line, such as `branch`."""
     said = user(id) if body is None else body
-    fields = said if isinstance(said, dict) else {"type": type_of(said), **body_to_wire(said)}
+    fields = said if isinstance(said, dict) else {"type": get_type(said), **encode_body(said)}
     return read_entry(write_object({"id": id, "parentId": parent, "timestamp": TIME, **fields, **keys}), line)
 
 
@@ -130,6 +130,6 @@ def file_of(*lines: bytes | str | dict[str, Any], spaced: bool = True) -> bytes:
     return b"".join((line.encode() if isinstance(line, str) else line) + b"\n" for line in raw)
 
 
-def read(data: bytes) -> tuple[Reader, list[Entry]]:
-    reader = Reader("test.jsonl")
-    return reader, list(entries_of(reader.feed(data)))
+def read(data: bytes) -> tuple[SessionReader, list[Entry]]:
+    reader = SessionReader("test.jsonl")
+    return reader, list(iter_entries(reader.feed(data)))

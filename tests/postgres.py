@@ -136,12 +136,12 @@ class Server:
         """The address of a database with all tables and nothing in them: the same one each time."""
         import psycopg
 
-        from sessiontree.index.postgres import Sessions
-        from sessiontree.store.postgres.address import parse
+        from sessiontree.index.postgres import PostgresRepository
+        from sessiontree.store.postgres.address import parse_address
 
         if self._emptied is None:
             self._emptied = self.new_database()
-            Sessions(parse(self._emptied)).ids()
+            PostgresRepository(parse_address(self._emptied)).list_ids()
         with psycopg.connect(self._emptied, autocommit=True) as connection:
             connection.execute("TRUNCATE sessiontree.session, sessiontree.entry, sessiontree.shared, sessiontree.torn")
         return self._emptied

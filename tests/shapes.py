@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sessiontree.core.tree import Tree
-from sessiontree.format.jsonl import Reader
+from sessiontree.format.jsonl import SessionReader
 
 HEADER = {"type": "session", "version": 3, "id": "shape", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/project"}
 
@@ -181,7 +181,7 @@ def content_of(shape: str, count: int) -> bytes:
 def tree_of(shape: str, count: int) -> Tree:
     """The tree of a session of a shape."""
     tree = Tree()
-    tree.extend(Reader().feed(content_of(shape, count)))
+    tree.extend(SessionReader().feed(content_of(shape, count)))
     return tree
 
 

@@ -122,7 +122,7 @@ class Simulation:
             self._saw(index)
             return
         assert not refused
-        goes_on = writer.tree.real(place) == self.model.heads[branch]
+        goes_on = writer.tree.skip_annotations(place) == self.model.heads[branch]
         self.model.put(branch, entry.id, from_head=goes_on)
         self.model.line_branch = branch
         self._saw(index)
@@ -187,7 +187,7 @@ class Simulation:
             assert refused
             self._saw(index)
             return
-        if not plan.moves:
+        if not plan.is_move:
             return
         assert not refused
         self.model.put(self.model.current, plan.new_leaf, from_head=False)
@@ -279,7 +279,7 @@ class Simulation:
         store.append([json.dumps(line).encode()], after=store.read().cursor)
         store.close()
         session = self.reopened()
-        above = session.tree.real(leaf)
+        above = session.tree.skip_annotations(leaf)
         self.model.make_current(branch)
         if label:
             if above != self.model.heads[branch]:

@@ -12,11 +12,11 @@ import pytest
 
 import sessiontree as st
 from sessiontree import catalog, copying, shelf
-from sessiontree.core.times import iso
+from sessiontree.core.times import format_timestamp
 from sessiontree.export import export
 from sessiontree.format.codec import write_object
 from sessiontree.index import listing
-from sessiontree.index.folder import Found
+from sessiontree.index.folder import SessionFile
 from sessiontree.repairing import repair
 from tests.builders import file_of, header
 
@@ -34,10 +34,10 @@ def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) 
 
 def test_the_home_is_in_the_users_home_unless_said_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SESSIONTREE_HOME")
-    assert catalog.home() == str(home / ".sessiontree")
+    assert catalog.get_home() == str(home / ".sessiontree")
 
     monkeypatch.setenv("SESSIONTREE_HOME", "~/elsewhere")
-    assert catalog.home() == str(home / "elsewhere")
+    assert catalog.get_home() == str(home / "elsewhere")
 
 
 def test_the_configuration_says_where_sessions_live(home: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_configuration_without_a_folder_for_sessions_changes_nothing(home: Pat
     config.parent.mkdir(parents=True)
     config.write_text('thinking = "high"\n')
 
-    assert catalog.sessions_dir() == str(home / ".sessiontree" / "sessions")
+    assert catalog.get_sessions_folder() == str(home / ".sessiontree" / "sessions")
 
 
 def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_elsewhere(home: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_el
 
 
 def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
-    names = {catalog.folder_of("/" + letter * 150 + end) for letter in "ü漢😀" for end in ("a", "b")}
+    names = {catalog.encode_folder_name("/" + letter * 150 + end) for letter in "ü漢😀" for end in ("a", "b")}
 
     assert len(names) == 6
     assert all(len(os.fsencode(name)) <= 255 for name in names)
@@ -101,7 +101,7 @@ def test_a_relative_home_is_in_the_current_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SESSIONTREE_HOME", "talks")
 
-    assert catalog.home() == str(tmp_path / "talks")
+    assert catalog.get_home() == str(tmp_path / "talks")
     st.create(file="elsewhere/s.jsonl")
     assert len(st.sessions(dir="elsewhere")) == 1
     assert (tmp_path / "talks" / "index.db").exists()
@@ -185,8 +185,8 @@ def test_a_session_is_found_at_once_while_others_write_to_the_index(
     assert gone.file is not None
     gone.file.unlink()
     session.rename("just now")
-    anew: list[Found] = []
-    monkeypatch.setattr(listing, "read_anew", lambda found, *_: anew.append(found))
+    anew: list[SessionFile] = []
+    monkeypatch.setattr(listing, "scan_file", lambda found, *_: anew.append(found))
 
     with closing(sqlite3.connect(home / ".sessiontree" / "index.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -363,7 +363,7 @@ def test_links_to_files_in_the_catalog_are_not_followed(home: Path, tmp_path: Pa
         with pytest.raises(st.NotFound):
             st.open(name)
     assert st.open("inside").id == inside.id
-    assert [summary.id for summary in st.sessions(all=True) if not summary.damaged] == [inside.id]
+    assert [summary.id for summary in st.sessions(all=True) if not summary.is_damaged] == [inside.id]
 
 
 def test_finding_by_id_or_path_needs_no_index(home: Path) -> None:
@@ -486,7 +486,7 @@ def test_a_folder_that_cannot_be_looked_into_is_told_and_not_taken_for_an_empty_
 
     assert [(summary.file, summary.damage) for summary in st.sessions(all=True)] == [(str(folder), "Permission denied")]
     assert [summary.damage for summary in st.sessions("/p")] == ["Permission denied"]
-    assert st.search("x", all=True, unread=unread.append) == []
+    assert st.search("x", all=True, on_unreadable=unread.append) == []
     assert unread == [str(folder)]
     assert len(st.sessions(dir=folder, all=True)) == 1
 
@@ -496,7 +496,7 @@ def test_a_folder_that_cannot_be_looked_into_is_told_and_not_taken_for_an_empty_
 def test_a_folder_of_others_that_cannot_be_looked_into_is_told(
     monkeypatch: pytest.MonkeyPatch, source: str, above: int
 ) -> None:
-    folder = Path(catalog.sources()[source]) / "--p--"
+    folder = Path(catalog.get_sources()[source]) / "--p--"
     st.create(dir=folder, cwd="/p")
     refused = [folder, folder.parent][above]
     refuse(monkeypatch, "open", refused)
@@ -562,7 +562,7 @@ def test_what_other_programs_put_beside_a_session_is_none() -> None:
 
 def test_a_damaged_file_in_the_folder_of_others_for_this_one_is_listed_there() -> None:
     for folder in ("--p--", "--q--"):
-        place = Path(catalog.sources()["pi"]) / folder
+        place = Path(catalog.get_sources()["pi"]) / folder
         place.mkdir(parents=True)
         (place / f"x_{folder}.jsonl").write_bytes(b"garbage")
 
@@ -584,19 +584,19 @@ def source() -> st.Session:
 
 
 def test_a_path_fork_is_a_session_of_its_own_with_the_same_context(source: st.Session) -> None:
-    before = source.lines()
+    before = source.read_lines()
 
     fork = st.fork(source, at="b", name="copy")
 
     assert fork.id != source.id
-    assert fork.head.context().messages == source.branch("b").context().messages
+    assert fork.head.build_context().messages == source.get_branch("b").build_context().messages
     assert [info.name for info in fork.branches] == ["main"]
-    assert (fork.name, fork.cwd, fork.forked_from) == ("copy", "/p", source.branch("b").leaf)
+    assert (fork.name, fork.cwd, fork.forked_from) == ("copy", "/p", source.get_branch("b").leaf)
     assert fork.header.parent_session == str(source.file)
     assert list(fork.tree.labels.values()) == ["here"]
     assert "branch_point" not in {entry.type for entry in fork.tree}
     assert fork.problems == []
-    assert source.lines() == before == st.open(source.id).lines()
+    assert source.read_lines() == before == st.open(source.id).read_lines()
 
 
 def damaged_file(tmp_path: Path, first: str = "a") -> Path:
@@ -625,11 +625,11 @@ def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
 
     fork = st.fork(source, dir=None if to == "database" else tmp_path)
 
-    assert [message["content"] for message in source.context().messages] == ["a", "d"]
-    assert st.open(fork.where).context().messages == source.context().messages
-    part = export(source.lines(), "jsonl", branch="HEAD").content
+    assert [message["content"] for message in source.build_context().messages] == ["a", "d"]
+    assert st.open(fork.location).build_context().messages == source.build_context().messages
+    part = export(source.read_lines(), "jsonl", branch="HEAD").content
     (tmp_path / "part.jsonl").write_bytes(part)
-    assert st.open(tmp_path / "part.jsonl").context().messages == source.context().messages
+    assert st.open(tmp_path / "part.jsonl").build_context().messages == source.build_context().messages
 
 
 def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
@@ -637,14 +637,17 @@ def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_lea
 
     for work in (
         lambda: st.fork(source, file=tmp_path / "fork.jsonl"),
-        lambda: export(source.lines(), "jsonl", branch="HEAD"),
+        lambda: export(source.read_lines(), "jsonl", branch="HEAD"),
     ):
         with pytest.raises(st.InvalidOperation, match=r"'b' on line 4 is damaged.*doctor --repair"):
             work()
     assert not (tmp_path / "fork.jsonl").exists()
     mended = repair(source).file
     assert mended is not None
-    assert st.fork(st.open(mended), file=tmp_path / "fork.jsonl").context().messages == source.context().messages
+    assert (
+        st.fork(st.open(mended), file=tmp_path / "fork.jsonl").build_context().messages
+        == source.build_context().messages
+    )
 
 
 def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
@@ -652,7 +655,7 @@ def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
 
     fork.append(st.user("another way"))
 
-    assert len(fork.head.context().messages) == 3
+    assert len(fork.head.build_context().messages) == 3
     assert st.open(fork.id).head.leaf == fork.head.leaf
     with pytest.raises(st.InvalidOperation, match="no move"):
         fork.undo()
@@ -661,7 +664,7 @@ def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
 def test_copied_lines_keep_their_bytes_but_for_a_parent_that_changed(source: st.Session) -> None:
     fork = st.fork(source, at="b")
 
-    lines = set(source.lines())
+    lines = set(source.read_lines())
     changed = [entry for entry in fork.tree if entry.raw not in lines and not entry.is_annotation]
 
     assert len(changed) == 1
@@ -673,10 +676,10 @@ def test_a_whole_fork_has_every_line_and_every_branch(source: st.Session) -> Non
     fork = st.fork(source, whole=True)
     elsewhere = st.fork(source, whole=True, at="here", name="copy")
 
-    assert fork.lines()[1:] == source.lines()[1:]
+    assert fork.read_lines()[1:] == source.read_lines()[1:]
     assert [(b.name, b.head) for b in fork.branches] == [(b.name, b.head) for b in source.branches]
     assert fork.head.leaf == source.head.leaf
-    assert (elsewhere.head.leaf, elsewhere.name) == (source.place("here"), "copy")
+    assert (elsewhere.head.leaf, elsewhere.name) == (source.resolve_place("here"), "copy")
 
 
 def test_a_fork_before_everything_is_empty(source: st.Session) -> None:
@@ -692,13 +695,13 @@ def test_a_session_in_memory_forks_into_memory() -> None:
     fork = st.fork(session)
 
     assert (fork.file, fork.header.parent_session) == (None, None)
-    assert fork.head.context().messages == session.head.context().messages
+    assert fork.head.build_context().messages == session.head.build_context().messages
 
 
 def test_a_whole_fork_is_where_it_was_asked_for_also_where_a_label_is_spelled_like_that_place(
     source: st.Session,
 ) -> None:
-    *_, one, two = source.tree.path(source.head.leaf)
+    *_, one, two = source.tree.get_path(source.head.leaf)
     source.label(two.id, one.id)
 
     assert st.fork(source, at=one, whole=True).head.leaf == one.id
@@ -715,7 +718,7 @@ def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path)
     fork = st.fork(session, whole=True)
 
     assert session.name == fork.name == "their name"
-    assert fork.lines()[1:] == session.lines()[2:]
+    assert fork.read_lines()[1:] == session.read_lines()[2:]
 
 
 def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_made() -> None:
@@ -726,7 +729,7 @@ def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_ma
 
     made = [session.id for session in sorted((older, newer), key=lambda s: s.file.name if s.file else "", reverse=True)]
 
-    assert [catalog.id_of(file) for file in catalog.session_files()] == made
+    assert [catalog.parse_session_id(file) for file in catalog.iter_session_paths()] == made
 
 
 # The most recent one
@@ -755,7 +758,7 @@ def wait_for_the_clocks(session: st.Session, clock: Path) -> None:
     written = session.tree.entries[-1].timestamp
     clock.write_text("")
     before = clock.stat().st_mtime_ns
-    while iso(time.time_ns() // 1_000_000) <= written or clock.stat().st_mtime_ns <= before:
+    while format_timestamp(time.time_ns() // 1_000_000) <= written or clock.stat().st_mtime_ns <= before:
         clock.write_text("x")
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 import sessiontree as st
 from sessiontree import comparison
-from sessiontree.comparison import METRICS, MOST_NAMED, PathStats, comparison_to_wire, diff_to_wire, stats_of
+from sessiontree.comparison import MAX_NAMES, METRICS, PathStats, comparison_to_wire, compute_stats, diff_to_wire
 from sessiontree.export import export
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.session import Session
@@ -39,7 +39,7 @@ def test_only_what_comes_after_the_branches_part_counts(session: st.Session) -> 
 
     result = st.compare(session, ["a", "b"])
 
-    assert result.common_ancestor == session.branch("main").leaf
+    assert result.common_ancestor == session.get_branch("main").leaf
     assert [(stats.entries, stats.messages, stats.cost, stats.tokens) for stats in result.branches] == [
         (2, 1, 0.05, 10),
         (2, 1, 0.03, 10),
@@ -168,7 +168,7 @@ def test_tools_files_errors_models_and_other_spending_count(session: st.Session)
     assert stats.models == ("p/m",)
     assert (stats.tokens, stats.cost) == (15, 0.03)
     assert stats.tools == ("edit", "read", "edit", "odd")
-    assert stats.last_activity == session.tree[session.branch("a").leaf or ""].timestamp
+    assert stats.last_activity == session.tree[session.get_branch("a").leaf or ""].timestamp
     assert stats.time >= 0
 
 
@@ -176,7 +176,7 @@ def test_side_calls_of_peers_count() -> None:
     session = st.memory()
     session.append(st.user("x"))
     branch(session, "a", st.user("y"))
-    [place] = [session.branch("a").leaf]
+    [place] = [session.get_branch("a").leaf]
     entry = session.append(
         st.Opaque(type="model_usage", fields={"usage": {"input": 5, "cost": {"total": 0.5}}}), parent=place, branch="a"
     )
@@ -218,8 +218,8 @@ def test_a_diff_shows_both_sides_from_where_they_part(session: st.Session) -> No
 
     result = st.diff(session, "a", "b")
 
-    assert result.common_ancestor == session.branch("main").leaf
-    assert result.first == tuple(session.branch(name).path()[3 - 1].id for name in ("a", "b"))
+    assert result.common_ancestor == session.get_branch("main").leaf
+    assert result.first == tuple(session.get_branch(name).get_path()[3 - 1].id for name in ("a", "b"))
     assert [len(side) for side in result.entries] == [3, 2]
     assert result.stats[0].tools == ("edit",)
     assert diff_to_wire(result)["b"]["totalCost"] == 0.03
@@ -240,18 +240,18 @@ def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: b
     paths = PathStats(tree)
 
     for entry in reversed(list(tree)):
-        alone = stats_of("a", entry.id, tree.path(entry.id))
-        assert paths.of("a", entry.id) == replace(alone, tools=())
-    assert paths.of("a", "no such entry") == stats_of("a", "no such entry", [])
+        alone = compute_stats("a", entry.id, tree.get_path(entry.id))
+        assert paths.compute("a", entry.id) == replace(alone, tools=())
+    assert paths.compute("a", "no such entry") == compute_stats("a", "no such entry", [])
 
 
 def test_of_a_path_that_names_many_models_and_files_the_first_are_told() -> None:
-    tree = tree_of("models", MOST_NAMED + 5)
-    stats = PathStats(tree).of("a", f"a{MOST_NAMED + 4}")
+    tree = tree_of("models", MAX_NAMES + 5)
+    stats = PathStats(tree).compute("a", f"a{MAX_NAMES + 4}")
 
-    assert stats.models == tuple(f"p/model-{number}" for number in range(MOST_NAMED))
-    assert PathStats(tree_of("calls", MOST_NAMED + 5)).of("a", "a").files == tuple(
-        f"file-{number}.txt" for number in range(MOST_NAMED)
+    assert stats.models == tuple(f"p/model-{number}" for number in range(MAX_NAMES))
+    assert PathStats(tree_of("calls", MAX_NAMES + 5)).compute("a", "a").files == tuple(
+        f"file-{number}.txt" for number in range(MAX_NAMES)
     )
 
 
@@ -259,7 +259,7 @@ def test_what_branches_share_is_looked_at_once_however_many_there_are(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at: list[st.Body] = []
-    usages = comparison.usages
+    usages = comparison.list_usages
 
     def counting(body: st.Body) -> list[Any]:
         looked_at.append(body)
@@ -269,6 +269,6 @@ def test_what_branches_share_is_looked_at_once_however_many_there_are(
     for number in range(30):
         branch(session, f"b{number}", said(0.01))
 
-    export(session.lines(), "json")
+    export(session.read_lines(), "json")
 
     assert len(looked_at) == len(session.tree)

@@ -66,7 +66,7 @@ def test_every_setting_is_read(home: Path) -> None:
     assert loaded.summary.skip_prompt
     assert (loaded.retry.attempts, loaded.retry.base_delay) == (2, 0.5)
     assert loaded.keys == {"quit": "ctrl+q", "submit": ["enter", "ctrl+j"]}
-    settings = loaded.model_settings("vllm:qwen")
+    settings = loaded.get_model_settings("vllm:qwen")
     assert (settings.base_url, settings.key_variable) == ("http://127.0.0.1:9000/v1", "QWEN_KEY")
     assert (settings.context_window, settings.output_limit, settings.images) == (4096, 1024, True)
     assert settings.prices == Prices(input=1, output=2.5)
@@ -77,9 +77,9 @@ def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> 
 
     loaded = config.load()
 
-    assert loaded.compaction_of("vllm:qwen") == CompactionSettings(enabled=False, reserve_tokens=9000)
-    assert loaded.compaction_of("another:model") == loaded.compaction
-    assert loaded.model_settings("another:model") == ModelSettings()
+    assert loaded.get_compaction_settings("vllm:qwen") == CompactionSettings(enabled=False, reserve_tokens=9000)
+    assert loaded.get_compaction_settings("another:model") == loaded.compaction
+    assert loaded.get_model_settings("another:model") == ModelSettings()
 
 
 def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:

@@ -11,19 +11,19 @@ import pytest
 
 import sessiontree as st
 from sessiontree import shelf
-from sessiontree.catalog import in_database, sessions_dir
-from sessiontree.copying import Copied, copy, verify
-from sessiontree.index.folder import Found, files_in
-from sessiontree.store.batch import note
+from sessiontree.catalog import get_postgres_repository, get_sessions_folder
+from sessiontree.copying import TransferResult, copy, verify
+from sessiontree.index.folder import SessionFile, list_session_files
+from sessiontree.store.batch import write_note
 from sessiontree.store.postgres import connection
-from sessiontree.store.postgres.address import parse
+from sessiontree.store.postgres.address import parse_address
 from tests.postgres import Proxy, Server, lose_a_line
 
 RECORDED = Path(__file__).parent / "conformance" / "data"
 HEADER = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}\n'
 
 
-def states(several: list[Copied]) -> dict[str, str]:
+def states(several: list[TransferResult]) -> dict[str, str]:
     return {copied.session: copied.state for copied in several}
 
 
@@ -66,7 +66,7 @@ def test_files_that_programs_really_wrote_are_copied_as_they_are(database: str, 
     assert recorded
     for path in recorded:
         (copied,) = copy(str(path), database)
-        assert copied.good, copied
+        assert copied.is_ok, copied
         (back,) = copy(f"{database}#{copied.session}", str(tmp_path / f"{path.parent.name}-{path.name}"))
         assert back.target is not None
         assert Path(back.target).read_bytes() == path.read_bytes()
@@ -111,14 +111,14 @@ def test_a_copy_that_was_stopped_goes_on_where_it_ended(
     assert copied.state == "resumed"
     assert told[-1] == 100
     assert next(iter(verify(str(tmp_path / "s.jsonl"), database))).state == "same"
-    assert st.open(half.where).head.context() == session.head.context()
+    assert st.open(half.location).head.build_context() == session.head.build_context()
 
 
 def begin_batch(file: Path, lines: list[bytes], size: int) -> None:
     """Leave what a writer leaves who dies when so many bytes of a batch are written."""
     data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), len(data), lines)
+        write_note(lock.fileno(), len(data), lines)
     file.write_bytes(data + b"\n".join(lines)[:size])
 
 
@@ -256,7 +256,7 @@ def copy_with_another(source: str, target: str, *, at: int | None = None) -> int
         nonlocal steps
         steps += 1
         if steps - 1 == at:
-            assert all(copied.good for copied in copy(source, target))
+            assert all(copied.is_ok for copied in copy(source, target))
 
     list(copy(source, target, progress=tell))
     return steps
@@ -271,10 +271,10 @@ def test_a_session_that_is_something_else_is_left_as_it_is(database: str, tmp_pa
     (copied,) = copy(str(tmp_path / "two"), database)
     (verified,) = verify(str(tmp_path / "two"), database)
 
-    assert (copied.state, copied.good) == ("different", False)
+    assert (copied.state, copied.is_ok) == ("different", False)
     assert verified.state == "different"
     assert verified.bytes == len(HEADER % b"s" + b'{"said":"')
-    assert next(iter(verify(str(tmp_path / "one"), database))).good
+    assert next(iter(verify(str(tmp_path / "one"), database))).is_ok
 
 
 def test_a_session_that_is_in_the_trash_is_told_so(database: str, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_session_that_is_in_the_trash_is_told_so(database: str, tmp_path: Path
 
 @pytest.mark.parametrize("compare_or_copy", [copy, verify])
 def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(
-    database: str, tmp_path: Path, compare_or_copy: Callable[[str, str], Iterator[Copied]]
+    database: str, tmp_path: Path, compare_or_copy: Callable[[str, str], Iterator[TransferResult]]
 ) -> None:
     made = [st.create(name, dir=database).id for name in ("one", "two", "three")]
     list(copy(f"{database}#{made[0]}", str(tmp_path)))
@@ -318,12 +318,12 @@ def test_a_file_that_is_taken_away_meanwhile_is_told_and_stops_no_other(
     for name in ("gone", "here"):
         (tmp_path / f"{name}.jsonl").write_bytes(HEADER % name.encode())
 
-    def looked_at(folder: str) -> list[Found]:
-        found = files_in(folder)
+    def looked_at(folder: str) -> list[SessionFile]:
+        found = list_session_files(folder)
         (tmp_path / "gone.jsonl").unlink(missing_ok=True)
         return found
 
-    monkeypatch.setattr("sessiontree.copying.files_in", looked_at)
+    monkeypatch.setattr("sessiontree.copying.list_session_files", looked_at)
 
     assert states(list(copy(str(tmp_path), str(tmp_path / "copies")))) == {"gone": "failed", "here": "copied"}
 
@@ -341,9 +341,9 @@ def test_what_is_no_file_fails_in_the_same_way_when_progress_is_told(database: s
 
 @pytest.mark.parametrize("compare_or_copy", [copy, verify])
 def test_a_database_that_is_not_there_is_told_once(
-    files: Path, monkeypatch: pytest.MonkeyPatch, compare_or_copy: Callable[[str, str], Iterator[Copied]]
+    files: Path, monkeypatch: pytest.MonkeyPatch, compare_or_copy: Callable[[str, str], Iterator[TransferResult]]
 ) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_PATIENCE", 0.05)
+    monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_RETRY_SECONDS", 0.05)
 
     with pytest.raises(st.StoreError, match="cannot be reached"):
         next(compare_or_copy(str(files), "postgresql://nobody@127.0.0.1:1/none"))
@@ -358,7 +358,7 @@ def test_a_copy_ends_when_the_database_is_lost_and_the_next_one_goes_on(
     assert next(several).state == "copied"
     proxy.is_down = True
     proxy.cut_all()
-    connection.database(parse(far)).patience = 0.1
+    connection.get_database(parse_address(far)).retry_seconds = 0.1
 
     assert next(several).state == "failed"
     with pytest.raises(st.StoreError, match="cannot be reached"):
@@ -386,9 +386,9 @@ def test_sessions_come_back_to_the_folder_that_they_are_about(
     monkeypatch.chdir(tmp_path)
     with st.create(name="here", dir=database) as session:
         session.append(st.user("word"))
-    shelf.archive(session.where)
+    shelf.archive(session.location)
 
-    list(copy(database, sessions_dir() + os.sep))
+    list(copy(database, get_sessions_folder() + os.sep))
 
     (listed,) = st.sessions(archived=True)
     assert (listed.id, listed.name) == (session.id, "here")
@@ -400,9 +400,9 @@ def test_archived_sessions_are_archived_on_the_other_side(database: str, files: 
 
     list(copy(str(files), database))
 
-    found = in_database(database)
+    found = get_postgres_repository(database)
     assert found is not None
-    assert [summary.name for summary in found.sessions(archived=True)] == ["ours"]
+    assert [summary.name for summary in found.list_sessions(archived=True)] == ["ours"]
 
 
 def aged(folder: Path) -> dict[str, int]:
@@ -411,7 +411,7 @@ def aged(folder: Path) -> dict[str, int]:
     for name in sorted(moments):
         with st.create(name=name, dir=folder) as session:
             session.append(st.user("word"))
-        os.utime(session.where, ns=(0, moments[name] * 1000))
+        os.utime(session.location, ns=(0, moments[name] * 1000))
     return moments
 
 

@@ -22,20 +22,20 @@ import pytest
 
 import sessiontree
 from sessiontree import Session, errors
-from sessiontree.cli.app import MODULES, app, run
-from sessiontree.core.entries import Entry, Header, entries_of
+from sessiontree.cli.app import COMMAND_MODULES, app, run
+from sessiontree.core.entries import Entry, Header, iter_entries
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
-    body_from_wire,
-    body_to_wire,
+    encode_body,
+    find_unknown_fields,
+    get_type,
+    parse_body,
     read_object,
-    type_of,
-    unknown_fields,
     write_entry,
     write_object,
 )
-from sessiontree.format.jsonl import Reader
+from sessiontree.format.jsonl import SessionReader
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -226,12 +226,12 @@ def format_examples() -> Iterator[tuple[Block, list[bytes]]]:
             yield block, [line.encode() for line in block.text.splitlines()]
 
 
-def read_lines(lines: list[bytes]) -> tuple[Reader, list[Entry]]:
+def read_lines(lines: list[bytes]) -> tuple[SessionReader, list[Entry]]:
     """The example as a file of its own; a header is put before lines that have none."""
     starts = read_object(lines[0])["type"] in ("session", "title")
-    reader = Reader("example")
+    reader = SessionReader("example")
     entries = reader.feed(b"".join(line + b"\n" for line in (lines if starts else [HEADER, *lines])))
-    return reader, list(entries_of(entries))
+    return reader, list(iter_entries(entries))
 
 
 def typed_sections() -> dict[str, str]:
@@ -253,8 +253,8 @@ def test_every_example_of_the_format_is_read_without_a_fault(example: tuple[Bloc
     for entry in entries:
         body = entry.body
         wire = read_object(entry.raw)
-        encoded = read_object(write_object(body_to_wire(body)))
-        assert body_from_wire({"type": type_of(body), **encoded}) == body
+        encoded = read_object(write_object(encode_body(body)))
+        assert parse_body({"type": get_type(body), **encoded}) == body
         assert {**wire, **encoded} == {**encoded, **wire}, "a field is written differently from how it was read"
 
 
@@ -279,7 +279,7 @@ def test_every_entry_type_has_a_section_with_all_its_fields_and_an_example(type:
                 timestamp=entry.timestamp,
                 branch=wire.get("branch"),
                 current=wire.get("current"),
-                extra=unknown_fields(wire),
+                extra=find_unknown_fields(wire),
             )
             assert {key: value for key, value in read_object(again.raw).items() if key in wire} == wire
 
@@ -304,7 +304,7 @@ def test_the_example_of_each_dialect_is_in_that_dialect(dialect: str) -> None:
     assert reader.dialect == dialect
     assert reader.needs_rewrite
     assert len(entries) == len(lines) - 1
-    migrated, again = read_lines(reader.all_lines())
+    migrated, again = read_lines(reader.read_all_lines())
     assert not migrated.needs_rewrite
     assert [(entry.id, entry.parent, entry.body) for entry in again] == [
         (entry.id, entry.parent, entry.body) for entry in entries
@@ -330,7 +330,7 @@ def test_every_public_name_is_in_the_docs(name: str) -> None:
     assert re.search(rf"`[^`\n]*\b{re.escape(name)}\b[^`\n]*`", prose())
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", COMMAND_MODULES)
 def test_every_command_has_a_section_with_all_its_options_and_an_example(name: str) -> None:
     section = sections(DOCS / "cli.md", "###")[name]
     command = app.get_command(click.Context(app), name)
@@ -372,7 +372,7 @@ def test_every_attribute_that_the_docs_name_exists() -> None:
         "session": session,
         "branch": branch,
         "tree": session.tree,
-        "context": branch.context(),
+        "context": branch.build_context(),
     }
 
     for owner, attribute in re.findall(r"`(st|session|branch|tree|context)\.(?!py\b|md\b)(\w+)", prose()):

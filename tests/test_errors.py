@@ -7,8 +7,8 @@ from multiprocessing import get_context
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.rescue import Unsaved
-from sessiontree.agent.sandbox import NoSandbox
+from sessiontree.agent.rescue import UnsavedMessages
+from sessiontree.agent.sandbox import SandboxUnavailable
 from sessiontree.agent.tool import ToolError
 from sessiontree.agent.tools.process import CommandError
 from sessiontree.config import ConfigError
@@ -26,7 +26,7 @@ from sessiontree.errors import (
     StoreError,
 )
 from sessiontree.extensions.errors import ExtensionError
-from sessiontree.index.reading import Endless
+from sessiontree.index.reading import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.find import NoModel
 from sessiontree.ops.summarize import SummaryFailed
@@ -45,9 +45,9 @@ ONE_OF_EACH = [
     Conflict("a.jsonl", "somebody wrote"),
     LockTimeout("a.jsonl.lock", 30.0, 4711, True),
     OutcomeUnknown("a.jsonl", "the line was lost"),
-    Unsaved(StoreError("a.jsonl", "no space"), [{"role": "assistant"}], "/tmp/unsaved.jsonl"),
-    NoSandbox("bubblewrap is not installed"),
-    Endless("a.jsonl", "too long"),
+    UnsavedMessages(StoreError("a.jsonl", "no space"), [{"role": "assistant"}], "/tmp/unsaved.jsonl"),
+    SandboxUnavailable("bubblewrap is not installed"),
+    OversizedLine("a.jsonl", "too long"),
     ModelError("p:m", "rate", "slow down", status=429, retry_after=2.5),
     NoModel(None, "there is no key"),
     SummaryFailed("p:m", "it is empty"),

@@ -7,26 +7,26 @@ from hypothesis import strategies as some
 from sessiontree.core.entries import HEAD_RECORD, Custom, Label
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import write_object
-from sessiontree.format.jsonl import Reader
-from sessiontree.loaded import Loaded
+from sessiontree.format.jsonl import SessionReader
+from sessiontree.loaded import SessionState
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from tests.builders import entry, header, work
 from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 
-def loaded(store: MemoryStore) -> Loaded:
-    return Loaded(store, store.end())
+def loaded(store: MemoryStore) -> SessionState:
+    return SessionState(store, store.read_end())
 
 
-def follow(loaded: Loaded) -> None:
-    loaded.take(loaded.unseen())
+def follow(loaded: SessionState) -> None:
+    loaded.apply_chunk(loaded.read_appended())
 
 
 @given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.data())
 def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, draw) -> None:
     try:
-        Reader().feed(data)
+        SessionReader().feed(data)
     except FormatError:
         return
     lines = data.split(b"\n")[:-1]
@@ -36,7 +36,7 @@ def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, dr
     follower = loaded(store)
 
     for start, end in zip(cuts, [*cuts[1:], len(lines)], strict=True):
-        store.append(lines[start:end], after=store.end().cursor)
+        store.append(lines[start:end], after=store.read_end().cursor)
         follow(follower)
         anew = loaded(store)
 
@@ -68,7 +68,7 @@ def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: b
     store = stored(BROKEN % b"b")
     follower = loaded(store)
 
-    store.append([line], after=store.end().cursor)
+    store.append([line], after=store.read_end().cursor)
     follow(follower)
 
     anew = loaded(store)
@@ -86,7 +86,7 @@ def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_shor
         )
         follower = loaded(store)
         assert follower.heads.heads["side"] == "a"
-        store.append(lines, after=store.end().cursor)
+        store.append(lines, after=store.read_end().cursor)
         return work(lambda: follow(follower))
 
     assert calls(500) == calls(50)
@@ -96,7 +96,7 @@ def test_a_move_away_from_where_a_record_is_at_an_unreadable_line_is_the_one_tha
     store = stored(BROKEN % b"b", record({"main": "b", "side": "a"}))
     follower = loaded(store)
 
-    store.append([entry("c", "a", branch="side").raw], after=store.end().cursor)
+    store.append([entry("c", "a", branch="side").raw], after=store.read_end().cursor)
     follow(follower)
 
     assert follower.heads.moves == loaded(store).heads.moves != []
@@ -106,7 +106,7 @@ def test_a_line_that_a_record_named_before_it_was_there_changes_no_move() -> Non
     store = stored(record({"main": "late"}), entry("b", branch="main").raw)
     follower = loaded(store)
 
-    store.append([entry("late", "a", branch=None).raw], after=store.end().cursor)
+    store.append([entry("late", "a", branch=None).raw], after=store.read_end().cursor)
     follow(follower)
 
     assert follower.heads.moves == loaded(store).heads.moves == []
@@ -126,7 +126,7 @@ def test_moves_are_those_of_the_whole_file_once_a_missing_parent_is_there() -> N
     follower = loaded(store)
     assert len(follower.heads.moves) == 1
 
-    store.append([entry("b", "a", Label(target="a", text="x"), branch=None).raw], after=store.end().cursor)
+    store.append([entry("b", "a", Label(target="a", text="x"), branch=None).raw], after=store.read_end().cursor)
     follow(follower)
 
     assert follower.heads.moves == loaded(store).heads.moves == []

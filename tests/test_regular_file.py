@@ -10,37 +10,37 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.regular_file import read_regular
+from sessiontree.regular_file import read_regular_file
 
 
 def test_a_file_is_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     (tmp_path / "link").symlink_to("file")
 
-    assert read_regular(str(tmp_path / "link")) == b"abc"
+    assert read_regular_file(str(tmp_path / "link")) == b"abc"
 
 
 def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
 
-    assert read_regular(str(tmp_path / "file"), 3) == b"abc"
+    assert read_regular_file(str(tmp_path / "file"), 3) == b"abc"
     with pytest.raises(OSError, match="larger than 0 MiB"):
-        read_regular(str(tmp_path / "file"), 2)
+        read_regular_file(str(tmp_path / "file"), 2)
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "a\0b"])
 def test_devices_and_what_is_no_path_are_refused(path: str) -> None:
     with pytest.raises(OSError, match=r"not a regular file|null"):
-        read_regular(path)
+        read_regular_file(path)
 
 
 def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(tmp_path / "socket"))
         with pytest.raises(OSError, match="No such device"):
-            read_regular(str(tmp_path / "socket"))
+            read_regular_file(str(tmp_path / "socket"))
     with pytest.raises(IsADirectoryError):
-        read_regular(str(tmp_path))
+        read_regular_file(str(tmp_path))
 
 
 @pytest.mark.parametrize(

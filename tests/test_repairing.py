@@ -139,8 +139,8 @@ def test_a_copy_is_not_made_again_only_as_long_as_it_tells_all(tmp_path: Path) -
 def test_what_others_have_written_meanwhile_is_in_the_copy(tmp_path: Path) -> None:
     damaged = st.open(damaged_at(tmp_path / "s.jsonl"))
     assert damaged.problems
-    with st.open(damaged.where) as other:
-        late = other.branch("side").append(st.user("late"))
+    with st.open(damaged.location) as other:
+        late = other.get_branch("side").append(st.user("late"))
 
     report = st.repair(damaged)
 
@@ -153,14 +153,14 @@ def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(dat
     (tmp_path / "s.jsonl").write_text(
         '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n' + line % "one" + line % "two"
     )
-    assert all(copied.good for copied in copy(str(tmp_path / "s.jsonl"), database))
+    assert all(copied.is_ok for copied in copy(str(tmp_path / "s.jsonl"), database))
     damaged = st.open(f"{database}#s")
     forks = [st.fork(damaged), st.fork(damaged, whole=True)]
 
     report = st.repair(damaged)
 
     assert report.file is not None
-    assert report.file not in [fork.where for fork in forks]
+    assert report.file not in [fork.location for fork in forks]
     assert st.repair(st.open(f"{database}#s")) == report
     with st.open(report.file) as sound:
         sound.append(st.user("three"))
@@ -217,7 +217,7 @@ def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, f
     assert [repair.kind for repair in report.repairs] == ["no_session"]
     sound = st.open(report.file)
     assert (sound.problems, sound.header.timestamp) == ([], "2026-01-02T09:30:00.000Z")
-    assert [message["content"] for message in sound.context().messages] == ["one", "two"]
+    assert [message["content"] for message in sound.build_context().messages] == ["one", "two"]
     assert file.read_bytes() == before
     assert rescue(str(file)) == report
 
@@ -258,7 +258,7 @@ def test_what_else_is_wrong_with_a_file_without_header_is_repaired_too(tmp_path:
     ]
     sound = st.open(report.file)
     assert sound.problems == []
-    assert [message["content"] for message in sound.context().messages] == ["one", "two"]
+    assert [message["content"] for message in sound.build_context().messages] == ["one", "two"]
 
 
 def test_a_rescued_session_is_listed_where_its_file_is(monkeypatch, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree import catalog, shelf
-from sessiontree.store.batch import note
+from sessiontree.store.batch import write_note
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def leave_half_a_batch(file: Path) -> bytes:
     """What a writer leaves that dies within a batch. Returns what is part of the session."""
     data = file.read_bytes()
     with open(f"{file}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), len(data), [b'{"n":1}', b'{"n":2}'])
+        write_note(lock.fileno(), len(data), [b'{"n":1}', b'{"n":2}'])
     with file.open("ab") as end:
         end.write(b'{"n":1}\n')
     return data
@@ -296,7 +296,7 @@ def test_a_session_that_is_twice_in_the_trash_is_restored_by_its_path_there(sess
     assert shelf.restore(first) == str(file)
     assert file.read_bytes() == data
     shelf.purge(second)
-    assert shelf.thrown_away() == []
+    assert shelf.list_trash() == []
     assert file.read_bytes() == data
 
 
@@ -307,13 +307,13 @@ def test_a_session_is_in_the_trash_whatever_its_file_is_called(tmp_path: Path, m
 
     for again in (name, f"./{name}", session.id):
         there = shelf.delete(name)
-        assert [(summary.id, summary.file) for summary in shelf.thrown_away()] == [(session.id, there)]
+        assert [(summary.id, summary.file) for summary in shelf.list_trash()] == [(session.id, there)]
         assert shelf.restore(again) == str(tmp_path / name)
 
-    assert shelf.thrown_away() == []
+    assert shelf.list_trash() == []
     shelf.delete(name)
     shelf.purge(name)
-    assert shelf.thrown_away() == []
+    assert shelf.list_trash() == []
 
 
 def test_a_path_that_leads_to_a_session_purges_that_one_and_none_in_the_trash(session: st.Session) -> None:
@@ -329,7 +329,7 @@ def test_links_in_the_trash_lead_nowhere(session: st.Session, home: Path) -> Non
     (home / ".sessiontree" / "trash").mkdir()
     (home / ".sessiontree" / "trash" / "link").symlink_to(file_of(session).parent)
 
-    assert shelf.thrown_away() == []
+    assert shelf.list_trash() == []
     with pytest.raises(st.NotFound):
         shelf.restore("auth")
 
@@ -393,21 +393,21 @@ def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) ->
 
 
 def test_a_session_that_goes_on_behind_what_was_seen_of_it_is_not_purged(session: st.Session) -> None:
-    seen = session.store.end().cursor
-    with st.open(session.where) as other:
+    seen = session.store.read_end().cursor
+    with st.open(session.location) as other:
         other.append(st.user("said meanwhile"))
 
     with pytest.raises(st.Conflict):
-        shelf.purge(session.where, at=seen)
+        shelf.purge(session.location, at=seen)
     assert listed() == [session.id]
 
-    shelf.purge(session.where, at=session.store.end().cursor)
+    shelf.purge(session.location, at=session.store.read_end().cursor)
     assert listed() == []
 
 
 def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damaged() -> None:
     unused, used, damaged = st.create(), st.create(), st.create()
-    with st.open(used.where) as other:
+    with st.open(used.location) as other:
         other.append(st.user("said meanwhile"))
     with file_of(damaged).open("ab") as file:
         file.write(b"half of a li")
@@ -445,7 +445,7 @@ def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives
         shelf.purge("auth")
 
     assert listed() == [living.id]
-    assert len(shelf.thrown_away()) == 2
+    assert len(shelf.list_trash()) == 2
 
 
 @pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
@@ -592,7 +592,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, make) -> None:
 
 @pytest.mark.parametrize("source", ["pi", "omp"])
 def test_sessions_of_other_programs_are_theirs(source: str) -> None:
-    folder = Path(catalog.sources()[source]) / "--p--"
+    folder = Path(catalog.get_sources()[source]) / "--p--"
     session = st.create(dir=folder)
 
     for act in (shelf.archive, shelf.delete, shelf.purge):

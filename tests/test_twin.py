@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.twin import twin_command
+from sessiontree.twin import build_self_command
 
 
 def test_a_twin_has_the_modules_of_here_and_none_of_the_current_folder_or_the_environment(
@@ -22,7 +22,7 @@ def test_a_twin_has_the_modules_of_here_and_none_of_the_current_folder_or_the_en
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", ["", ".", *sys.path])
 
-    command = twin_command("sessiontree.cli", "--version")
+    command = build_self_command("sessiontree.cli", "--version")
     told = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True)
 
     assert told.stdout == f"sessiontree {st.__version__}\n"

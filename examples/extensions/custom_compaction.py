@@ -5,7 +5,7 @@ The model is `SUMMARY_MODEL`, as `provider:model`. Where it fails, the usual way
 
 import os
 
-from sessiontree.core.summaries import spoken
+from sessiontree.core.summaries import format_message
 from sessiontree.model.base import Request, complete
 
 PROMPT = "Sum up this conversation for somebody who has to go on with it. Keep every decision and every file name."
@@ -17,7 +17,7 @@ def setup(api):
         model = ctx.models.find(os.environ.get("SUMMARY_MODEL"))
         preparation = event.preparation
         messages = [*preparation.messages, *preparation.prefix_messages]
-        parts = [PROMPT, preparation.previous_summary, *map(spoken, messages), event.custom_instructions]
+        parts = [PROMPT, preparation.previous_summary, *map(format_message, messages), event.custom_instructions]
         asked = {"role": "user", "content": "\n\n".join(part for part in parts if part)}
         answer = await complete(model, Request(messages=[asked]))
         text = "".join(block["text"] for block in answer["content"] if block["type"] == "text")

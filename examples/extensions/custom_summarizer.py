@@ -3,7 +3,7 @@
 Copy it to `~/.sessiontree/extensions/`, or try it with `sessiontree -p -e custom_summarizer.py "…"`.
 """
 
-from sessiontree.core.outline import row_text
+from sessiontree.core.outline import format_entry_row
 
 
 def setup(api):
@@ -12,5 +12,5 @@ def setup(api):
         entries = event.preparation.entries_to_summarize
         if not event.preparation.user_wants_summary or not entries:
             return None
-        lines = [f"- {row_text(entry)}" for entry in entries]
+        lines = [f"- {format_entry_row(entry)}" for entry in entries]
         return {"summary": {"summary": "What was tried:\n" + "\n".join(lines), "details": {"custom": True}}}

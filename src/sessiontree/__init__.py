@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sessiontree.agent.tools import builtin_tools
     from sessiontree.catalog import create, fork, memory, open, recent, search, sessions
     from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
-    from sessiontree.core.context import Context, Explained, Explanation, State, build_context, explain
+    from sessiontree.core.context import Context, ExplainedEntry, Explanation, State, build_context, explain
     from sessiontree.core.entries import (
         AgentAction,
         Body,
@@ -95,7 +95,7 @@ __all__ = [
     "Difference",
     "Entry",
     "EntryId",
-    "Explained",
+    "ExplainedEntry",
     "Explanation",
     "FormatError",
     "Header",
@@ -246,16 +246,16 @@ _MODULES = {
     "sessiontree.swarm.budget": ("Budget",),
     "sessiontree.swarm.swarm": ("Swarm",),
 }
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for, and no more: the command starts in a few milliseconds."""
-    if name not in _HOME:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOME[name]), name)
+    value = getattr(import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

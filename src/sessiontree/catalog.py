@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from sessiontree.core.plan import plan_fork
-from sessiontree.core.safe import encodable
-from sessiontree.core.times import iso
-from sessiontree.draft import random_id
+from sessiontree.core.safe import replace_unencodable
+from sessiontree.core.times import format_timestamp
+from sessiontree.draft import generate_id
 from sessiontree.errors import (
     Ambiguous,
     InvalidOperation,
@@ -33,60 +33,60 @@ from sessiontree.errors import (
     isolate_errors,
 )
 from sessiontree.format.codec import VERSION, write_header
-from sessiontree.format.jsonl import PREAMBLE_LIMIT, Reader
-from sessiontree.home import CONFIG, home
-from sessiontree.index.activity import most_recent
+from sessiontree.format.jsonl import PREAMBLE_LIMIT, SessionReader
+from sessiontree.home import CONFIG_NAME, get_home
+from sessiontree.index.activity import find_most_recent
 from sessiontree.index.folder import (
-    SUFFIX,
-    Found,
-    absolute_folder,
-    files_in,
-    folders_in,
-    id_of,
-    is_part_of,
-    without_gc,
+    SESSION_SUFFIX,
+    SessionFile,
+    is_id_match,
+    list_folders,
+    list_session_files,
+    parse_session_id,
+    pause_gc,
+    resolve_folder,
 )
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.store.base import Store
-from sessiontree.store.files import open_at_once
+from sessiontree.store.files import open_nonblocking
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore
-from sessiontree.store.postgres.address import default, is_address, parse
+from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry, Header
-    from sessiontree.index.database import Database
+    from sessiontree.index.database import IndexDatabase
     from sessiontree.index.listing import Progress
-    from sessiontree.index.postgres import Sessions
+    from sessiontree.index.postgres import PostgresRepository
     from sessiontree.index.reading import SessionSummary
     from sessiontree.index.search import Hit
     from sessiontree.store.postgres.store import PostgresStore
 
 T = TypeVar("T")
 
-RECENT = "@"
+RECENT_ALIAS = "@"
 """Stands for the most recent session of this folder."""
-_LIKE_OURS = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID_PATTERN = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The ids that we and most others make."""
 
 
-def sessions_dir() -> str:
+def get_sessions_folder() -> str:
     """Where sessions live. Raises `ConfigError` when the configuration cannot be understood."""
-    if os.path.lexists(os.path.join(home(), CONFIG)):
+    if os.path.lexists(os.path.join(get_home(), CONFIG_NAME)):
         from sessiontree.config import load
 
         folder = load().sessions
         if folder is not None:
             return folder
-    return os.path.join(home(), "sessions")
+    return os.path.join(get_home(), "sessions")
 
 
-def folder_of(cwd: str) -> str:
+def encode_folder_name(cwd: str) -> str:
     """The name of the folder for sessions of `cwd`, which a header may say to be anything."""
     try:
         os.fsencode(cwd)
     except UnicodeEncodeError:
-        cwd = encodable(cwd)
+        cwd = replace_unencodable(cwd)
     flat = cwd.removeprefix("/").translate(str.maketrans({"/": "-", "\\": "-", ":": "-", "\0": "-"}))
     if len(os.fsencode(flat)) > 200:
         import hashlib
@@ -95,7 +95,7 @@ def folder_of(cwd: str) -> str:
     return f"--{flat}--"
 
 
-def new_session_id() -> str:
+def generate_session_id() -> str:
     import uuid_utils
 
     return str(uuid_utils.uuid7())
@@ -113,19 +113,19 @@ def create(
 
     In the database instead, where `SESSIONTREE_STORE` names one, or `dir` is the address of one.
     """
-    where = absolute_folder(cwd)
-    id = new_session_id()
-    return Session.create(new_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
+    where = resolve_folder(cwd)
+    id = generate_session_id()
+    return Session.create(build_store(id, where, dir, file, durability), id=id, cwd=where, name=name)
 
 
 def memory(name: str | None = None, *, cwd: str = "") -> Session:
     """A new session that lives in memory alone."""
-    return Session.create(MemoryStore(), id=new_session_id(), cwd=cwd, name=name)
+    return Session.create(MemoryStore(), id=generate_session_id(), cwd=cwd, name=name)
 
 
 def open(session: str | os.PathLike[str], *, read_only: bool = False, durability: Durability = "fsync") -> Session:
     """Open a session by path, id, the beginning of an id, name, or address. Reading changes nothing."""
-    return Session(store_at(find(session), durability), read_only="it was opened for reading" if read_only else None)
+    return Session(get_store(find(session), durability), read_only="it was opened for reading" if read_only else None)
 
 
 def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
@@ -133,12 +133,12 @@ def recent(cwd: str | os.PathLike[str] = ".") -> Session | None:
 
     Renaming or labeling a session does not make it the most recent one.
     """
-    where = absolute_folder(cwd)
-    database = in_database()
+    where = resolve_folder(cwd)
+    database = get_postgres_repository()
     if database is not None:
-        id = database.recent(where)
-        return None if id is None else open(database.address.of(id))
-    file = _recent_file(where)
+        id = database.find_recent(where)
+        return None if id is None else open(database.address.format_session_address(id))
+    file = _find_recent_file(where)
     return None if file is None else open(file)
 
 
@@ -152,32 +152,32 @@ def fork(
     file: str | os.PathLike[str] | None = None,
 ) -> Session:
     """A new session with the path to `at`, or with the whole tree. The source is not touched."""
-    check_copied(session, "a fork")
-    from sessiontree.format.fork import lines_of, path_fork_parts
+    check_copyable(session, "a fork")
+    from sessiontree.format.fork import build_fork_parts, read_parts
 
-    id, stamp = new_session_id(), iso(time.time_ns() // 1_000_000)
-    leaf = session.place(at)
+    id, stamp = generate_session_id(), format_timestamp(time.time_ns() // 1_000_000)
+    leaf = session.resolve_place(at)
     title = clean_name(name)
     header = write_header(
         id=id,
         timestamp=stamp,
         cwd=session.cwd,
-        parent_session=path_of(session),
+        parent_session=get_session_path(session),
         forked_from=leaf,
-        title=session.name if whole and not session.tree.named else None,
+        title=session.name if whole and not session.tree.has_been_named else None,
     )
-    if dir is None and file is None and is_address(session.where):
-        dir = session.where
+    if dir is None and file is None and is_database_address(session.location):
+        dir = session.location
     if session.file is None and dir is None and file is None:
         store = MemoryStore()
     else:
-        store = new_store(id, session.cwd, dir, file)
+        store = build_store(id, session.cwd, dir, file)
     parts = None
     if not whole:
         plan = plan_fork(session.tree, leaf)
-        parts = path_fork_parts(plan, name=title, now=stamp, new_id=random_id)
-    if not _shares(session, store, header, parts):
-        store.create([header, *(session.entry_lines() if parts is None else lines_of(parts))])
+        parts = build_fork_parts(plan, name=title, now=stamp, new_id=generate_id)
+    if not _try_share_lines(session, store, header, parts):
+        store.create([header, *(session.iter_entry_lines() if parts is None else read_parts(parts))])
     forked = Session(store)
     if whole and title is not None:
         forked.rename(title)
@@ -186,31 +186,31 @@ def fork(
     return forked
 
 
-def check_copied(session: Session, copy: str) -> None:
+def check_copyable(session: Session, copy: str) -> None:
     """Refuse to copy entries under a header of ours that would say less of them than the one they have."""
     if session.header.version > VERSION:
-        raise ReadOnly(session.where, f"it is of version {session.header.version}, and {copy} would not be")
+        raise ReadOnly(session.location, f"it is of version {session.header.version}, and {copy} would not be")
     if session.header.redacted:
-        raise ReadOnly(session.where, f"it was redacted when it was exported, and {copy} would not say so")
+        raise ReadOnly(session.location, f"it was redacted when it was exported, and {copy} would not say so")
 
 
-def _shares(session: Session, store: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
+def _try_share_lines(session: Session, store: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
     """Make a fork that has its lines by reference, all of them or these parts; whether that can be."""
-    if session.needs_migration or not (is_address(store.where) and is_address(session.where)):
+    if session.needs_migration or not (is_database_address(store.location) and is_database_address(session.location)):
         return False
-    from sessiontree.store.postgres.fork import share
+    from sessiontree.store.postgres.fork import create_shared_fork
 
-    return share(session.store, store, header, parts)
+    return create_shared_fork(session.store, store, header, parts)
 
 
-def path_of(session: Session) -> str | None:
+def get_session_path(session: Session) -> str | None:
     """Where it is, from anywhere; `None` when it is in memory."""
-    if is_address(session.where):
-        return session.where
+    if is_database_address(session.location):
+        return session.location
     return None if session.file is None else str(session.file.absolute())
 
 
-def new_store(
+def build_store(
     id: str,
     cwd: str,
     dir: str | os.PathLike[str] | None,
@@ -218,70 +218,70 @@ def new_store(
     durability: Durability = "fsync",
 ) -> Store:
     """Where a new session goes."""
-    database = in_database(dir) if file is None and (dir is None or is_address(dir)) else None
+    database = get_postgres_repository(dir) if file is None and (dir is None or is_database_address(dir)) else None
     if database is not None:
-        return database.store(id)
-    return JsonlStore(_new_file(id, cwd, dir, file), durability=durability)
+        return database.get_store(id)
+    return JsonlStore(_build_file_path(id, cwd, dir, file), durability=durability)
 
 
-def in_database(where: object = None) -> Sessions | None:
+def get_postgres_repository(where: object = None) -> PostgresRepository | None:
     """The database that sessions are in: that of an address, or else the one that `SESSIONTREE_STORE` names."""
-    address = parse(where) if is_address(where) else default()
+    address = parse_address(where) if is_database_address(where) else get_default_address()
     if address is None:
         return None
-    from sessiontree.index.postgres import Sessions
+    from sessiontree.index.postgres import PostgresRepository
 
-    return Sessions(address)
+    return PostgresRepository(address)
 
 
-def addresses(database: str) -> list[str]:
+def list_addresses(database: str) -> list[str]:
     """The addresses of all sessions of a database, archived ones too, newest first."""
-    found = in_database(database)
-    return [] if found is None else [found.address.of(id) for id in found.ids()]
+    found = get_postgres_repository(database)
+    return [] if found is None else [found.address.format_session_address(id) for id in found.list_ids()]
 
 
-def reach(*places: str) -> None:
+def check_reachable(*places: str) -> None:
     """See that the databases among these places can be reached. Raises `StoreError`."""
     for place in places:
-        if is_address(place):
-            from sessiontree.store.postgres.connection import database
+        if is_database_address(place):
+            from sessiontree.store.postgres.connection import get_database
 
-            database(parse(place)).run(lambda connection: None)
+            get_database(parse_address(place)).run(lambda connection: None)
 
 
-def store_at(place: str, durability: Durability = "fsync") -> JsonlStore | PostgresStore:
+def get_store(place: str, durability: Durability = "fsync") -> JsonlStore | PostgresStore:
     """The store of the session at a path or an address, as `find` gives it."""
-    if not is_address(place):
+    if not is_database_address(place):
         return JsonlStore(place, durability=durability)
     from sessiontree.store.postgres.store import PostgresStore
 
     return PostgresStore(place)
 
 
-def _new_file(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str | os.PathLike[str] | None) -> str:
+def _build_file_path(id: str, cwd: str, dir: str | os.PathLike[str] | None, file: str | os.PathLike[str] | None) -> str:
     if file is not None:
         return os.fspath(file)
-    stamp = iso(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
-    folder = os.path.join(sessions_dir(), folder_of(cwd)) if dir is None else os.fspath(dir)
-    return os.path.join(folder, f"{stamp}_{id}{SUFFIX}")
+    stamp = format_timestamp(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
+    folder = os.path.join(get_sessions_folder(), encode_folder_name(cwd)) if dir is None else os.fspath(dir)
+    return os.path.join(folder, f"{stamp}_{id}{SESSION_SUFFIX}")
 
 
 # Finding
 
 
-def session_files() -> Iterator[str]:
+def iter_session_paths() -> Iterator[str]:
     """Every session file under the home, archived ones too, the one written to last first; or every address."""
-    database = in_database()
+    database = get_postgres_repository()
     if database is not None:
-        yield from map(database.address.of, database.ids())
+        yield from map(database.address.format_session_address, database.list_ids())
         return
-    for file in _newest_first(_regular(_below(sessions_dir()))):
+    for file in _sort_newest_first(_filter_regular(_list_files_below(get_sessions_folder()))):
         yield file.path
 
 
-def is_many(place: str) -> bool:
+def is_container(place: str) -> bool:
     """Whether this place, as `locate` gives it, is a folder or a database, where sessions are, and not one session."""
-    return parse(place).session is None if is_address(place) else os.path.isdir(place)
+    return parse_address(place).session is None if is_database_address(place) else os.path.isdir(place)
 
 
 def locate(place: str) -> str:
@@ -289,9 +289,9 @@ def locate(place: str) -> str:
 
     Raises `NotFound`, and `Ambiguous` where a word is both a session and a folder here.
     """
-    if place == RECENT or not is_many(place):
+    if place == RECENT_ALIAS or not is_container(place):
         return find(place)
-    if is_address(place) or is_path(place) or place in (os.curdir, os.pardir):
+    if is_database_address(place) or is_path(place) or place in (os.curdir, os.pardir):
         return place
     try:
         sessions = [find(place)]
@@ -305,23 +305,23 @@ def locate(place: str) -> str:
 def find(session: str | os.PathLike[str]) -> str:
     """The file of a session, or its address. Raises `NotFound` or `Ambiguous`."""
     text = os.fspath(session)
-    if is_address(text):
-        found = in_database(text)
+    if is_database_address(text):
+        found = get_postgres_repository(text)
         assert found is not None
-        return found.address.of(found.find(parse(text).named))
-    if text == RECENT and (database := in_database()) is not None:
-        return database.address.of(database.find(text))
-    if text == RECENT:
-        file = _recent_file(absolute_folder("."))
+        return found.address.format_session_address(found.find(parse_address(text).session_name))
+    if text == RECENT_ALIAS and (database := get_postgres_repository()) is not None:
+        return database.address.format_session_address(database.find(text))
+    if text == RECENT_ALIAS:
+        file = _find_recent_file(resolve_folder("."))
         if file is None:
             hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
-            raise NotFound("session", RECENT, hint)
+            raise NotFound("session", RECENT_ALIAS, hint)
         return file
     if is_file(session):
         return text
-    if not is_path(session) and (database := in_database()) is not None:
-        return database.address.of(database.find(text))
-    found = None if isinstance(session, os.PathLike) else pick(text, _below(sessions_dir()))
+    if not is_path(session) and (database := get_postgres_repository()) is not None:
+        return database.address.format_session_address(database.find(text))
+    found = None if isinstance(session, os.PathLike) else pick(text, _list_files_below(get_sessions_folder()))
     if found is None and is_path(session):
         raise NotFound("session file", text)
     if found is None:
@@ -333,7 +333,7 @@ def find(session: str | os.PathLike[str]) -> str:
 def is_path(session: str | os.PathLike[str]) -> bool:
     """Whether it looks like a path, and not like an id or a name."""
     text = os.fspath(session)
-    return isinstance(session, os.PathLike) or text.endswith(SUFFIX) or os.sep in text
+    return isinstance(session, os.PathLike) or text.endswith(SESSION_SUFFIX) or os.sep in text
 
 
 def is_file(session: str | os.PathLike[str]) -> bool:
@@ -341,24 +341,24 @@ def is_file(session: str | os.PathLike[str]) -> bool:
     return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))
 
 
-def pick(text: str, files: Sequence[Found]) -> str | None:
+def pick(text: str, files: Sequence[SessionFile]) -> str | None:
     """The one of these files whose session has this id, or else this name, or else an id that begins or ends so.
 
     Raises `Ambiguous`. `text` is only compared, never made part of a path.
     """
     if not text:
         raise InvalidOperation("a session needs a path, an id or a name")
-    files = _newest_first(_regular(files))
+    files = _sort_newest_first(_filter_regular(files))
     matches: list[tuple[str, str]] = []
     if "-" in text:  # part of an id like ours, as next to no name is: these are found without the index
-        matches = [(id, path) for id, path in _with_ids(files) if is_part_of(text, id) and _LIKE_OURS.fullmatch(id)]
+        matches = [(id, path) for id, path in _iter_ids(files) if is_id_match(text, id) and _UUID_PATTERN.fullmatch(id)]
     if not matches:
-        listed = summaries_of(files, waits=False)
+        listed = load_summaries(files, wait_for_lock=False)
         meant = (
             [summary for summary in listed if summary.id == text]
             or [summary for summary in listed if summary.name == text]
-            or [summary for summary in listed if is_part_of(text, summary.id)]
-            or [summary for summary in listed if id_of(summary.file) == text]
+            or [summary for summary in listed if is_id_match(text, summary.id)]
+            or [summary for summary in listed if parse_session_id(summary.file) == text]
         )
         matches = [(summary.id, summary.file) for summary in meant]
     if len(matches) > 1:
@@ -367,61 +367,63 @@ def pick(text: str, files: Sequence[Found]) -> str | None:
     return matches[0][1] if matches else None
 
 
-def unclear(sessions: Iterable[tuple[str, str]], among: Iterable[Found] | None = None) -> set[str]:
+def find_ambiguous(sessions: Iterable[tuple[str, str]], among: Iterable[SessionFile] | None = None) -> set[str]:
     """Which of these files, given with the ids of their sessions, are not what `find` takes their ids for.
 
     There may be copies, which no listing shows; `among` are the files to look for them, by default all in the catalog.
     """
-    if in_database() is not None:
+    if get_postgres_repository() is not None:
         return set()
     files_of: dict[str, list[str]] = {}
-    for id, path in _with_ids(_regular(_below(sessions_dir()) if among is None else among)):
+    for id, path in _iter_ids(_filter_regular(_list_files_below(get_sessions_folder()) if among is None else among)):
         files_of.setdefault(id, []).append(path)
     return {path for id, path in sessions if files_of.get(id) != [path]}
 
 
-def _with_ids(files: Iterable[Found]) -> Iterator[tuple[str, str]]:
+def _iter_ids(files: Iterable[SessionFile]) -> Iterator[tuple[str, str]]:
     """The id of each session, with its file: one called after an id like ours has that id; of others the header tells.
 
     So hardly any file is looked into, whose number may be thousands.
     """
     for file in files:
-        id = id_of(file.path)
-        if not _LIKE_OURS.fullmatch(id):
-            header = _header_of(file.path)
-            id = encodable(id if header is None else header.id)
+        id = parse_session_id(file.path)
+        if not _UUID_PATTERN.fullmatch(id):
+            header = _read_header(file.path)
+            id = replace_unencodable(id if header is None else header.id)
         yield id, file.path
 
 
-def _below(root: str) -> list[Found]:
-    return [file for folder in folders_in(root) for file in files_in(folder, hidden=False)]
+def _list_files_below(root: str) -> list[SessionFile]:
+    return [file for folder in list_folders(root) for file in list_session_files(folder, hidden=False)]
 
 
-def _regular(files: Iterable[Found]) -> Iterator[Found]:
+def _filter_regular(files: Iterable[SessionFile]) -> Iterator[SessionFile]:
     return (file for file in files if file.fault is None)
 
 
-def _newest_first(files: Iterable[Found]) -> list[Found]:
+def _sort_newest_first(files: Iterable[SessionFile]) -> list[SessionFile]:
     # The clock of files is coarse; their names begin with the time they were made.
     return sorted(files, key=attrgetter("mtime", "name", "path"), reverse=True)
 
 
-def _recent_file(cwd: str) -> str | None:
-    files = _newest_first(_regular(files_in(os.path.join(sessions_dir(), folder_of(cwd)), hidden=False)))
-    here = ((file.path, file.mtime) for file in files if not file.archived and cwd_of(file.path) == cwd)
-    return most_recent(here, JsonlStore)
+def _find_recent_file(cwd: str) -> str | None:
+    files = _sort_newest_first(
+        _filter_regular(list_session_files(os.path.join(get_sessions_folder(), encode_folder_name(cwd)), hidden=False))
+    )
+    here = ((file.path, file.mtime) for file in files if not file.archived and read_cwd(file.path) == cwd)
+    return find_most_recent(here, JsonlStore)
 
 
-def cwd_of(path: str) -> str | None:
+def read_cwd(path: str) -> str | None:
     """The folder in a file's header: two folders may share one name in the catalog."""
-    header = _header_of(path)
+    header = _read_header(path)
     return None if header is None else header.cwd
 
 
-def _header_of(path: str) -> Header | None:
-    reader = Reader(path)
+def _read_header(path: str) -> Header | None:
+    reader = SessionReader(path)
     try:
-        fd = open_at_once(path, os.O_RDONLY | os.O_NOFOLLOW)
+        fd = open_nonblocking(path, os.O_RDONLY | os.O_NOFOLLOW)
         with os.fdopen(fd, "rb") as file, isolate_errors(path):
             while not reader.has_header and (raw := file.readline(PREAMBLE_LIMIT)):
                 reader.feed(raw)
@@ -433,7 +435,7 @@ def _header_of(path: str) -> Header | None:
 # Listing and searching
 
 
-def sources() -> dict[str, str]:
+def get_sources() -> dict[str, str]:
     """Where other programs keep their sessions; nothing is ever written there."""
     pi = os.environ.get("PI_CODING_AGENT_DIR") or "~/.pi/agent"
     own = os.environ.get("PI_CODING_AGENT_SESSION_DIR")
@@ -443,7 +445,7 @@ def sources() -> dict[str, str]:
     }
 
 
-class _Folders(Struct, frozen=True):
+class _ListingScope(Struct, frozen=True):
     """Where to look for sessions."""
 
     paths: list[str]
@@ -451,47 +453,55 @@ class _Folders(Struct, frozen=True):
     """All folders below it are among `paths`."""
     cwd: str | None = None
     """Only sessions of this folder count."""
-    own: str = ""
+    own_folder: str = ""
     """Where the sessions of `cwd` are put: files there that do not tell their folder count too."""
 
-    def takes(self, summary: SessionSummary) -> bool:
+    def contains(self, summary: SessionSummary) -> bool:
         if self.cwd in (None, summary.cwd):
             return True
-        if summary.cwd or not summary.damaged:
+        if summary.cwd or not summary.is_damaged:
             return False
         # What cannot be looked into may also be that place itself, or the folder that it is in.
-        return self.own in (summary.file, os.path.dirname(summary.file)) or os.path.dirname(self.own) == summary.file
+        return (
+            self.own_folder in (summary.file, os.path.dirname(summary.file))
+            or os.path.dirname(self.own_folder) == summary.file
+        )
 
 
-def _folders(
+def _build_scope(
     cwd: str | os.PathLike[str] | None, all: bool, source: str | None, dir: str | os.PathLike[str] | None
-) -> _Folders:
+) -> _ListingScope:
     if dir is not None:
-        root = absolute_folder(dir)
+        root = resolve_folder(dir)
         if not os.path.isdir(root):
             raise NotFound("folder", os.fspath(dir))
-        return _Folders(_with_below(root), root) if all else _Folders([root])
-    here = None if all else absolute_folder(cwd or ".")
-    where = None if here is None else encodable(here)
+        return _ListingScope(_list_with_subfolders(root), root) if all else _ListingScope([root])
+    here = None if all else resolve_folder(cwd or ".")
+    where = None if here is None else replace_unencodable(here)
     if source is not None:
-        if source not in sources():
-            raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(sources())}")
-        root = os.path.abspath(sources()[source])
-        return _Folders(_with_below(root), root, where, "" if here is None else os.path.join(root, folder_of(here)))
-    root = sessions_dir()
+        if source not in get_sources():
+            raise InvalidOperation(f"no source {source!r}: choose one of {', '.join(get_sources())}")
+        root = os.path.abspath(get_sources()[source])
+        return _ListingScope(
+            _list_with_subfolders(root),
+            root,
+            where,
+            "" if here is None else os.path.join(root, encode_folder_name(here)),
+        )
+    root = get_sessions_folder()
     if here is None:
-        return _Folders(folders_in(root), root)
-    own = os.path.join(root, folder_of(here))
-    return _Folders([own], None, where, own)
+        return _ListingScope(list_folders(root), root)
+    own = os.path.join(root, encode_folder_name(here))
+    return _ListingScope([own], None, where, own)
 
 
-def _with_below(root: str) -> list[str]:
-    return list(dict.fromkeys([root, *folders_in(root)]))
+def _list_with_subfolders(root: str) -> list[str]:
+    return list(dict.fromkeys([root, *list_folders(root)]))
 
 
-def _listed_database(source: str | None, dir: str | os.PathLike[str] | None) -> Sessions | None:
+def _get_listed_repository(source: str | None, dir: str | os.PathLike[str] | None) -> PostgresRepository | None:
     """The database whose sessions are wanted; `None` where files are."""
-    return in_database(dir) if source is None and (dir is None or is_address(dir)) else None
+    return get_postgres_repository(dir) if source is None and (dir is None or is_database_address(dir)) else None
 
 
 def sessions(
@@ -509,14 +519,14 @@ def sessions(
     programs; `dir` lists the files in any folder, and with `all` in the folders right below it. What
     cannot be read is in the list too, and says why.
     """
-    database = _listed_database(source, dir)
+    database = _get_listed_repository(source, dir)
     if database is not None:
-        return database.sessions(None if all else os.fspath(cwd or "."), archived=archived)
-    there = _folders(cwd, all, source, dir)
-    with without_gc():
-        found = _newest_first(file for folder in there.paths for file in files_in(folder, hidden=False))
-        listed = summaries_of(found, there.paths, root=there.root, progress=progress)
-        return [summary for summary in listed if summary.archived == archived and there.takes(summary)]
+        return database.list_sessions(None if all else os.fspath(cwd or "."), archived=archived)
+    there = _build_scope(cwd, all, source, dir)
+    with pause_gc():
+        found = _sort_newest_first(file for folder in there.paths for file in list_session_files(folder, hidden=False))
+        listed = load_summaries(found, there.paths, root=there.root, progress=progress)
+        return [summary for summary in listed if summary.archived == archived and there.contains(summary)]
 
 
 def search(
@@ -528,7 +538,7 @@ def search(
     dir: str | os.PathLike[str] | None = None,
     limit: int = 50,
     only: Callable[[SessionSummary], bool] | None = None,
-    unread: Callable[[str], None] | None = None,
+    on_unreadable: Callable[[str], None] | None = None,
     progress: Progress | None = None,
 ) -> list[Hit]:
     """The newest entries that the query matches, in all branches of the sessions that `sessions` gives.
@@ -537,24 +547,24 @@ def search(
     be read. See `docs/catalog.md` for what a query may say.
     """
     from sessiontree.core.query import parse_query
-    from sessiontree.index.search import search as search_files
+    from sessiontree.index.search import search_sessions as search_files
 
     wanted = parse_query(query, now=time.time_ns() // 1_000_000)
-    database = _listed_database(source, dir)
+    database = _get_listed_repository(source, dir)
     if database is not None:
         return database.search(wanted, cwd=None if all else os.fspath(cwd or "."), only=only, limit=max(1, limit))
 
-    def work(db: Database, listed: list[SessionSummary]) -> list[Hit]:
+    def work(db: IndexDatabase, listed: list[SessionSummary]) -> list[Hit]:
         listed = [summary for summary in listed if only is None or only(summary)]
-        if unread is not None:
+        if on_unreadable is not None:
             for path in [summary.file for summary in listed if summary.branch is None]:
-                unread(path)
+                on_unreadable(path)
         return search_files(db, listed, wanted, limit=max(1, limit), progress=progress)
 
-    return _looked_through(_folders(cwd, all, source, dir), progress, work)
+    return _run_on_summaries(_build_scope(cwd, all, source, dir), progress, work)
 
 
-def sessions_with(
+def find_matching_sessions(
     query: str, *, cwd: str | os.PathLike[str] | None = None, all: bool = False, progress: Progress | None = None
 ) -> list[str]:
     """The files, or addresses, of all sessions of the folder `cwd`, or of all, in which `search` would find something.
@@ -562,49 +572,55 @@ def sessions_with(
     This is cheaper than a search: no more is read of a session when something is found in it.
     """
     from sessiontree.core.query import parse_query
-    from sessiontree.index.search import files_with
+    from sessiontree.index.search import find_matching_files
 
     wanted = parse_query(query, now=time.time_ns() // 1_000_000)
-    database = in_database()
+    database = get_postgres_repository()
     if database is not None:
-        return database.sessions_with(wanted, cwd=None if all else os.fspath(cwd or "."))
-    there = _folders(cwd, all, None, None)
-    return _looked_through(there, progress, lambda db, listed: files_with(db, listed, wanted, progress=progress))
+        return database.find_matching_sessions(wanted, cwd=None if all else os.fspath(cwd or "."))
+    there = _build_scope(cwd, all, None, None)
+    return _run_on_summaries(
+        there, progress, lambda db, listed: find_matching_files(db, listed, wanted, progress=progress)
+    )
 
 
-def _looked_through(
-    there: _Folders, progress: Progress | None, work: Callable[[Database, list[SessionSummary]], list[T]]
+def _run_on_summaries(
+    there: _ListingScope, progress: Progress | None, work: Callable[[IndexDatabase, list[SessionSummary]], list[T]]
 ) -> list[T]:
     """What `work` finds in the sessions there, with the summaries of them all."""
-    from sessiontree.index.database import using
-    from sessiontree.index.listing import summaries
+    from sessiontree.index.database import run_with_index
+    from sessiontree.index.listing import list_summaries
 
-    found = [file for folder in there.paths for file in files_in(folder, hidden=False)]
+    found = [file for folder in there.paths for file in list_session_files(folder, hidden=False)]
 
-    def looked(db: Database) -> list[T]:
-        with without_gc():
-            listed = summaries(db, found, there.paths, root=there.root, progress=progress)
-            return work(db, [summary for summary in listed if there.takes(summary)])
+    def run(db: IndexDatabase) -> list[T]:
+        with pause_gc():
+            listed = list_summaries(db, found, there.paths, root=there.root, progress=progress)
+            return work(db, [summary for summary in listed if there.contains(summary)])
 
-    return using(home(), looked) if found else []
+    return run_with_index(get_home(), run) if found else []
 
 
-def summaries_of(
-    files: Sequence[Found],
+def load_summaries(
+    files: Sequence[SessionFile],
     folders: Iterable[str] | None = None,
     *,
     root: str | None = None,
     progress: Progress | None = None,
-    waits: bool = True,
+    wait_for_lock: bool = True,
 ) -> list[SessionSummary]:
     """A summary of each of these files, in the same order, by way of the index.
 
     Unless it `waits`, what is new in them is not kept there while others write to it.
     """
-    from sessiontree.index.database import using
-    from sessiontree.index.listing import summaries
+    from sessiontree.index.database import run_with_index
+    from sessiontree.index.listing import list_summaries
 
     if not files:
         return []
     folders = {os.path.dirname(file.path) for file in files} if folders is None else folders
-    return using(home(), lambda db: summaries(db, files, folders, root=root, progress=progress), waits=waits)
+    return run_with_index(
+        get_home(),
+        lambda db: list_summaries(db, files, folders, root=root, progress=progress),
+        wait_for_lock=wait_for_lock,
+    )

@@ -12,18 +12,18 @@ from typing import Any
 from msgspec import Struct
 
 from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
-from sessiontree.core.figures import dollars, tell_tokens
+from sessiontree.core.figures import format_dollars, format_tokens
 from sessiontree.core.messages import (
     ToolCall,
+    coerce_string,
+    get_model,
+    get_role,
+    get_tool_calls,
+    is_failed_turn,
     is_object,
-    model_of,
-    role,
-    spent,
-    stopped_abnormally,
-    string,
-    tool_calls,
+    sum_usage,
 )
-from sessiontree.core.times import milliseconds
+from sessiontree.core.times import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 
@@ -54,7 +54,7 @@ class BranchStats(Struct, frozen=True, kw_only=True):
     """Names of the tools called, in order."""
     last_activity: str | None
 
-    def metric(self, name: str) -> float:
+    def get_metric(self, name: str) -> float:
         return {"cost": self.cost, "tokens": self.tokens, "entries": self.entries, "time": self.time}[name]
 
 
@@ -96,9 +96,9 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
         raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(METRICS)}")
     if len(branches) < 2:
         raise InvalidOperation("comparing takes two branches or more")
-    ancestor = tree.common_ancestor(*(leaf for _, leaf in branches))
-    stats = tuple(stats_of(name, leaf, tree.path(leaf, after=ancestor)) for name, leaf in branches)
-    winner, reason = _winner(stats, metric)
+    ancestor = tree.find_common_ancestor(*(leaf for _, leaf in branches))
+    stats = tuple(compute_stats(name, leaf, tree.get_path(leaf, after=ancestor)) for name, leaf in branches)
+    winner, reason = _find_winner(stats, metric)
     return Comparison(
         branches=stats,
         common_ancestor=ancestor,
@@ -106,7 +106,7 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
         winner=winner,
         reason=reason,
         differences=tuple(
-            _difference(name, a, b)
+            _compute_difference(name, a, b)
             for i, a in enumerate(stats)
             for b in stats[i + 1 :]
             for name in METRICS
@@ -117,13 +117,13 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
 
 def diff(tree: Tree, a: tuple[str, EntryId | None], b: tuple[str, EntryId | None]) -> Diff:
     """What stands on each side of the common ancestor of two places."""
-    ancestor = tree.common_ancestor(a[1], b[1])
-    left, right = tree.path(a[1], after=ancestor), tree.path(b[1], after=ancestor)
+    ancestor = tree.find_common_ancestor(a[1], b[1])
+    left, right = tree.get_path(a[1], after=ancestor), tree.get_path(b[1], after=ancestor)
     return Diff(
         common_ancestor=ancestor,
         first=(left[0].id if left else None, right[0].id if right else None),
         entries=(tuple(left), tuple(right)),
-        stats=(stats_of(a[0], a[1], left), stats_of(b[0], b[1], right)),
+        stats=(compute_stats(a[0], a[1], left), compute_stats(b[0], b[1], right)),
     )
 
 
@@ -137,7 +137,7 @@ class _Sum(Struct, frozen=True, kw_only=True):
     tokens: float = 0
     cost: float = 0
     measured: frozenset[str] = frozenset()
-    begun: int | None = None
+    started: int | None = None
     ended: int | None = None
     last_activity: str | None = None
     model: str | None = None
@@ -150,45 +150,45 @@ class _Mark(Struct, frozen=True, kw_only=True):
     calls: Sequence[ToolCall]
 
 
-def stats_of(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> BranchStats:
+def compute_stats(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> BranchStats:
     """Sums over `entries`, oldest first."""
     total = _Sum()
     marks: list[_Mark] = []
     for entry in entries:
-        total, mark = _added(total, entry)
+        total, mark = _add_entry(total, entry)
         marks += [mark] if mark is not None else []
     calls = [call for mark in marks for call in mark.calls]
-    return _stats(
+    return _build_stats(
         name,
         leaf,
         total,
-        _unique(mark.model for mark in marks if mark.model is not None),
-        _unique(path for call in calls if (path := _path(call.arguments))),
+        _remove_duplicates(mark.model for mark in marks if mark.model is not None),
+        _remove_duplicates(path for call in calls if (path := _get_path(call.arguments))),
         tuple(call.name for call in calls),
     )
 
 
-MOST_NAMED = 100
+MAX_NAMES = 100
 """Models and files that `PathStats` names of a path. Were all named, deep branches would tell what is above them again
 and again, which grows with the square of their number."""
 
 
-class _Named(Struct, frozen=True):
+class _NamedItems(Struct, frozen=True):
     """The first models and files that a path names, in order."""
 
     models: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
 
-    def added(self, mark: _Mark) -> _Named:
+    def add(self, mark: _Mark) -> _NamedItems:
         models, files = self.models, self.files
-        if mark.model is not None and len(models) < MOST_NAMED and mark.model not in models:
+        if mark.model is not None and len(models) < MAX_NAMES and mark.model not in models:
             models = (*models, mark.model)
-        for path in (_path(call.arguments) for call in mark.calls):
-            if len(files) >= MOST_NAMED:
+        for path in (_get_path(call.arguments) for call in mark.calls):
+            if len(files) >= MAX_NAMES:
                 break
             if path and path not in files:
                 files = (*files, path)
-        return self if models is self.models and files is self.files else _Named(models, files)
+        return self if models is self.models and files is self.files else _NamedItems(models, files)
 
 
 class PathStats:
@@ -199,43 +199,43 @@ class PathStats:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._sums: dict[EntryId | None, tuple[_Sum, _Named]] = {None: (_Sum(), _Named())}
+        self._sums: dict[EntryId | None, tuple[_Sum, _NamedItems]] = {None: (_Sum(), _NamedItems())}
 
-    def of(self, name: str, leaf: EntryId | None) -> BranchStats:
+    def compute(self, name: str, leaf: EntryId | None) -> BranchStats:
         """The figures of the path to `leaf`; none where damage took it away."""
         known = leaf if leaf in self._tree else None
         new: list[EntryId] = []
         above: EntryId | None = None
-        for id in self._tree.up_ids(known):
+        for id in self._tree.walk_up_ids(known):
             if id in self._sums:
                 above = id
                 break
             new.append(id)
         total, named = self._sums[above]
         for id in reversed(new):
-            total, mark = _added(total, self._tree.peek(id))
-            named = named if mark is None else named.added(mark)
+            total, mark = _add_entry(total, self._tree.peek(id))
+            named = named if mark is None else named.add(mark)
             self._sums[id] = total, named
-        return _stats(name, leaf, total, named.models, named.files, ())
+        return _build_stats(name, leaf, total, named.models, named.files, ())
 
 
-def count_of(body: Body) -> tuple[int, int, int]:
+def count_entry(body: Body) -> tuple[int, int, int]:
     """The messages, tool calls and errors that an entry counts as."""
     if not isinstance(body, Message):
         return 0, 0, 0
     message = body.message
-    return 1, len(tool_calls(message)), int(message.get("isError") is True or stopped_abnormally(message))
+    return 1, len(get_tool_calls(message)), int(message.get("isError") is True or is_failed_turn(message))
 
 
-def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
-    body = entry.decoded()
+def _add_entry(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
+    body = entry.decode()
     message = body.message if isinstance(body, Message) else None
-    calls = () if message is None else tool_calls(message)
-    sums = [sum_ for usage in usages(body) if (sum_ := spent(usage)) is not None]
-    model = None if message is None or (named := model_of(message)) is None else "/".join(named)
+    calls = () if message is None else get_tool_calls(message)
+    sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]
+    model = None if message is None or (named := get_model(message)) is None else "/".join(named)
     timestamp = entry.timestamp
-    time = milliseconds(timestamp)
-    messages, _, errors = count_of(body)
+    time = parse_timestamp(timestamp)
+    messages, _, errors = count_entry(body)
     after = _Sum(
         entries=before.entries + 1,
         messages=before.messages + messages,
@@ -246,7 +246,7 @@ def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
         measured=before.measured.union(what for what in RECORDED for item in sums if getattr(item, what))
         if sums
         else before.measured,
-        begun=before.begun if time is None else min(time, time if before.begun is None else before.begun),
+        started=before.started if time is None else min(time, time if before.started is None else before.started),
         ended=before.ended if time is None else max(time, time if before.ended is None else before.ended),
         last_activity=max(timestamp, before.last_activity or "") or None,
         model=before.model if model is None else model,
@@ -255,7 +255,7 @@ def _added(before: _Sum, entry: Entry) -> tuple[_Sum, _Mark | None]:
     return after, _Mark(model=other, calls=calls) if calls or other is not None else None
 
 
-def _stats(
+def _build_stats(
     name: str,
     leaf: EntryId | None,
     total: _Sum,
@@ -271,8 +271,8 @@ def _stats(
         tool_calls=total.tool_calls,
         errors=total.errors,
         tokens=total.tokens,
-        cost=_rounded(total.cost),
-        time=0 if total.begun is None or total.ended is None else total.ended - total.begun,
+        cost=_round(total.cost),
+        time=0 if total.started is None or total.ended is None else total.ended - total.started,
         measured=tuple(what for what in RECORDED if what in total.measured),
         models=models,
         files=files,
@@ -281,17 +281,17 @@ def _stats(
     )
 
 
-def took(stats: BranchStats) -> tuple[str, str]:
+def format_usage(stats: BranchStats) -> tuple[str, str]:
     """Tokens and cost as people read them. What no entry records is unknown, not nothing."""
-    tokens = tell_tokens(stats.tokens) if "tokens" in stats.measured else "tokens unknown"
-    cost = dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
+    tokens = format_tokens(stats.tokens) if "tokens" in stats.measured else "tokens unknown"
+    cost = format_dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     return tokens, cost
 
 
-def usages(body: Body) -> list[Any]:
+def list_usages(body: Body) -> list[Any]:
     """The usage objects of an entry: what it records as spent."""
     match body:
-        case Message(message) if role(message) in ("assistant", "toolResult"):
+        case Message(message) if get_role(message) in ("assistant", "toolResult"):
             return [message.get("usage")]
         case Usage(usage=usage) | Compaction(usage=usage) | BranchSummary(usage=usage):
             return [usage]
@@ -301,37 +301,37 @@ def usages(body: Body) -> list[Any]:
             return []
 
 
-def _path(arguments: Any) -> str:
+def _get_path(arguments: Any) -> str:
     if not is_object(arguments):
         return ""
-    return string(arguments.get("path")) or string(arguments.get("file_path"))
+    return coerce_string(arguments.get("path")) or coerce_string(arguments.get("file_path"))
 
 
-def _unique(items: Iterable[str]) -> tuple[str, ...]:
+def _remove_duplicates(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(items))
 
 
-def _rounded(value: float) -> float:
+def _round(value: float) -> float:
     """Without the noise of binary fractions: 0.02, not 0.020000000000000004."""
     return round(value, 10)
 
 
-def _difference(metric: str, a: BranchStats, b: BranchStats) -> Difference:
-    base, other = a.metric(metric), b.metric(metric)
-    change = _rounded(other - base)
+def _compute_difference(metric: str, a: BranchStats, b: BranchStats) -> Difference:
+    base, other = a.get_metric(metric), b.get_metric(metric)
+    change = _round(other - base)
     return Difference(
         metric=metric, a=a.name, b=b.name, diff=change, percent=round(change / base * 100, 6) if base else None
     )
 
 
-def _winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None, str]:
+def _find_winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None, str]:
     missing = [item.name for item in stats if not (metric in item.measured if metric in RECORDED else item.entries)]
     if missing:
         what = f"no recorded {metric}" if metric in RECORDED else "no entries after the branches part"
         return None, f"not enough data: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} {what}"
-    ordered = sorted(stats, key=lambda item: item.metric(metric))
-    if ordered[0].metric(metric) == ordered[1].metric(metric):
-        tied = [item.name for item in stats if item.metric(metric) == ordered[0].metric(metric)]
+    ordered = sorted(stats, key=lambda item: item.get_metric(metric))
+    if ordered[0].get_metric(metric) == ordered[1].get_metric(metric):
+        tied = [item.name for item in stats if item.get_metric(metric) == ordered[0].get_metric(metric)]
         return None, f"a tie: {', '.join(tied)} have the same {metric}"
     return ordered[0].name, f"lowest {metric}"
 
@@ -374,12 +374,12 @@ def diff_to_wire(result: Diff) -> JsonObject:
     return {
         "commonAncestor": result.common_ancestor,
         "firstDivergence": {"a": result.first[0], "b": result.first[1]},
-        "a": _side(result, 0),
-        "b": _side(result, 1),
+        "a": _side_to_wire(result, 0),
+        "b": _side_to_wire(result, 1),
     }
 
 
-def _side(result: Diff, side: int) -> JsonObject:
+def _side_to_wire(result: Diff, side: int) -> JsonObject:
     stats = result.stats[side]
     return {
         "place": stats.name,

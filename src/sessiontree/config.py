@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from sessiontree.core.messages import is_list, is_object
-from sessiontree.core.misfit import misfit
+from sessiontree.core.misfit import describe_validation_error
 from sessiontree.errors import SessionTreeError
-from sessiontree.home import CONFIG, home
-from sessiontree.regular_file import read_regular
+from sessiontree.home import CONFIG_NAME, get_home
+from sessiontree.regular_file import read_regular_file
 
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
@@ -30,7 +30,7 @@ CHOICES = {
     "permissions.mode": get_args(PermissionMode),
 }
 
-ANSWER_LIMIT = 128 << 20
+DEFAULT_ANSWER_LIMIT = 128 << 20
 """Bytes of one answer: far more than any model writes, so a stream that goes on has no end."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
@@ -42,7 +42,7 @@ RuleText: TypeAlias = Annotated[str, Meta(pattern=r"^[^\s:]+(:[\s\S]+)?$")]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=3600)]
 
 
-KEYS_OF_PROVIDERS = frozenset(
+PROVIDER_KEY_VARIABLES = frozenset(
     f"{name}_API_KEY"
     for name in (
         *("ANTHROPIC", "OPENAI", "GOOGLE", "GEMINI", "OPENROUTER", "XAI", "MISTRAL", "DEEPSEEK", "MOONSHOTAI"),
@@ -50,7 +50,7 @@ KEYS_OF_PROVIDERS = frozenset(
     )
 )
 """Environment variables with the keys of providers, as `model/providers.py` has them."""
-DATABASE_SECRETS = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "DATABASE_URL"})
+DATABASE_SECRET_VARIABLES = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "DATABASE_URL"})
 """Environment variables that let their reader into a database."""
 
 
@@ -153,7 +153,7 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
     tools: ToolSettings = ToolSettings()
-    answer_limit: Count = ANSWER_LIMIT
+    answer_limit: Count = DEFAULT_ANSWER_LIMIT
     """How many bytes one answer may have. A longer one is stopped there, and what has arrived is kept."""
     permissions: PermissionSettings = PermissionSettings()
     models: dict[str, ModelSettings] = {}
@@ -161,24 +161,24 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keys: dict[str, str | list[str]] = {}
     """Key bindings: what is done, and the key or keys that do it."""
 
-    def model_settings(self, name: str) -> ModelSettings:
+    def get_model_settings(self, name: str) -> ModelSettings:
         """What is said of the model `provider:model`."""
         return self.models.get(name) or ModelSettings()
 
-    def secret_variable(self, name: str) -> str | None:
+    def find_secret_reason(self, name: str) -> str | None:
         """Say why commands never get the environment variable `name`; `None` where they may."""
-        if name in KEYS_OF_PROVIDERS:
+        if name in PROVIDER_KEY_VARIABLES:
             return "it holds the key of a provider of models"
         for model, settings in self.models.items():
             if name == settings.key_variable:
                 return f'it holds the key of models."{model}"'
         if name.startswith("SESSIONTREE_") and name != "SESSIONTREE_HOME":
             return "it is for sessiontree alone"
-        return "it holds the password of a database" if name in DATABASE_SECRETS else None
+        return "it holds the password of a database" if name in DATABASE_SECRET_VARIABLES else None
 
-    def compaction_of(self, name: str) -> CompactionSettings:
+    def get_compaction_settings(self, name: str) -> CompactionSettings:
         """How contexts of the model `provider:model` are compacted."""
-        override = msgspec.structs.asdict(self.model_settings(name).compaction)
+        override = msgspec.structs.asdict(self.get_model_settings(name).compaction)
         return msgspec.structs.replace(
             self.compaction, **{key: value for key, value in override.items() if value is not None}
         )
@@ -186,21 +186,21 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def load(file: str | os.PathLike[str] | None = None) -> Config:
     """What `file` says, by default `config.toml` in the home. Raises `ConfigError`."""
-    path = os.path.join(home(), CONFIG) if file is None else os.fspath(file)
+    path = os.path.join(get_home(), CONFIG_NAME) if file is None else os.fspath(file)
     try:
-        raw = read_regular(path)
+        raw = read_regular_file(path)
     except FileNotFoundError:
         return Config()
     except OSError as error:
         raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
-    config = _understood(path, parsed(path, raw))
+    config = _build_config(path, parse_toml(path, raw))
     if config.sessions is None:
         return config
     folder = os.path.join(os.path.dirname(path), os.path.expanduser(config.sessions))
     return msgspec.structs.replace(config, sessions=os.path.abspath(folder))
 
 
-def parsed(path: str, raw: bytes) -> dict[str, Any]:
+def parse_toml(path: str, raw: bytes) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError`."""
     import tomllib
 
@@ -214,21 +214,21 @@ def parsed(path: str, raw: bytes) -> dict[str, Any]:
         raise ConfigError(path, None, "it is too deeply nested") from error
 
 
-def _understood(path: str, table: dict[str, Any]) -> Config:
+def _build_config(path: str, table: dict[str, Any]) -> Config:
     # What is wrong inside a table of free names would be told without the name, so these go one by one.
     table = dict(table)
     for name, kind in (("models", ModelSettings), ("keys", str | list[str])):
         free = table.get(name)
         if is_object(free):
-            table[name] = {key: converted(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
+            table[name] = {key: convert_setting(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
     _check_no_nul(path, table)
-    config = converted(path, Config, table)
+    config = convert_setting(path, Config, table)
     for name in config.models:
         provider, _, model = name.partition(":")
         if not (provider and model):
             raise ConfigError(path, f'models."{name}"', "a model is named provider:model")
     for name in config.tools.environment:
-        reason = config.secret_variable(name)
+        reason = config.find_secret_reason(name)
         if reason is not None:
             raise ConfigError(path, "tools.environment", f"{name} is never given to commands: {reason}")
     return config
@@ -245,12 +245,12 @@ def _check_no_nul(path: str, table: dict[str, Any], prefix: str = "") -> None:
             raise ConfigError(path, key, "it cannot contain a NUL character")
 
 
-def converted(path: str, kind: Any, value: Any, prefix: str = "") -> Any:
+def convert_setting(path: str, kind: Any, value: Any, prefix: str = "") -> Any:
     """What a table of a file says, which is at `prefix` there. Raises `ConfigError`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        inside, reason = misfit(error, "setting")
+        inside, reason = describe_validation_error(error, "setting")
         if inside in CHOICES and reason.startswith("invalid enum value"):
             reason = f"choose one of {', '.join(CHOICES[inside])}"
         raise ConfigError(path, ".".join(filter(None, (prefix, inside))) or None, reason) from error

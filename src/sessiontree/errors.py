@@ -25,24 +25,24 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-FEW = 10
+MAX_NAMES = 10
 """So many candidates are named in a sentence."""
 
 
-def few(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     """The first names of many, as part of a sentence."""
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return f"{', '.join(names[:FEW])}{more}"
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return f"{', '.join(names[:MAX_NAMES])}{more}"
 
 
 class SessionTreeError(Exception):
     """Base class; catch this to catch everything sessiontree raises on purpose."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again, (type(self), *self.args), self.__dict__
+        return _rebuild_error, (type(self), *self.args), self.__dict__
 
 
-def _made_again(kind: type[SessionTreeError], *args: Any) -> SessionTreeError:
+def _rebuild_error(kind: type[SessionTreeError], *args: Any) -> SessionTreeError:
     """An error as it comes out of a pickle: without its constructor, which takes facts and not the sentence."""
     return kind.__new__(kind, *args)
 
@@ -60,7 +60,7 @@ class Ambiguous(NotFound):
     """A name or prefix names several things; `candidates` lists them, the sentence the first few."""
 
     def __init__(self, kind: str, name: str, candidates: Sequence[str]) -> None:
-        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {few(candidates)}")
+        SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {format_names(candidates)}")
         self.kind = kind
         self.name = name
         self.candidates = tuple(candidates)
@@ -71,7 +71,7 @@ class FormatError(SessionTreeError):
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
-        self.where = where
+        self.location = where
         self.reason = reason
 
 
@@ -84,7 +84,7 @@ class ReadOnly(InvalidOperation):
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where} is read-only: {reason}")
-        self.where = where
+        self.location = where
         self.reason = reason
 
 
@@ -105,7 +105,7 @@ class StoreError(SessionTreeError):
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
-        self.where = where
+        self.location = where
         self.reason = reason
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-CONFIG = "config.toml"
+CONFIG_NAME = "config.toml"
 """The configuration, in the home."""
 
-OPEN = frozenset({CONFIG, "AGENTS.md"})
+PUBLIC_FILES = frozenset({CONFIG_NAME, "AGENTS.md"})
 """Files in the home that anybody who works for the user may look at."""
 
 
-def home() -> str:
+def get_home() -> str:
     """Where sessiontree keeps its files. A relative `SESSIONTREE_HOME` is taken from the current folder."""
     return os.path.abspath(os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree"))
 
@@ -23,7 +23,7 @@ def is_private(path: str) -> bool:
     """
     real = os.path.realpath(path)
     folder, name = os.path.split(real)
-    return name not in OPEN and folder == os.path.realpath(home()) and not os.path.isdir(real)
+    return name not in PUBLIC_FILES and folder == os.path.realpath(get_home()) and not os.path.isdir(real)
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -31,7 +31,7 @@ def is_below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(os.path.join(folder, ""))
 
 
-def user_homes() -> list[str]:
+def list_user_homes() -> list[str]:
     """The user's own home, to be taken out of exports; none where it is no folder of one's own."""
     folder = os.path.expanduser("~")
     return [folder] if folder.startswith(os.sep) and len(folder) > 1 else []

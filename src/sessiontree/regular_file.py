@@ -7,11 +7,11 @@ import os
 import stat
 from typing import BinaryIO
 
-LARGEST = 32 << 20
+MAX_FILE_SIZE = 32 << 20
 """Bytes. Larger files are refused."""
 
 
-def open_regular(path: str) -> BinaryIO:
+def open_regular_file(path: str) -> BinaryIO:
     """Open a regular file for reading; links are followed.
 
     Raises `OSError`, also for a FIFO, a device or a socket, which could make the program wait.
@@ -29,10 +29,10 @@ def open_regular(path: str) -> BinaryIO:
     raise OSError(errno.EINVAL, "not a regular file")
 
 
-def read_regular(path: str, largest: int = LARGEST) -> bytes:
+def read_regular_file(path: str, max_size: int = MAX_FILE_SIZE) -> bytes:
     """Return the bytes of a regular file. Raises `OSError` as `open_regular` does, and if it is larger."""
-    with open_regular(path) as file:
-        data = file.read(largest + 1)
-    if len(data) > largest:
-        raise OSError(errno.EFBIG, f"larger than {largest >> 20} MiB")
+    with open_regular_file(path) as file:
+        data = file.read(max_size + 1)
+    if len(data) > max_size:
+        raise OSError(errno.EFBIG, f"larger than {max_size >> 20} MiB")
     return data

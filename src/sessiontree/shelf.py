@@ -25,49 +25,58 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from sessiontree.catalog import find, in_database, is_file, is_path, pick, sessions_dir, sources, summaries_of
-from sessiontree.core.times import iso
+from sessiontree.catalog import (
+    find,
+    get_postgres_repository,
+    get_sessions_folder,
+    get_sources,
+    is_file,
+    is_path,
+    load_summaries,
+    pick,
+)
+from sessiontree.core.times import format_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
-from sessiontree.home import home
-from sessiontree.index.folder import ARCHIVED, SUFFIX, Found, files_in, folders_in
-from sessiontree.regular_file import read_regular
+from sessiontree.home import get_home
+from sessiontree.index.folder import ARCHIVED_SUFFIX, SESSION_SUFFIX, SessionFile, list_folders, list_session_files
+from sessiontree.regular_file import read_regular_file
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.files import (
-    NO_LINKS,
+    NO_LINK_ERRNOS,
     discard,
-    identity_of,
+    format_os_error,
+    get_identity,
+    iter_numbered_paths,
     make_private_directory,
-    numbered,
-    reason_of,
     sync_directory,
     write_all,
 )
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.lock import Lock, lock_of
-from sessiontree.store.postgres.address import is_address, parse
+from sessiontree.store.lock import FileLock, get_lock_path
+from sessiontree.store.postgres.address import is_database_address, parse_address
 
 if TYPE_CHECKING:
-    from sessiontree.index.postgres import Sessions
+    from sessiontree.index.postgres import PostgresRepository
     from sessiontree.index.reading import SessionSummary
 
-ORIGIN = "origin"
+ORIGIN_NAME = "origin"
 """The file in a folder of the trash that says where the session was."""
-AT_ONCE = 1 << 20
+COPY_SIZE = 1 << 20
 """So many bytes of a file are copied at once."""
-BESIDE = re.compile(
-    rf"{re.escape(ARCHIVED)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
+COMPANION_PATTERN = re.compile(
+    rf"{re.escape(ARCHIVED_SUFFIX)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
 )
 """What stands behind a session's name in the names of files that belong to it, its lock aside."""
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
     """Take a session out of listings, or put it back. Nothing of it changes. Returns its file."""
-    if (named := _in_database(session)) is not None:
+    if (named := _find_repository(session)) is not None:
         return named[0].archive(named[1], archived=archived)
-    file = _own(session)
-    mark = file + ARCHIVED
+    file = _find_own_session(session)
+    mark = file + ARCHIVED_SUFFIX
     try:
         if archived:
             os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -76,64 +85,64 @@ def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
             os.unlink(mark)
         sync_directory(os.path.dirname(mark) or ".")
     except OSError as error:
-        raise _failed(mark, error) from error
+        raise _build_store_error(mark, error) from error
     return file
 
 
 def delete(session: str | os.PathLike[str]) -> str:
     """Move a session to the trash. Returns its file there."""
-    if (named := _in_database(session)) is not None:
+    if (named := _find_repository(session)) is not None:
         return named[0].delete(named[1])
-    file = _own(session)
-    stamp = iso(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
-    folder = os.path.join(trash(), f"{stamp}-{os.urandom(4).hex()}")
+    file = _find_own_session(session)
+    stamp = format_timestamp(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
+    folder = os.path.join(get_trash_folder(), f"{stamp}-{os.urandom(4).hex()}")
     make_private_directory(folder)
     try:
-        _write(os.path.join(folder, ORIGIN), [os.fsencode(os.path.abspath(file))])
-        with _held(file):
-            _move([file, *_beside(file)], folder)
+        _write_new_file(os.path.join(folder, ORIGIN_NAME), [os.fsencode(os.path.abspath(file))])
+        with _hold_lock(file):
+            _move_files([file, *_list_companions(file)], folder)
     except OSError as error:
-        raise _failed(file, error) from error
+        raise _build_store_error(file, error) from error
     finally:
-        _clear(folder)
+        _remove_empty_folder(folder)
     return os.path.join(folder, os.path.basename(file))
 
 
 def restore(session: str) -> str:
     """Put a session from the trash back where it was. Returns its file."""
-    if (named := _in_database(session)) is not None:
+    if (named := _find_repository(session)) is not None:
         return named[0].restore(named[1])
-    file = _in_trash(session)
+    file = _find_in_trash(session)
     if file is None:
         raise NotFound("session in the trash", session)
     folder = os.path.dirname(file)
     try:
-        origin = _origin(folder)
+        origin = _read_origin(folder)
     except OSError as error:
-        raise _failed(os.path.join(folder, ORIGIN), error) from error
+        raise _build_store_error(os.path.join(folder, ORIGIN_NAME), error) from error
     if os.path.basename(origin) != os.path.basename(file) or not os.path.isabs(origin):
-        raise InvalidOperation(f"{os.path.join(folder, ORIGIN)} does not say where {os.path.basename(file)} was")
+        raise InvalidOperation(f"{os.path.join(folder, ORIGIN_NAME)} does not say where {os.path.basename(file)} was")
     there = os.path.dirname(origin)
     make_private_directory(there)
     try:
-        with _held(file), _held(origin):
-            paths = [file, *_beside(file)]
+        with _hold_lock(file), _hold_lock(origin):
+            paths = [file, *_list_companions(file)]
             for path in paths:
                 if os.path.lexists(taken := os.path.join(there, os.path.basename(path))):
                     raise InvalidOperation(f"{taken} exists: it is not written over")
-            _move(paths, there)
+            _move_files(paths, there)
     except OSError as error:
-        raise _failed(origin, error) from error
-    _clear(folder)
+        raise _build_store_error(origin, error) from error
+    _remove_empty_folder(folder)
     return origin
 
 
-def meant(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
+def resolve_session(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
     """The file or address of the session that would be put aside; with `in_trash`, of one there if there is any."""
-    if (named := _in_database(session)) is not None:
-        return named[0].address.of(named[0].meant(named[1], in_trash=in_trash))
-    thrown = _in_trash(os.fspath(session)) if in_trash and not is_file(session) else None
-    return thrown or _own(session)
+    if (named := _find_repository(session)) is not None:
+        return named[0].address.format_session_address(named[0].resolve_session(named[1], in_trash=in_trash))
+    thrown = _find_in_trash(os.fspath(session)) if in_trash and not is_file(session) else None
+    return thrown or _find_own_session(session)
 
 
 def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
@@ -141,111 +150,117 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
 
     Raises `Conflict` for one that does not end at `at`: somebody has written to it since.
     """
-    if (named := _in_database(session)) is not None:
+    if (named := _find_repository(session)) is not None:
         return named[0].purge(named[1], at=at)
-    file = meant(session, in_trash=True)
+    file = resolve_session(session, in_trash=True)
     folder = os.path.dirname(os.path.abspath(file))
     try:
-        with _held(file):
-            if at is not None and JsonlStore(file).end().cursor != at:
+        with _hold_lock(file):
+            if at is not None and JsonlStore(file).read_end().cursor != at:
                 raise Conflict(file, "others wrote first")
-            for path in (file, *_beside(file)):
+            for path in (file, *_list_companions(file)):
                 os.unlink(path)
             sync_directory(folder)
     except OSError as error:
-        raise _failed(file, error) from error
-    if os.path.dirname(folder) == os.path.abspath(trash()):
-        _clear(folder)
+        raise _build_store_error(file, error) from error
+    if os.path.dirname(folder) == os.path.abspath(get_trash_folder()):
+        _remove_empty_folder(folder)
     return file
 
 
-def purge_unused(session: Session, unused: Callable[[Tree], bool]) -> bool:
+def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
     """Remove a session for good if all that anybody has written to it by now is of no use. One with damage stays.
 
     Says whether it is gone.
     """
-    end = session.store.end().cursor
+    end = session.store.read_end().cursor
     session.refresh()
-    if not unused(session.tree) or session.problems:
+    if not is_unused(session.tree) or session.problems:
         return False
-    purge(session.where, at=end)
+    purge(session.location, at=end)
     return True
 
 
-def trash() -> str:
-    return os.path.join(home(), "trash")
+def get_trash_folder() -> str:
+    return os.path.join(get_home(), "trash")
 
 
-def thrown_away() -> list[SessionSummary]:
+def list_trash() -> list[SessionSummary]:
     """The sessions in the trash, as listings show them, newest first."""
-    database = in_database()
-    listed = summaries_of(trashed()) if database is None else database.sessions(deleted=True)
+    database = get_postgres_repository()
+    listed = load_summaries(list_trash_files()) if database is None else database.list_sessions(deleted=True)
     return sorted(listed, key=lambda summary: summary.modified, reverse=True)
 
 
-def _in_database(session: str | os.PathLike[str]) -> tuple[Sessions, str] | None:
+def _find_repository(session: str | os.PathLike[str]) -> tuple[PostgresRepository, str] | None:
     """The database that a session is in, and what it is called there; `None` for one that is a file."""
     text = os.fspath(session)
-    if is_address(text):
-        database, text = in_database(text), parse(text).named
+    if is_database_address(text):
+        database, text = get_postgres_repository(text), parse_address(text).session_name
     elif is_path(session):
         return None
     else:
-        database = in_database()
+        database = get_postgres_repository()
     return None if database is None else (database, text)
 
 
-def trashed() -> list[Found]:
+def list_trash_files() -> list[SessionFile]:
     """The session files in the trash."""
-    folders = [folder for folder in folders_in(trash()) if not os.path.islink(folder)]
-    return [file for folder in folders for file in files_in(folder, os.path.basename(_noted(folder)), hidden=False)]
+    folders = [folder for folder in list_folders(get_trash_folder()) if not os.path.islink(folder)]
+    return [
+        file
+        for folder in folders
+        for file in list_session_files(folder, os.path.basename(_read_origin_or_empty(folder)), hidden=False)
+    ]
 
 
-def _in_trash(session: str) -> str | None:
+def _find_in_trash(session: str) -> str | None:
     """The file of a session in the trash, by its path there, the path that it had, or as others are found."""
-    files, path = trashed(), session
+    files, path = list_trash_files(), session
     with suppress(FileNotFoundError):  # the current folder was deleted: no path leads from there
         path = os.path.abspath(session)
     if path in [file.path for file in files]:
         return path
-    were_there = [file.path for file in files if _noted(os.path.dirname(file.path)) == path]
+    were_there = [file.path for file in files if _read_origin_or_empty(os.path.dirname(file.path)) == path]
     if len(were_there) > 1:
         raise Ambiguous("session in the trash", session, were_there)
     return were_there[0] if were_there else pick(session, files)
 
 
-def _origin(folder: str) -> str:
+def _read_origin(folder: str) -> str:
     """Where the session in a folder of the trash was. Raises `OSError`."""
-    return os.fsdecode(read_regular(os.path.join(folder, ORIGIN)))
+    return os.fsdecode(read_regular_file(os.path.join(folder, ORIGIN_NAME)))
 
 
-def _noted(folder: str) -> str:
+def _read_origin_or_empty(folder: str) -> str:
     """The same; nothing where there is no note."""
     with suppress(OSError):
-        return _origin(folder)
+        return _read_origin(folder)
     return ""
 
 
-def _own(session: str | os.PathLike[str]) -> str:
+def _find_own_session(session: str | os.PathLike[str]) -> str:
     """The file of a session that may be put aside: a regular file, a session, and not another program's."""
     file = find(session)
     try:
         mode = os.lstat(file).st_mode
     except OSError as error:
-        raise _failed(file, error) from error
+        raise _build_store_error(file, error) from error
     if not stat.S_ISREG(mode):
         raise StoreError(file, "not a regular file")
     real = os.path.realpath(file)
-    for name, root in sources().items():
+    for name, root in get_sources().items():
         if real.startswith(os.path.join(os.path.realpath(root), "")):
             raise ReadOnly(file, f"it is one of {name}'s own")
-    ours = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in (home(), sessions_dir()))
-    if not ours or not file.endswith(SUFFIX):
+    ours = any(
+        real.startswith(os.path.join(os.path.realpath(root), "")) for root in (get_home(), get_sessions_folder())
+    )
+    if not ours or not file.endswith(SESSION_SUFFIX):
         Session(JsonlStore(file), read_only="it is only looked at")  # anything else on the disk is no session
     return file
 
 
-def _beside(file: str) -> list[str]:
+def _list_companions(file: str) -> list[str]:
     """What belongs to a session: its mark, backups, torn lines, rests of messages, and what a dead writer began."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
@@ -253,19 +268,19 @@ def _beside(file: str) -> list[str]:
             entry.path
             for entry in entries
             if entry.name.startswith(name)
-            and BESIDE.fullmatch(entry.name, len(name))
+            and COMPANION_PATTERN.fullmatch(entry.name, len(name))
             and entry.is_file(follow_symlinks=False)
         )
 
 
 @contextmanager
-def _held(file: str) -> Generator[None]:
+def _hold_lock(file: str) -> Generator[None]:
     """Hold the place of a session: no writer is at work there, and nothing is left of a batch whose writer died.
 
     Only the lock file tells of such a batch, and stays with the place: it goes when no session is left there.
     """
-    lock = lock_of(os.path.realpath(file))
-    with JsonlStore(file).held() if os.path.lexists(file) else Lock(lock):
+    lock = get_lock_path(os.path.realpath(file))
+    with JsonlStore(file).hold_lock() if os.path.lexists(file) else FileLock(lock):
         try:
             yield
         finally:
@@ -273,38 +288,38 @@ def _held(file: str) -> Generator[None]:
                 discard(lock)  # while it is ours: who waits for it makes another
 
 
-class _Placed(NamedTuple):
+class _FileMove(NamedTuple):
     """A file that is in two places, on its way from one to the other."""
 
     source: str
     target: str
-    copied: os.stat_result | None
+    copied_status: os.stat_result | None
     """What the source was like before it was copied; `None` when both are one file."""
 
-    def check(self) -> None:
+    def check_source(self) -> None:
         """Raises `Conflict` when the source is not what is in the other place: it must not be taken away."""
-        same = self.is_there()
-        if self.copied is not None:
-            now, before = os.lstat(self.source), self.copied
+        same = self.has_same_source()
+        if self.copied_status is not None:
+            now, before = os.lstat(self.source), self.copied_status
             same = same and (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
         if not same:
             raise Conflict(self.source, "another program wrote to it while it was moved")
 
-    def is_there(self) -> bool:
+    def has_same_source(self) -> bool:
         """Whether the source is the file that it was, whatever is in it by now."""
-        return identity_of(os.lstat(self.source)) == identity_of(self.copied or os.lstat(self.target))
+        return get_identity(os.lstat(self.source)) == get_identity(self.copied_status or os.lstat(self.target))
 
 
-def _move(paths: Sequence[str], folder: str) -> None:
+def _move_files(paths: Sequence[str], folder: str) -> None:
     """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
-    placed: list[_Placed] = []
-    taken: list[_Placed] = []
+    placed: list[_FileMove] = []
+    taken: list[_FileMove] = []
     try:
         for path in paths:
-            placed.append(_place(path, os.path.join(folder, os.path.basename(path))))
+            placed.append(_place_file(path, os.path.join(folder, os.path.basename(path))))
         sync_directory(folder)
         for one in placed:
-            one.check()
+            one.check_source()
         for one in placed:
             taken.append(one)  # unlinking may fail and be done all the same
             os.unlink(one.source)
@@ -312,36 +327,36 @@ def _move(paths: Sequence[str], folder: str) -> None:
         for one in placed:
             with suppress(OSError, Conflict):  # what cannot be put back stays where it is by now
                 if not os.path.lexists(one.source):
-                    _place(one.target, one.source)
-                elif one in taken or not one.is_there():
-                    one.check()  # another program's may be there now, and this the only copy
+                    _place_file(one.target, one.source)
+                elif one in taken or not one.has_same_source():
+                    one.check_source()  # another program's may be there now, and this the only copy
                 os.unlink(one.target)
         raise
     sync_directory(os.path.dirname(os.path.abspath(paths[0])))
 
 
-def _place(source: str, target: str) -> _Placed:
+def _place_file(source: str, target: str) -> _FileMove:
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
-        if error.errno not in {*NO_LINKS, errno.EXDEV}:
+        if error.errno not in {*NO_LINK_ERRNOS, errno.EXDEV}:
             raise
-        return _Placed(source, target, _copy(source, target))
-    return _Placed(source, target, None)
+        return _FileMove(source, target, _copy_file(source, target))
+    return _FileMove(source, target, None)
 
 
-def _copy(source: str, target: str) -> os.stat_result:
+def _copy_file(source: str, target: str) -> os.stat_result:
     """Copy a file, under another name first, so that nobody ever sees half of it. What it was like before."""
-    temporary = _unused(f"{target}.tmp")
+    temporary = _find_unused_name(f"{target}.tmp")
     with open(source, "rb") as file:
         before = os.fstat(file.fileno())
-        _write(temporary, iter(lambda: file.read(AT_ONCE), b""))
+        _write_new_file(temporary, iter(lambda: file.read(COPY_SIZE), b""))
     try:
         os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
         try:
             os.link(temporary, target)
         except OSError as error:
-            if error.errno not in NO_LINKS or os.path.lexists(target):
+            if error.errno not in NO_LINK_ERRNOS or os.path.lexists(target):
                 raise
             os.rename(temporary, target)
     finally:
@@ -349,11 +364,11 @@ def _copy(source: str, target: str) -> os.stat_result:
     return before
 
 
-def _unused(path: str) -> str:
-    return next(name for name in numbered(path) if not os.path.lexists(name))
+def _find_unused_name(path: str) -> str:
+    return next(name for name in iter_numbered_paths(path) if not os.path.lexists(name))
 
 
-def _write(path: str, parts: Iterable[bytes]) -> None:
+def _write_new_file(path: str, parts: Iterable[bytes]) -> None:
     """A new file, all of it or none."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -368,13 +383,13 @@ def _write(path: str, parts: Iterable[bytes]) -> None:
         os.close(fd)
 
 
-def _clear(folder: str) -> None:
+def _remove_empty_folder(folder: str) -> None:
     """Remove a folder of the trash that no session is in any more; it does no harm if it stays."""
     with suppress(OSError):
-        if set(os.listdir(folder)) <= {ORIGIN}:
-            discard(os.path.join(folder, ORIGIN))
+        if set(os.listdir(folder)) <= {ORIGIN_NAME}:
+            discard(os.path.join(folder, ORIGIN_NAME))
             os.rmdir(folder)
 
 
-def _failed(path: str, error: OSError) -> StoreError:
-    return StoreError(path, reason_of(error))
+def _build_store_error(path: str, error: OSError) -> StoreError:
+    return StoreError(path, format_os_error(error))

@@ -12,9 +12,9 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.core.entries import Entry, Message
-from sessiontree.core.messages import role, text
+from sessiontree.core.messages import extract_text, get_role
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import NAMES, Event
+from sessiontree.hooks.events import EVENT_NAMES, Event
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Branch, Session
 
@@ -45,7 +45,7 @@ def scripted(agent: Agent) -> ScriptedModel:
 
 def said(branch: Branch) -> list[str]:
     """The messages on a branch's path, each as `role: text`."""
-    return [f"{role(message)}: {text(message.get('content'))}" for message in messages(branch.path())]
+    return [f"{get_role(message)}: {extract_text(message.get('content'))}" for message in messages(branch.get_path())]
 
 
 def messages(entries: list[Entry]) -> list[dict[str, Any]]:
@@ -53,12 +53,15 @@ def messages(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def last(branch: Branch) -> dict[str, Any]:
-    return messages(branch.path())[-1]
+    return messages(branch.get_path())[-1]
 
 
 def sent(agent: Agent, index: int = -1) -> list[str]:
     """What a request had in it, each message as `role: text`."""
-    return [f"{role(message)}: {text(message.get('content'))}" for message in scripted(agent).requests[index].messages]
+    return [
+        f"{get_role(message)}: {extract_text(message.get('content'))}"
+        for message in scripted(agent).requests[index].messages
+    ]
 
 
 def recorded(hooks: Hooks) -> list[Event]:
@@ -69,7 +72,7 @@ def recorded(hooks: Hooks) -> list[Event]:
 
 def names(events: list[Event]) -> list[str]:
     """Names of events in their order, deltas left out."""
-    return [name for event in events if (name := NAMES[type(event)]) != "message_delta"]
+    return [name for event in events if (name := EVENT_NAMES[type(event)]) != "message_delta"]
 
 
 def alive(mark: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 from sessiontree.agent.tool import tool
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
-from sessiontree.hooks.events import NAMES, BeforeToolCall, Notice
+from sessiontree.hooks.events import EVENT_NAMES, BeforeToolCall, Notice
 from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, recorded, said, scripted
 
@@ -52,7 +52,7 @@ async def test_a_handler_that_fails_is_told_of_and_the_run_goes_on(
     outcome = await asyncio.wait_for(made.prompt("Go"), 20)
 
     assert outcome.text == "More."
-    blocked = name == NAMES[BeforeToolCall]
+    blocked = name == EVENT_NAMES[BeforeToolCall]
     told = [event.text for event in events if isinstance(event, Notice)]
     assert all(f"(at {name})" in text for text in told)
     assert told or handler is junk

@@ -22,10 +22,10 @@ from sessiontree.core.entries import ContextEdit, Custom, ModelChange, ThinkingL
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.errors import BranchMoved, InvalidOperation, StoreError
 from sessiontree.format.codec import LINE_LIMIT
-from sessiontree.hooks.bus import Context, Hooks
+from sessiontree.hooks.bus import HookContext, Hooks
 from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate, TurnEnd
 from sessiontree.model.base import ModelError, TextDelta
-from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Thinking
+from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, Thinking
 from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, alive, last, messages, names, recorded, said, scripted, sent
 
@@ -83,7 +83,7 @@ async def test_the_model_and_the_thinking_level_are_written_once(agent: MakeAgen
     await made.prompt("1")
     await made.prompt("2")
 
-    settings = [entry.body for entry in session.head.path() if entry.type.endswith("_change")]
+    settings = [entry.body for entry in session.head.get_path() if entry.type.endswith("_change")]
     assert settings == [ModelChange(provider="scripted", model="scripted"), ThinkingLevelChange("high")]
     assert [request.thinking for request in scripted(made).requests] == ["high", "high"]
     assert Agent(session.head, ScriptedModel()).thinking == "high"
@@ -94,7 +94,7 @@ async def test_images_go_with_a_prompt(agent: MakeAgent, session: Session) -> No
 
     await agent("A dot.").prompt("What is it?", [image])
 
-    assert messages(session.head.path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
+    assert messages(session.head.get_path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
 
 
 async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
@@ -119,7 +119,7 @@ async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
 
 async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
     made = agent("Hello there.")
-    events = made.events()
+    events = made.stream_events()
     asking = asyncio.create_task(made.prompt("Hi"))
 
     seen = [event async for event in events]
@@ -136,7 +136,7 @@ async def all_of(events: Any) -> list[Any]:
 async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str) -> None:
     made = agent("Never.")
     made.hooks.on(handled, lambda event, context: {"cancel": True})
-    events = made.events()
+    events = made.stream_events()
     asking = asyncio.create_task(made.prompt("Hi"))
 
     await asyncio.wait_for(all_of(events), 30)
@@ -146,8 +146,8 @@ async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str)
 
 async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -> None:
     made = agent("Never.")
-    for refused in (made.continue_, made.say_waiting):
-        events = made.events()
+    for refused in (made.continue_, made.send_queued):
+        events = made.stream_events()
         asking = asyncio.create_task(refused())
 
         assert await asyncio.wait_for(all_of(events), 30) == []
@@ -158,16 +158,16 @@ async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -
 
 async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
     made = agent("Never.")
-    assert await asyncio.wait_for(all_of(made.events()), 30) == []
+    assert await asyncio.wait_for(all_of(made.stream_events()), 30) == []
 
-    events = made.events()
+    events = made.stream_events()
     made.close()
     assert await asyncio.wait_for(all_of(events), 30) == []
 
 
 async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgent) -> None:
     made = agent(["One", Delay(0.05), " more."])
-    events = made.events()
+    events = made.stream_events()
     asking = asyncio.create_task(made.prompt("Hi"))
     await asyncio.sleep(0)
     with pytest.raises(InvalidOperation, match="is running"):
@@ -180,8 +180,8 @@ async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgen
 async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_more(agent: MakeAgent) -> None:
     made = agent("One.", "Two.")
     before = len(made.hooks._listeners)
-    unread = made.events()
-    events = made.events()
+    unread = made.stream_events()
+    events = made.stream_events()
     asking = asyncio.create_task(made.prompt("Hi"))
     async for _ in events:
         break
@@ -214,7 +214,7 @@ async def test_tools_are_called_and_the_model_sees_what_they_brought(agent: Make
     await made.prompt("Go")
 
     assert said(session.head) == ["user: Go", "assistant: ", "toolResult: x", "assistant: It says x."]
-    result = messages(session.head.path())[2]
+    result = messages(session.head.get_path())[2]
     assert (result["toolCallId"], result["toolName"], result["isError"]) == ("c1", "echo", False)
     assert sent(made) == ["user: Go", "assistant: ", "toolResult: x"]
     assert [spec.name for spec in scripted(made).requests[0].tools] == ["echo"]
@@ -267,7 +267,7 @@ async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAge
 
     await made.prompt("Go")
 
-    results = messages(session.head.path())[2:7]
+    results = messages(session.head.get_path())[2:7]
     assert all(result["isError"] for result in results)
     assert [result["content"][0]["text"] for result in results] == [
         "There is no tool 'nothing'; there are echo, fail, leave.",
@@ -285,7 +285,7 @@ async def test_details_that_json_cannot_hold_become_text(agent: MakeAgent, sessi
     made = agent([call("c1", "odd")], "Done.", tools=[Tool(name="odd", description="", run=run)])
 
     assert (await made.prompt("Go")).ok
-    assert messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
+    assert messages(session.head.get_path())[2]["details"] == {"path": "/x", "1": 2}
 
 
 async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: MakeAgent, session: Session) -> None:
@@ -305,7 +305,7 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
 
     assert (await made.prompt("Go")).text == "Done."
 
-    _, answer, refused, _, result, _ = messages(session.head.path())
+    _, answer, refused, _, result, _ = messages(session.head.get_path())
     assert answer["content"][0]["text"] == "Paid for."
     assert answer["content"][1]["arguments"] == '{"text":' + "[" * 301 + "]" * 301 + "}"
     assert refused["content"][0]["text"] == "the arguments of echo are wrong: Expected `object`, got `str`"
@@ -325,14 +325,14 @@ async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_i
 
     assert (await made.prompt("Go")).ok
 
-    long, after = messages(session.head.path())[2:4]
+    long, after = messages(session.head.get_path())[2:4]
     assert not long["isError"]
     assert "bytes are in" in long["content"][1]["text"]
     assert after["content"] == [{"type": "text", "text": "still here"}]
 
 
 async def test_calls_of_an_answer_that_was_cut_off_are_not_made(agent: MakeAgent, session: Session) -> None:
-    made = agent([call("c1", text="x"), Stop("length")], "Shorter.", tools=[echo])
+    made = agent([call("c1", text="x"), ScriptedStop("length")], "Shorter.", tools=[echo])
 
     await made.prompt("Go")
 
@@ -370,7 +370,7 @@ async def test_output_of_a_tool_in_a_thread_is_shown_in_the_loop_while_it_runs(a
     made = agent(call("c1", "build"), "Done.", tools=[build])
     threads: set[threading.Thread] = set()
     made.hooks.listen(lambda event: threads.add(threading.current_thread()))
-    events = made.events()
+    events = made.stream_events()
     building = asyncio.create_task(made.prompt("Go"))
     async for event in events:
         if isinstance(event, ToolUpdate):
@@ -484,9 +484,9 @@ async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
     made = agent(tools=[keeper])
     moved = Navigated(new_leaf="a", old_leaf="b")
 
-    await made.hooks.tell(moved)
+    await made.hooks.emit(moved)
     made.close()
-    await made.hooks.tell(moved)
+    await made.hooks.emit(moved)
 
     assert told == [moved]
 
@@ -502,7 +502,7 @@ async def test_a_tool_that_fails_when_it_is_told_of_a_place_is_named_and_the_oth
     events = recorded(made.hooks)
     moved = Navigated(new_leaf="a", old_leaf="b")
 
-    await made.hooks.tell(moved)
+    await made.hooks.emit(moved)
 
     assert told == [moved]
     assert [event.text for event in events if isinstance(event, Notice)] == [
@@ -516,11 +516,11 @@ async def test_a_tool_of_several_agents_is_told_of_a_place_once_when_all_handler
     told: list[str] = []
     keeper = Tool(name="keeper", description="", run=echo.run, on_session=lambda event: told.append("tool"))
     made = agent(tools=[keeper])
-    beside = [made.hooks.beside(Context(session=session)) for _ in range(2)]
+    beside = [made.hooks.derive(HookContext(session=session)) for _ in range(2)]
     others = [Agent(session.head, made.model, [keeper], hooks) for hooks in beside]
     made.hooks.on(Navigated, lambda event, context: told.append("handler"))
 
-    await made.hooks.tell(Navigated(new_leaf="a", old_leaf="b"))
+    await made.hooks.emit(Navigated(new_leaf="a", old_leaf="b"))
 
     assert told == ["handler", "tool"]
     for other in others:
@@ -580,7 +580,7 @@ async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_
     made = agent(tools=[before])
     made.tools = {"after": after}
 
-    await made.hooks.tell(Navigated(new_leaf="a", old_leaf="b"))
+    await made.hooks.emit(Navigated(new_leaf="a", old_leaf="b"))
 
     assert told == ["after"]
 
@@ -608,7 +608,7 @@ async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: Ma
 
 
 async def test_an_answer_that_the_provider_stopped_is_a_failure(agent: MakeAgent, session: Session) -> None:
-    outcome = await agent(["Half", Stop("error")]).prompt("Go")
+    outcome = await agent(["Half", ScriptedStop("error")]).prompt("Go")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "rejected"
@@ -905,7 +905,7 @@ async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_p
 
     again = st.open(file)
     for name in ("a", "b", "c", "d"):
-        assert said(again.branch(name)) == [
+        assert said(again.get_branch(name)) == [
             "user: Begin",
             *(
                 line
@@ -989,7 +989,7 @@ async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
     made = agent([call("c1", "remember")], "Done.", tools=[remember])
 
     assert (await made.prompt("Go")).ok
-    assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
+    assert [entry.type for entry in session.head.get_path()][-3:] == ["custom", "message", "message"]
 
 
 async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_next_request(
@@ -1027,7 +1027,7 @@ async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, ses
 
     assert (await agent(model=other).continue_()).ok
 
-    assert session.head.path()[-2].body == ModelChange(provider="scripted", model="other")
+    assert session.head.get_path()[-2].body == ModelChange(provider="scripted", model="other")
 
 
 # Responsive
@@ -1085,4 +1085,4 @@ async def test_message_end_carries_the_entry_that_was_written(agent: MakeAgent, 
     await made.prompt("1")
 
     ended = [event.entry.id for event in events if isinstance(event, MessageEnd)]
-    assert ended == [entry.id for entry in session.head.path() if entry.type == "message"]
+    assert ended == [entry.id for entry in session.head.get_path() if entry.type == "message"]

@@ -8,7 +8,7 @@ import pytest
 
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Permissions
-from sessiontree.agent.rule_files import FILE, read_rules
+from sessiontree.agent.rule_files import RULES_FILE, read_user_rules
 from sessiontree.agent.rules import RuleSet
 from sessiontree.agent.tool import ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
@@ -127,22 +127,22 @@ async def test_nobody_answering_is_a_no(session: Session, project: Path) -> None
 async def test_always_is_kept_for_the_folder_in_a_private_file(session: Session, project: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     odd = "echo \"a\tb\" '*' \x7f\n\\n"
-    first = Permissions.of_user(Config(), str(home), asker=Person("always", "always"))
+    first = Permissions.load_user(Config(), str(home), asker=Person("always", "always"))
     await run(session, project, first, "touch a", odd)
 
-    again = Permissions.of_user(Config(), str(home))
+    again = Permissions.load_user(Config(), str(home))
     assert denied(await run(session, project, again, "touch a", odd)) == []
     (tmp_path / "other").mkdir()
     assert denied(await run(session, tmp_path / "other", again, "touch a")) == ["bash: touch a"]
-    assert stat.S_IMODE(os.stat(home / FILE).st_mode) == 0o600
-    assert list(read_rules(str(home)).folders) == [str(project)]
+    assert stat.S_IMODE(os.stat(home / RULES_FILE).st_mode) == 0o600
+    assert list(read_user_rules(str(home)).folders) == [str(project)]
 
 
 async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
     session: Session, project: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
-    permissions = Permissions.of_user(Config(), str(home), asker=Person("always"))
+    permissions = Permissions.load_user(Config(), str(home), asker=Person("always"))
     home.write_text("no folder")
 
     events = await run(session, project, permissions, "touch a")
@@ -150,40 +150,40 @@ async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
     assert denied(events) == ["bash: touch a"]  # a file of rules that cannot be read allows nothing
     home.unlink()
     home.mkdir()
-    (home / f"{FILE}.lock").mkdir()
+    (home / f"{RULES_FILE}.lock").mkdir()
     events = await run(session, project, permissions, "touch a", "touch a")
     assert denied(events) == []
     assert any("kept for this session only" in event.text for event in events if isinstance(event, Notice))
 
 
 async def test_two_answers_at_the_same_time_are_both_kept(project: Path, tmp_path: Path) -> None:
-    from sessiontree.agent.rule_files import add_allowed
+    from sessiontree.agent.rule_files import add_allow_rule
     from sessiontree.agent.rules import PermissionRule
 
     home = str(tmp_path / "home")
     rules = [PermissionRule("bash", f"echo {number}") for number in range(20)]
-    await asyncio.gather(*(asyncio.to_thread(add_allowed, home, str(project), rule) for rule in rules))
+    await asyncio.gather(*(asyncio.to_thread(add_allow_rule, home, str(project), rule) for rule in rules))
 
-    assert sorted(read_rules(home).folders[str(project)].allow) == sorted(map(str, rules))
+    assert sorted(read_user_rules(home).folders[str(project)].allow) == sorted(map(str, rules))
 
 
 def test_a_file_of_rules_that_is_wrong_is_an_error_with_its_name(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text('allow = "bash"\n')
+    (tmp_path / RULES_FILE).write_text('allow = "bash"\n')
 
     with pytest.raises(ConfigError, match=r"permissions\.toml: allow"):
-        Permissions.of_user(Config(), str(tmp_path))
+        Permissions.load_user(Config(), str(tmp_path))
 
 
 def test_a_file_of_rules_that_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / FILE)
+    os.mkfifo(tmp_path / RULES_FILE)
 
     with pytest.raises(ConfigError, match="no plain file"):
-        Permissions.of_user(Config(), str(tmp_path))
+        Permissions.load_user(Config(), str(tmp_path))
 
 
 async def test_rules_of_the_configuration_count(session: Session, project: Path, tmp_path: Path) -> None:
     settings = Config(permissions=PermissionSettings(mode="allow-all", deny=("bash:rm *",), ask=("bash:git push *",)))
-    permissions = Permissions.of_user(settings, str(tmp_path / "home"))
+    permissions = Permissions.load_user(settings, str(tmp_path / "home"))
 
     assert denied(await run(session, project, permissions, "touch a", "rm a", "git push")) == [
         "bash: rm a",
@@ -195,14 +195,14 @@ async def test_what_is_given_for_a_run_wins_over_the_mode_of_the_configuration(
     session: Session, project: Path, tmp_path: Path
 ) -> None:
     settings = Config(permissions=PermissionSettings(mode="allow-all"))
-    permissions = Permissions.of_user(settings, str(tmp_path / "home"), mode="read-only")
+    permissions = Permissions.load_user(settings, str(tmp_path / "home"), mode="read-only")
 
     assert denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
 
 
 async def test_a_project_can_restrict_and_nothing_else(session: Session, project: Path) -> None:
     permissions = Permissions("allow-all")
-    lenient = RuleSet.of(PermissionSettings(allow=("bash",), deny=("bash:rm *",)))
+    lenient = RuleSet.from_settings(PermissionSettings(allow=("bash",), deny=("bash:rm *",)))
     off = permissions.restrict("ask", lenient)
 
     assert permissions.effective_mode == "ask"
@@ -218,7 +218,7 @@ async def test_an_ask_rule_can_be_answered_for_the_session_but_not_for_always(
 ) -> None:
     person = Person("session")
     settings = Config(permissions=PermissionSettings(mode="allow-all", ask=("bash:touch *",)))
-    permissions = Permissions.of_user(settings, str(tmp_path / "home"), asker=person)
+    permissions = Permissions.load_user(settings, str(tmp_path / "home"), asker=person)
 
     assert denied(await run(session, project, permissions, "touch a", "touch a")) == []
     assert [question.scopes for question in person.asked] == [("once", "session", "no")]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sessiontree.agent.plain import LONGEST, plain, plain_message, unwritable
+from sessiontree.agent.plain import MAX_MESSAGE_BYTES, find_write_problem, make_jsonable, make_message_jsonable
 from sessiontree.core.messages import assistant, tool_call
 from sessiontree.format.nesting import NESTING_LIMIT
 
@@ -47,35 +47,35 @@ class Mute:
     ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
 )
 def test_what_json_cannot_hold_is_text(value: Any, made: Any) -> None:
-    assert plain(value) == made
+    assert make_jsonable(value) == made
 
 
 def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
     fine, deep = tool_call("1", "read", {"x": nested(DEEPEST)}), tool_call("2", "read", {"x": nested(DEEPEST + 1)})
     message = assistant([{"type": "text", "text": "Hm."}, fine, deep]).message
 
-    made = plain_message({**message, "content": [*message["content"], nested(300)], "odd": nested(300)})
+    made = make_message_jsonable({**message, "content": [*message["content"], nested(300)], "odd": nested(300)})
 
-    assert unwritable(made) is None
+    assert find_write_problem(made) is None
     assert made["content"][:2] == message["content"][:2]
     assert made["content"][2] == {**deep, "arguments": '{"x":' + "[" * (DEEPEST + 1) + "1" + "]" * (DEEPEST + 1) + "}"}
     assert isinstance(made["content"][3], str)
     assert isinstance(made["odd"], str)
     assert made["role"] == "assistant"
-    assert plain_message(made) is made
-    assert isinstance(plain_message({"role": "user", "content": {"x": nested(300)}})["content"], str)
+    assert make_message_jsonable(made) is made
+    assert isinstance(make_message_jsonable({"role": "user", "content": {"x": nested(300)}})["content"], str)
 
 
 @pytest.mark.parametrize("odd", [object(), nested(300), holding_itself()], ids=["object", "deep", "endless"])
 def test_it_is_told_why_a_message_cannot_be_written(odd: Any) -> None:
-    assert unwritable({"role": "user", "content": "x"}) is None
-    assert unwritable({"role": "user", "content": "x", "odd": odd})
+    assert find_write_problem({"role": "user", "content": "x"}) is None
+    assert find_write_problem({"role": "user", "content": "x", "odd": odd})
 
 
 def test_a_message_that_fills_more_than_a_line_cannot_be_written() -> None:
     around = len('{"content":""}')
 
-    assert unwritable({"content": "x" * (LONGEST - around)}) is None
-    assert unwritable({"content": "x" * (LONGEST - around + 1)}) == (
-        f"its {LONGEST + 1} bytes are more than the {LONGEST} that an entry can hold"
+    assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around)}) is None
+    assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around + 1)}) == (
+        f"its {MAX_MESSAGE_BYTES + 1} bytes are more than the {MAX_MESSAGE_BYTES} that an entry can hold"
     )

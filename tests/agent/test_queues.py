@@ -10,7 +10,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.queues import Queued
+from sessiontree.agent.queues import QueueSnapshot
 from sessiontree.agent.tool import tool
 from sessiontree.core.entries import CustomMessage
 from sessiontree.core.messages import ToolCall
@@ -32,7 +32,7 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 
 def kinds(session: Session) -> list[str]:
-    return [entry.type for entry in session.head.path() if not entry.type.endswith("_change")]
+    return [entry.type for entry in session.head.get_path() if not entry.type.endswith("_change")]
 
 
 async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
@@ -58,7 +58,7 @@ async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgen
         "user: Here",
         "assistant: As you wish.",
     ]
-    assert made.queued == Queued()
+    assert made.queued == QueueSnapshot()
 
 
 async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, session: Session) -> None:
@@ -105,13 +105,13 @@ async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, s
 
     made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
     odd = {"type": "image", "data": object()}
-    for queue in (made.steer, made.follow_up, made.next_turn):
+    for queue in (made.steer, made.follow_up, made.queue_for_next_turn):
         with pytest.raises(InvalidOperation, match=r"this cannot be written down later: .* object is unsupported"):
             await queue("Look", [odd])
     with pytest.raises(InvalidOperation, match=r"more than the [0-9]+ that an entry can hold"):
-        await made.next_turn("x" * LINE_LIMIT)
+        await made.queue_for_next_turn("x" * LINE_LIMIT)
 
-    assert made.queued == Queued()
+    assert made.queued == QueueSnapshot()
     assert [(await made.prompt(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
     assert said(session.head)[2].startswith("toolResult: report failed with InvalidOperation: this cannot be written")
 
@@ -128,12 +128,12 @@ async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Se
 
     details: dict[str, Any] = {"job": 7}
     made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
-    await made.next_turn(st.user(blocks))
+    await made.queue_for_next_turn(st.user(blocks))
     blocks[0]["text"] = object()
 
     assert (await made.prompt("Go")).text == "I see."
     assert said(session.head)[0] == "user: as it was"
-    (noted,) = [entry.body for entry in session.head.path() if isinstance(entry.body, CustomMessage)]
+    (noted,) = [entry.body for entry in session.head.get_path() if isinstance(entry.body, CustomMessage)]
     assert (noted.content, noted.details) == ("Noted", {"job": 7})
 
 
@@ -141,20 +141,20 @@ async def test_a_text_with_images_may_wait_for_the_next_turn(agent: MakeAgent, s
     made = agent("I see.")
     image = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
 
-    await made.next_turn("By the way", [image])
-    await made.next_turn("And this")
+    await made.queue_for_next_turn("By the way", [image])
+    await made.queue_for_next_turn("And this")
 
     assert made.queued.next_turn == ("By the way", "And this")
     await made.prompt("Go")
     assert said(session.head) == ["user: By the way", "user: And this", "user: Go", "assistant: I see."]
-    first = next(entry for entry in session.head.path() if entry.type == "message")
+    first = next(entry for entry in session.head.get_path() if entry.type == "message")
     assert first.body.message["content"] == [{"type": "text", "text": "By the way"}, image]
 
 
 async def test_messages_for_the_next_turn_stand_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:
     made = agent("Yes.")
 
-    await made.next_turn(note("The build is green"))
+    await made.queue_for_next_turn(note("The build is green"))
     assert made.queued.next_turn == ("The build is green",)
     await made.prompt("Ready?")
 
@@ -166,11 +166,11 @@ async def test_what_waits_can_be_listed_and_taken_back(agent: MakeAgent, session
     made = agent("Fine.")
     await made.steer("a")
     await made.follow_up("b")
-    await made.next_turn(st.user("c"))
+    await made.queue_for_next_turn(st.user("c"))
 
-    assert await made.take_back() == Queued(steering=("a",), follow_up=("b",), next_turn=("c",))
+    assert await made.clear_queues() == QueueSnapshot(steering=("a",), follow_up=("b",), next_turn=("c",))
 
-    assert made.queued == Queued()
+    assert made.queued == QueueSnapshot()
     await made.prompt("Go")
     assert said(session.head) == ["user: Go", "assistant: Fine."]
 
@@ -193,30 +193,30 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
     await made.follow_up("third")
     await made.steer("second")
 
-    assert (await made.say_waiting()).text == "Three."
+    assert (await made.send_queued()).text == "Three."
 
     assert [line.partition(": ")[2] for line in said(session.head)] == [
         *("first", "One."),
         *("second", "Two."),
         *("third", "Three."),
     ]
-    assert made.queued == Queued()
+    assert made.queued == QueueSnapshot()
 
 
 async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, session: Session) -> None:
     with pytest.raises(st.InvalidOperation, match="nothing waits to be said"):
-        await agent("One.").say_waiting()
+        await agent("One.").send_queued()
 
-    assert session.head.path() == []
+    assert session.head.get_path() == []
 
 
 async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(agent: MakeAgent) -> None:
     made = agent("One.")
     await made.prompt("first")
     await made.steer("second")
-    made.hooks.on("run_start", lambda event, ctx: made.queues.take_back() and None)
+    made.hooks.on("run_start", lambda event, ctx: made.queues.clear() and None)
 
-    outcome = await made.say_waiting()
+    outcome = await made.send_queued()
 
     assert outcome.cancelled
     assert len(made.model.requests) == 1
@@ -241,7 +241,7 @@ async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_p
     ours = st.create(file=tmp_path / "s.jsonl")
     theirs = st.open(tmp_path / "s.jsonl")
     made = Agent(ours.head, ScriptedModel(["One."]))
-    await made.next_turn(note("By the way"))
+    await made.queue_for_next_turn(note("By the way"))
     theirs.append(st.user("theirs"))
 
     with pytest.raises(BranchMoved):
@@ -279,7 +279,7 @@ async def test_a_follow_up_that_could_not_be_said_is_a_follow_up_again(
     with pytest.raises(StoreError):
         await made.prompt("Go")
 
-    assert made.queued == Queued(follow_up=("later",))
+    assert made.queued == QueueSnapshot(follow_up=("later",))
 
 
 @pytest.mark.parametrize("why", ["disk", "handler"])
@@ -287,7 +287,7 @@ async def test_what_was_to_stand_before_a_prompt_that_could_not_be_said_waits_on
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     made = agent("One.")
-    await made.next_turn(note("By the way"))
+    await made.queue_for_next_turn(note("By the way"))
 
     if why == "disk":
         with monkeypatch.context() as patched:
@@ -320,7 +320,7 @@ async def test_a_message_of_an_extension_may_trigger_a_turn(agent: MakeAgent, se
     made = agent("I see.")
 
     await made.send_message(note("The build broke"), trigger_turn=True)
-    await made.idle()
+    await made.wait_until_idle()
 
     assert kinds(session) == ["custom_message", "message"]
     assert sent(made) == ["user: The build broke"]
@@ -353,7 +353,7 @@ async def test_the_failure_of_a_run_that_nobody_waits_for_is_told(agent: MakeAge
     session.close()
 
     await made.send_message(note("x"), trigger_turn=True)
-    await made.idle()
+    await made.wait_until_idle()
     await asyncio.sleep(0)
 
     assert any(isinstance(event, Notice) and "closed" in event.text for event in events)
@@ -363,12 +363,12 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
     made = agent("I see.", cwd="/")
     events = recorded(made.hooks)
 
-    ran = await made.bash("echo one; exit 2")
-    await made.bash("echo two", in_context=False)
+    ran = await made.run_bash("echo one; exit 2")
+    await made.run_bash("echo two", in_context=False)
     await made.prompt("Well?")
 
     assert (ran.output, ran.exit_code) == ("one", 2)
-    shown = [entry.body.message for entry in session.head.path() if entry.type == "message"][:2]
+    shown = [entry.body.message for entry in session.head.get_path() if entry.type == "message"][:2]
     assert [{**message, "timestamp": 0} for message in shown] == [
         {
             "role": "bashExecution",
@@ -398,7 +398,7 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
 
 async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: Session) -> None:
     made = agent("Fine.")
-    running = asyncio.create_task(made.bash("echo begun; sleep 60"))
+    running = asyncio.create_task(made.run_bash("echo begun; sleep 60"))
     await asyncio.sleep(0.2)
 
     made.abort()
@@ -407,7 +407,7 @@ async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: S
     assert (ran.aborted, ran.output) == (True, "begun")
     assert last(session.head)["cancelled"] is True
     assert "exitCode" not in last(session.head)
-    assert (await made.bash("echo again")).output == "again"
+    assert (await made.run_bash("echo again")).output == "again"
 
 
 async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
@@ -415,10 +415,10 @@ async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeA
     asking = asyncio.create_task(made.prompt("Go"))
     await asyncio.sleep(0.02)
 
-    await made.bash("echo beside")
+    await made.run_bash("echo beside")
     await asking
 
-    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
+    assert [entry.body.message["role"] for entry in session.head.get_path() if entry.type == "message"] == [
         "user",
         "assistant",
         "bashExecution",

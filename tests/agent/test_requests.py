@@ -28,16 +28,16 @@ from sessiontree.core.messages import BRANCH_LEAD, COMPACTION_LEAD
 from sessiontree.hooks.events import MessageDelta
 from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import ModelError
-from sessiontree.model.providers import Target
+from sessiontree.model.providers import ModelTarget
 from sessiontree.ops.navigate import navigate
 from sessiontree.session import Session
 from tests.agent.conftest import last, recorded, said
-from tests.model.server import Server, calls, cut, fail, overflow, slow
+from tests.model.server import FakeServer, calls, cut, fail, overflow, slow
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as server:
         yield server
 
 
@@ -52,13 +52,13 @@ def look(what: str) -> str:
     return f"seen {what}"
 
 
-def agent_on(session: Session, server: Server, window: int = 100_000) -> Agent:
-    target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+def agent_on(session: Session, server: FakeServer, window: int = 100_000) -> Agent:
+    target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     model = ProviderModel(target, ModelSettings(context_window=window))
     return Agent(session.head, model, [look], system="Be brief.", settings=Config())
 
 
-def wire(server: Server, index: int = -1) -> list[dict[str, Any]]:
+def wire(server: FakeServer, index: int = -1) -> list[dict[str, Any]]:
     """The messages of a request, text as plain strings."""
     return [{**message, "content": _plain(message.get("content"))} for message in server.requests[index]["messages"]]
 
@@ -89,7 +89,7 @@ def result(id: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
-async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: Server, session: Session) -> None:
+async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: FakeServer, session: Session) -> None:
     server.add(calls(("c1", "look", {"what": "a"}), ("c2", "look", {"what": "b"})), "Both.")
     agent = agent_on(session, server)
 
@@ -106,7 +106,7 @@ async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: Server
     assert last(session.head)["provider"] == "vllm"
 
 
-async def test_a_branch_sends_its_own_path_alone(server: Server, session: Session) -> None:
+async def test_a_branch_sends_its_own_path_alone(server: FakeServer, session: Session) -> None:
     server.add("One.", "On main.", "On idea.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -114,13 +114,13 @@ async def test_a_branch_sends_its_own_path_alone(server: Server, session: Sessio
     await agent.prompt("main only")
 
     other = agent_on(session, server)
-    other.branch = session.branch("idea")
+    other.branch = session.get_branch("idea")
     await other.prompt("idea only")
 
     assert wire(server) == [SYSTEM, user("1"), model("One."), user("idea only")]
 
 
-async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: Server, session: Session) -> None:
+async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "It went nowhere.", "Three.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -137,7 +137,7 @@ async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: Se
     assert sent[4:] == [user("3")]
 
 
-async def test_after_a_compaction_the_summary_stands_for_what_came_before(server: Server, session: Session) -> None:
+async def test_after_a_compaction_the_summary_stands_for_what_came_before(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "All that was said.", "Three.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -154,11 +154,11 @@ async def test_after_a_compaction_the_summary_stands_for_what_came_before(server
     assert sent[-1] == user("3")
 
 
-async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: Server, session: Session) -> None:
+async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.")
     agent = agent_on(session, server)
     await agent.prompt("1")
-    answer = session.head.path()[-1]
+    answer = session.head.get_path()[-1]
 
     session.append(ContextEdit(target=answer.id, replacement={"content": "Edited."}))
     await agent.prompt("2")
@@ -166,7 +166,7 @@ async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: Serv
     assert wire(server) == [SYSTEM, user("1"), model("Edited."), user("2")]
 
 
-async def test_what_was_aborted_is_not_sent_again(server: Server, session: Session) -> None:
+async def test_what_was_aborted_is_not_sent_again(server: FakeServer, session: Session) -> None:
     server.add(slow(), "Fine.")
     agent = agent_on(session, server)
     events = recorded(agent.hooks)
@@ -184,7 +184,7 @@ async def test_what_was_aborted_is_not_sent_again(server: Server, session: Sessi
     assert wire(server) == [SYSTEM, user("1"), user("2")]
 
 
-async def test_an_aborted_tool_is_told_as_such(server: Server, session: Session) -> None:
+async def test_an_aborted_tool_is_told_as_such(server: FakeServer, session: Session) -> None:
     server.add(calls(("c1", "wait", {})), "I see.")
 
     @tool
@@ -213,7 +213,7 @@ async def test_an_aborted_tool_is_told_as_such(server: Server, session: Session)
 
 
 async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
-    server: Server, session: Session
+    server: FakeServer, session: Session
 ) -> None:
     server.add(cut("This is not"), "Whole.")
     agent = agent_on(session, server)
@@ -228,7 +228,7 @@ async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
     assert wire(server) == [SYSTEM, user("1")]
 
 
-async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: Server, session: Session) -> None:
+async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: FakeServer, session: Session) -> None:
     server.add("One.", overflow(), "All that was said.", "Two.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -241,7 +241,7 @@ async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: Server,
     assert sent[2:] == [user("2")]
 
 
-async def test_a_wrong_key_is_a_failure_that_is_written(server: Server, session: Session) -> None:
+async def test_a_wrong_key_is_a_failure_that_is_written(server: FakeServer, session: Session) -> None:
     server.add(fail(401, "no such key"))
 
     outcome = await agent_on(session, server).prompt("1")
@@ -284,7 +284,7 @@ asyncio.run(agent.prompt("Go"))
     ],
 )
 async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
-    tmp_path: Path, server: Server, moment: str, sign: str, kept: list[str]
+    tmp_path: Path, server: FakeServer, moment: str, sign: str, kept: list[str]
 ) -> None:
     folder = tmp_path / "project"
     folder.mkdir()

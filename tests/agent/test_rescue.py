@@ -21,21 +21,21 @@ import pytest
 import sessiontree as st
 from sessiontree import shelf
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.plain import LONGEST
-from sessiontree.agent.rescue import Unsaved, fit_message
+from sessiontree.agent.plain import MAX_MESSAGE_BYTES
+from sessiontree.agent.rescue import UnsavedMessages, fit_message
 from sessiontree.agent.tool import tool
 from sessiontree.config import Config, ModelSettings
-from sessiontree.core.messages import ToolCall, text
+from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.errors import OutcomeUnknown, StoreError
 from sessiontree.format.codec import write_value
 from sessiontree.hooks.events import Notice
 from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import INCOMPLETE_CALL, TextDelta, ToolCallDelta, ToolCallStart
-from sessiontree.model.providers import Target
+from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import INFO, ScriptedModel
 from sessiontree.session import Session
 from tests.agent.conftest import last, messages, recorded, said
-from tests.model.server import Answer, Server
+from tests.model.server import Answer, FakeServer
 from tests.store.test_files import room_for
 
 MEGABYTE = 1 << 20
@@ -55,8 +55,8 @@ def session(tmp_path: Path) -> Session:
     return st.create(file=tmp_path / "s.jsonl")
 
 
-def model_at(server: Server) -> ProviderModel:
-    target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+def model_at(server: FakeServer) -> ProviderModel:
+    target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     return ProviderModel(target, ModelSettings(context_window=100_000))
 
 
@@ -75,7 +75,7 @@ async def test_an_answer_of_80_mb_is_kept_whole_in_the_entry_and_a_file_beside_t
     session: Session,
 ) -> None:
     words = "".join(f"{number:07} " for number in range(10 * MEGABYTE))
-    with Server([Answer(text=words, piece=MEGABYTE)]) as server:
+    with FakeServer([Answer(text=words, piece=MEGABYTE)]) as server:
         made = Agent(session.head, model_at(server), system="")
         told = recorded(made.hooks)
 
@@ -94,7 +94,7 @@ async def test_an_answer_of_80_mb_is_kept_whole_in_the_entry_and_a_file_beside_t
 
 
 async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Session, home: Path) -> None:
-    made = Agent(session.head, ScriptedModel(["x" * (LONGEST + 1000)]), system="")
+    made = Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="")
     await made.prompt("Go")
     rest = rest_of(last(session.head))
     session.close()
@@ -107,7 +107,7 @@ async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Sessio
 
 async def test_the_rest_of_an_answer_in_memory_goes_to_the_users_folder(home: Path) -> None:
     session = st.memory()
-    await Agent(session.head, ScriptedModel(["x" * (LONGEST + 1000)]), system="").prompt("Go")
+    await Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="").prompt("Go")
 
     rest = rest_of(last(session.head))
     assert rest.is_relative_to(home / ".sessiontree" / "answers")
@@ -118,16 +118,16 @@ async def test_the_result_of_a_tool_that_is_too_long_is_kept(session: Session) -
     @tool
     def dump() -> str:
         """Dump."""
-        return "line\n" * (LONGEST // 4)
+        return "line\n" * (MAX_MESSAGE_BYTES // 4)
 
     model = ScriptedModel([[ToolCall("c1", "dump", {})], "Done."])
     made = Agent(session.head, model, [dump], system="")
 
     assert (await made.prompt("Go")).text == "Done."
 
-    result = next(message for message in messages(session.head.path()) if message["role"] == "toolResult")
+    result = next(message for message in messages(session.head.get_path()) if message["role"] == "toolResult")
     assert not result["isError"]
-    assert result["content"][0]["text"] + rest_of(result).read_text() == "line\n" * (LONGEST // 4)
+    assert result["content"][0]["text"] + rest_of(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
     assert 40_000 < len(result["content"][0]["text"]) <= 50_000, "a model is shown what fits its window"
 
 
@@ -138,7 +138,7 @@ def test_a_message_is_cut_where_it_fits_whatever_its_characters_take() -> None:
 
         assert len(write_value(fitted.message)) <= 20_000
         kept = fitted.message["content"][0]["text"]
-        assert kept + fitted.rest[0]["text"] == character * 50_000
+        assert kept + fitted.overflow[0]["text"] == character * 50_000
         assert len(write_value(kept)) > 10_000, "much more would have fitted"
 
 
@@ -154,7 +154,7 @@ def test_what_follows_the_block_that_does_not_fit_is_in_the_rest() -> None:
     fitted = fit_message(message, 20_000)
 
     assert fitted.message["content"] == content[:1]
-    assert fitted.rest == content[1:]
+    assert fitted.overflow == content[1:]
 
 
 def test_a_thought_that_is_cut_loses_its_signature_which_is_of_the_whole() -> None:
@@ -172,7 +172,7 @@ def test_details_that_do_not_fit_are_in_the_rest() -> None:
 
     assert "details" not in fitted.message
     assert fitted.message["content"] == message["content"]
-    assert fitted.rest == [{"type": "details", "details": {"all": "y" * 50_000}}]
+    assert fitted.overflow == [{"type": "details", "details": {"all": "y" * 50_000}}]
 
 
 def test_a_message_that_fits_is_left_alone() -> None:
@@ -221,7 +221,7 @@ async def test_an_answer_without_an_end_is_stopped_at_the_limit_and_kept(session
 
 
 async def test_an_answer_without_an_end_from_a_real_server_closes_the_connection(session: Session) -> None:
-    with Server([Answer(text="word " * 4_000_000, piece=50_000)]) as server:
+    with FakeServer([Answer(text="word " * 4_000_000, piece=50_000)]) as server:
         made = Agent(session.head, model_at(server), system="", settings=Config(answer_limit=200_000))
 
         outcome = await asyncio.wait_for(made.prompt("Go"), 60)
@@ -243,7 +243,7 @@ async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_
 
     assert model.asked == 1
     assert outcome.cut_off
-    answer = next(message for message in messages(session.head.path()) if message["role"] == "assistant")
+    answer = next(message for message in messages(session.head.get_path()) if message["role"] == "assistant")
     assert answer["content"][0]["text"].startswith(INCOMPLETE_CALL.format(name="write") + '{"content": "xxx')
 
 
@@ -265,13 +265,13 @@ async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_
         filled.set()
         outcome = await asking
 
-    assert isinstance(outcome.error, Unsaved)
+    assert isinstance(outcome.error, UnsavedMessages)
     assert outcome.error.path is None
     assert "File too large" in str(outcome.error)
     assert "in memory" in str(outcome.error)
     assert outcome.text == "It took long and cost much. " * 100
     assert said(session.head) == ["user: 1"]
-    assert [text(message["content"]) for message in made.unsaved] == [outcome.text]
+    assert [extract_text(message["content"]) for message in made.unsaved] == [outcome.text]
 
     assert (await made.prompt("2")).text == "Two."
     assert said(session.head) == ["user: 1", f"assistant: {outcome.text}", "user: 2", "assistant: Two."]
@@ -315,7 +315,7 @@ async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_n
     made.hooks.on("before_request", lambda event, context: monkeypatch.setattr(session._store, "append", lost))
     outcome = await made.prompt("1")
 
-    assert isinstance(outcome.error, Unsaved)
+    assert isinstance(outcome.error, UnsavedMessages)
     assert outcome.text == "One."
     assert made.unsaved == []
     assert outcome.error.path is not None
@@ -333,8 +333,8 @@ async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_mea
         full.enter_context(room_for(session.file.stat().st_size))
 
     with full:
-        assert isinstance((await made.prompt("1")).error, Unsaved)
-    asked = session.head.path()[-1]
+        assert isinstance((await made.prompt("1")).error, UnsavedMessages)
+    asked = session.head.get_path()[-1]
     session.append(st.user("Somebody else goes on"))
 
     assert (await made.prompt("2")).text == "Two."
@@ -346,7 +346,7 @@ async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_mea
 
 def _words(entry: st.Entry) -> str:
     assert isinstance(entry.body, st.Message)
-    return text(entry.body.message.get("content"))
+    return extract_text(entry.body.message.get("content"))
 
 
 ON_A_SMALL_DISK = """

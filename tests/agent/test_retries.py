@@ -14,29 +14,29 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import RetryScheduled, RunEnd
 from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import ModelError
-from sessiontree.model.providers import Target
+from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, messages, recorded, said, scripted, sent
-from tests.model.server import Server, cut
+from tests.model.server import FakeServer, cut
 
 SOON = Config(retry=RetrySettings(base_delay=0.01))
 BROKEN = ModelError("scripted:scripted", "network", "the stream was cut off")
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
-    with Server() as server:
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as server:
         yield server
 
 
-def agent_on(session: Session, server: Server, settings: Config = SOON) -> Agent:
-    target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+def agent_on(session: Session, server: FakeServer, settings: Config = SOON) -> Agent:
+    target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     return Agent(session.head, ProviderModel(target, ModelSettings()), system="", settings=settings)
 
 
 async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_nothing_is_lost(
-    server: Server, session: Session
+    server: FakeServer, session: Session
 ) -> None:
     server.add(cut("This is not"), cut("This is nearly"), "This is whole.")
     made = agent_on(session, server)
@@ -51,7 +51,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_nothing
         "assistant: This is nearly",
         "assistant: This is whole.",
     ]
-    assert [message["stopReason"] for message in messages(session.head.path())[1:]] == ["error", "error", "stop"]
+    assert [message["stopReason"] for message in messages(session.head.get_path())[1:]] == ["error", "error", "stop"]
     retries = [event for event in told if isinstance(event, RetryScheduled)]
     assert [(retry.attempt, retry.attempts) for retry in retries] == [(1, 4), (2, 4)]
     assert "the stream was cut off" in retries[0].text
@@ -61,7 +61,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_nothing
 
 
 async def test_a_connection_that_keeps_breaking_is_an_error_after_three_retries(
-    server: Server, session: Session
+    server: FakeServer, session: Session
 ) -> None:
     server.add(*[cut("Half")] * 4, "Never.")
     made = agent_on(session, server)

@@ -11,10 +11,10 @@ import pytest
 from sessiontree.agent.tool import tool
 from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import Compaction, ContextEdit
-from sessiontree.core.messages import ToolCall, role
+from sessiontree.core.messages import ToolCall, get_role
 from sessiontree.hooks.events import Compacted, CompactFailed, RetryScheduled
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import INFO, Delay, ScriptedModel, Stop, Used
+from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, ScriptedUsage
 from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
 
@@ -24,7 +24,7 @@ TOO_LONG = ModelError("scripted:scripted", "overflow", "too long", status=400)
 
 def full(answer: str, tokens: int = 3500) -> list[Any]:
     """An answer after which the window is nearly full."""
-    return [answer, Used({"input": tokens, "output": 10})]
+    return [answer, ScriptedUsage({"input": tokens, "output": 10})]
 
 
 def small(*answers: Any) -> ScriptedModel:
@@ -33,8 +33,8 @@ def small(*answers: Any) -> ScriptedModel:
 
 def types(session: Session) -> list[str]:
     return [
-        role(entry.body.message) if entry.type == "message" else entry.type  # type: ignore[union-attr]
-        for entry in session.head.path()
+        get_role(entry.body.message) if entry.type == "message" else entry.type  # type: ignore[union-attr]
+        for entry in session.head.get_path()
         if not entry.type.endswith("_change")
     ]
 
@@ -53,8 +53,8 @@ async def test_a_conversation_that_is_too_long_is_compacted_after_the_run(agent:
 
     assert [event.reason for event in events if isinstance(event, Compacted)] == ["threshold"]
     assert types(session)[-1] == "compaction"
-    assert isinstance(session.head.path()[-1].body, Compaction)
-    assert "The summary." in session.head.path()[-1].body.summary
+    assert isinstance(session.head.get_path()[-1].body, Compaction)
+    assert "The summary." in session.head.get_path()[-1].body.summary
 
 
 async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAgent, session: Session) -> None:
@@ -66,8 +66,8 @@ async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAge
         assert (await made.prompt(words)).ok
 
     assert [event.attempt for event in events if isinstance(event, RetryScheduled)] == [1]
-    assert isinstance(session.head.path()[-1].body, Compaction)
-    assert "The summary." in session.head.path()[-1].body.summary
+    assert isinstance(session.head.get_path()[-1].body, Compaction)
+    assert "The summary." in session.head.get_path()[-1].body.summary
 
 
 async def test_a_conversation_that_is_too_long_is_compacted_before_the_prompt(
@@ -147,12 +147,12 @@ async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent:
 
     assert outcome.ok
     assert outcome.text == "Two."
-    failed = session.head.path()[-4]
+    failed = session.head.get_path()[-4]
     assert types(session) == [
         "user", "assistant", "user", "assistant", "context_edit", "compaction", "assistant",
     ]  # fmt: skip
     assert failed.body.message["stopReason"] == "error"  # type: ignore[union-attr]
-    assert session.head.path()[-3].body == ContextEdit(target=failed.id, replacement=None)
+    assert session.head.get_path()[-3].body == ContextEdit(target=failed.id, replacement=None)
     (compacted,) = [event for event in events if isinstance(event, Compacted)]
     assert (compacted.reason, compacted.will_retry) == ("overflow", True)
 
@@ -213,7 +213,7 @@ async def test_giving_up_a_recovery_is_an_abort(agent: MakeAgent) -> None:
 
 
 async def test_an_empty_answer_to_a_full_window_is_a_refusal_too(agent: MakeAgent) -> None:
-    nothing = ["", Stop("length"), Used({"input": 3990, "output": 0})]
+    nothing = ["", ScriptedStop("length"), ScriptedUsage({"input": 3990, "output": 0})]
     made = agent(model=small("One.", nothing, "The summary.", "Two."))
     await made.prompt("1")
 
@@ -237,7 +237,7 @@ async def test_a_compaction_that_fails_does_not_end_the_run_and_is_not_tried_aft
         return "seen"
 
     broken = ModelError("scripted:scripted", "server", "broken")
-    calls = [ToolCall("c1", "look", {}), LONG, Used({"input": 3500, "output": 10})]
+    calls = [ToolCall("c1", "look", {}), LONG, ScriptedUsage({"input": 3500, "output": 10})]
     made = agent(model=small(LONG, calls, broken, calls, full("Done.")), tools=[look])
     events = recorded(made.hooks)
     await made.prompt("1")

@@ -4,20 +4,20 @@ from pathlib import Path
 import pytest
 
 from sessiontree.agent.rules import (
-    MODES,
+    PERMISSION_MODES,
     PermissionCall,
     PermissionRule,
     RuleSet,
+    build_rule,
     decide,
     describe_call,
     escape_path,
     parse_rule,
-    rule_for,
-    strictest,
+    pick_strictest,
 )
 from sessiontree.agent.tool import Tool, ToolContext, tool
-from sessiontree.agent.tools import BUILTIN
-from sessiontree.agent.tools.output import full_output
+from sessiontree.agent.tools import BUILTIN_TOOLS
+from sessiontree.agent.tools.output import write_full_output
 from sessiontree.config import PermissionSettings
 
 NONE = RuleSet()
@@ -32,11 +32,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def rules(*, allow: str = "", ask: str = "", deny: str = "") -> RuleSet:
     lists = ((text,) if text else () for text in (allow, ask, deny))
-    return RuleSet.of(PermissionSettings(**dict(zip(("allow", "ask", "deny"), lists, strict=True))))
+    return RuleSet.from_settings(PermissionSettings(**dict(zip(("allow", "ask", "deny"), lists, strict=True))))
 
 
 def about(project: Path, name: str, **arguments: str) -> PermissionCall:
-    return describe_call(BUILTIN[name], arguments, str(project))
+    return describe_call(BUILTIN_TOOLS[name], arguments, str(project))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_mode_decides_where_no_rule_does(project: Path, mode: str, reads: str,
 
 
 def test_every_built_in_tool_says_what_it_does_and_what_its_rules_match() -> None:
-    facts = {name: (tool.does, tool.paths or tool.command) for name, tool in BUILTIN.items()}
+    facts = {name: (tool.does, tool.paths or tool.command) for name, tool in BUILTIN_TOOLS.items()}
 
     assert facts == {
         "read": ("reads", ("path",)),
@@ -82,7 +82,7 @@ def test_a_tool_that_says_nothing_counts_as_one_that_runs_something() -> None:
     assert decide(describe_call(deploy, {"target": "x"}, "."), NONE, "allow-edits").decision == "ask"
 
 
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "read-only"])
+@pytest.mark.parametrize("mode", [mode for mode in PERMISSION_MODES if mode != "read-only"])
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other", "~/x", "src/../../other", "@../other", "link/passwd"])
 @pytest.mark.parametrize("name", ["read", "write", "ls", "grep"])
 def test_a_path_outside_of_the_folder_is_asked_about_in_every_mode(
@@ -123,14 +123,14 @@ def test_editing_what_decides_what_is_run_later_is_asked_about(project: Path, pa
     call = about(project, "write", path=path, content="")
     for allowed in (NONE, rules(allow="write"), rules(allow="write:**"), rules(allow="*:*")):
         assert decide(call, allowed, "allow-edits").decision == "ask"
-    rule = rule_for(call)
+    rule = build_rule(call)
     assert rule is not None
     assert decide(call, NONE, "ask", [rule]).decision == "allow"
     assert decide(about(project, "write", path="x/.git/y", content=""), NONE, "ask", [rule]).decision == "ask"
 
 
 def test_output_that_a_tool_has_put_aside_may_be_read(project: Path) -> None:
-    path = full_output("long")
+    path = write_full_output("long")
     assert path is not None
     try:
         assert decide(about(project, "read", path=path), NONE, "ask").decision == "allow"
@@ -146,7 +146,7 @@ def test_rules_that_deny_win_over_those_that_ask_and_these_over_those_that_allow
     assert decide(call, allow, "ask").decision == "allow"
     assert decide(call, allow + ask, "allow-all").decision == "ask"
     assert decide(call, allow + ask + deny, "allow-all").decision == "deny"
-    assert "git push" in decide(call, deny, "allow-all").why
+    assert "git push" in decide(call, deny, "allow-all").reason
 
 
 def test_an_allow_rule_does_not_change_anything_in_read_only_mode(project: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_rule_that_an_answer_makes_covers_the_call_and_nothing_else(project:
         about(project, "ls", path=str(tmp_path)),
         about(project, "edit", path="src/a.py"),
     ):
-        rule = rule_for(call)
+        rule = build_rule(call)
         assert rule is not None
         assert decide(call, NONE, "ask", [parse_rule(str(rule))]).decision == "allow", rule
 
@@ -209,9 +209,9 @@ def test_the_rule_that_an_answer_makes_covers_the_call_and_nothing_else(project:
 
 
 def test_the_strictest_of_several_modes_holds() -> None:
-    assert strictest("allow-all", None, "ask") == "ask"
-    assert strictest(None) == "ask"
-    assert strictest("allow-edits", "read-only") == "read-only"
+    assert pick_strictest("allow-all", None, "ask") == "ask"
+    assert pick_strictest(None) == "ask"
+    assert pick_strictest("allow-edits", "read-only") == "read-only"
 
 
 def test_a_blank_behind_the_colon_of_a_rule_means_nothing(project: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_blank_behind_the_colon_of_a_rule_means_nothing(project: Path) -> None
 
 def test_an_answer_covers_a_command_that_begins_with_a_blank(project: Path) -> None:
     call = about(project, "bash", command="  make > log")
-    rule = rule_for(call)
+    rule = build_rule(call)
     assert rule is not None
     assert decide(call, NONE, "ask", [parse_rule(str(rule))]).decision == "allow"
 
@@ -243,5 +243,5 @@ def test_a_tool_with_a_command_and_a_path_is_asked_about_a_path_outside(project:
     assert decide(inside, rules(allow="run_at:make"), "ask").decision == "allow"
     assert decide(outside, rules(allow="run_at:make"), "ask").decision == "ask"
     assert decide(outside, rules(allow="run_at"), "allow-all", [parse_rule("run_at:make")]).decision == "ask"
-    assert rule_for(outside) is None
+    assert build_rule(outside) is None
     assert decide(inside, rules(deny="run_at:src/**"), "allow-all").decision == "deny"

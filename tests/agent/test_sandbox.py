@@ -17,10 +17,10 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.sandbox import Confinement, NoSandbox, confine, find_sandbox
-from sessiontree.agent.tools import BUILTIN
-from sessiontree.agent.tools.output import full_output
-from sessiontree.core.messages import ToolCall, text
+from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox
+from sessiontree.agent.tools import BUILTIN_TOOLS
+from sessiontree.agent.tools.output import write_full_output
+from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.scripted import ScriptedModel
 
@@ -32,7 +32,7 @@ def _kinds() -> list[str | None]:
     try:
         find_sandbox()
         kinds.append(None)
-    except NoSandbox:
+    except SandboxUnavailable:
         pass
     if os.geteuid() == 0 and any(user.pw_name == USER for user in pwd.getpwall()):
         kinds.append(USER)
@@ -84,7 +84,7 @@ async def result(confinement: Confinement, tool: str, **arguments: object) -> st
     hooks = Hooks()
     hooks.context.confinement = confinement
     model = ScriptedModel([ToolCall("c1", tool, arguments), "Done."])
-    agent = Agent(session.head, model, [BUILTIN[tool]], hooks, cwd=confinement.folder)
+    agent = Agent(session.head, model, [BUILTIN_TOOLS[tool]], hooks, cwd=confinement.folder)
     await agent.prompt("Go")
     (told,) = results(session).values()
     return told
@@ -93,7 +93,11 @@ async def result(confinement: Confinement, tool: str, **arguments: object) -> st
 def results(session: st.Session) -> dict[str, str]:
     """What tools told, by the ids of the calls."""
     messages = [json.loads(entry.raw)["message"] for entry in session.tree if entry.type == "message"]
-    return {message["toolCallId"]: text(message["content"]) for message in messages if message["role"] == "toolResult"}
+    return {
+        message["toolCallId"]: extract_text(message["content"])
+        for message in messages
+        if message["role"] == "toolResult"
+    }
 
 
 @needs_a_sandbox
@@ -218,7 +222,7 @@ async def test_a_link_in_place_of_the_rest_of_long_output_does_not_lead_to_secre
     confinement = confine(str(project), limited=False)
     (server / "sessions").mkdir()
     (server / "sessions" / "one.jsonl").write_text("a secret conversation")
-    aside = full_output("long")
+    aside = write_full_output("long")
     assert aside is not None
     try:
         assert await result(confinement, "read", path=aside) == "long"
@@ -232,7 +236,7 @@ async def test_a_link_in_place_of_the_rest_of_long_output_does_not_lead_to_secre
 
 @needs_a_sandbox
 async def test_a_limited_agent_writes_no_file_with_the_rest_of_long_output(limited: Confinement) -> None:
-    aside = full_output("long")
+    aside = write_full_output("long")
     assert aside is not None
     try:
         told = await result(limited, "write", path=aside, content="changed")
@@ -246,7 +250,7 @@ async def test_a_limited_agent_writes_no_file_with_the_rest_of_long_output(limit
 def test_without_a_sandbox_that_says_why(project: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(project))
 
-    with pytest.raises(NoSandbox, match="bubblewrap is not installed"):
+    with pytest.raises(SandboxUnavailable, match="bubblewrap is not installed"):
         confine(str(project), limited=True)
 
 
@@ -259,7 +263,7 @@ def test_a_bubblewrap_that_does_not_work_is_none(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
 
-    with pytest.raises(NoSandbox, match="bubblewrap does not work here: bwrap: No permissions"):
+    with pytest.raises(SandboxUnavailable, match="bubblewrap does not work here: bwrap: No permissions"):
         confine(str(project), limited=True)
 
 
@@ -274,7 +278,7 @@ def test_a_bubblewrap_that_hides_nothing_is_none(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
-    with pytest.raises(NoSandbox, match="bubblewrap hides nothing here"):
+    with pytest.raises(SandboxUnavailable, match="bubblewrap hides nothing here"):
         confine(str(project), limited=True)
 
 
@@ -282,18 +286,18 @@ def test_a_bubblewrap_that_hides_nothing_is_none(
 def test_a_user_who_can_read_the_home_is_no_sandbox(project: Path, server: Path) -> None:
     server.chmod(0o755)
 
-    with pytest.raises(NoSandbox, match=f"the user {USER} can read"):
+    with pytest.raises(SandboxUnavailable, match=f"the user {USER} can read"):
         confine(str(project), limited=True, user=USER)
-    with pytest.raises(NoSandbox, match="root, who can read everything"):
+    with pytest.raises(SandboxUnavailable, match="root, who can read everything"):
         confine(str(project), limited=True, user="root")
-    with pytest.raises(NoSandbox, match="there is no user nosuchuser"):
+    with pytest.raises(SandboxUnavailable, match="there is no user nosuchuser"):
         confine(str(project), limited=True, user="nosuchuser")
 
 
 def test_the_home_itself_is_no_project(server: Path) -> None:
     (server / "sessions").mkdir()
     for folder in (server, server / "sessions"):
-        with pytest.raises(NoSandbox, match="where sessiontree keeps its own files"):
+        with pytest.raises(SandboxUnavailable, match="where sessiontree keeps its own files"):
             confine(str(folder), limited=True)
 
 
@@ -310,7 +314,7 @@ async def test_file_tools_touch_no_secrets_anywhere(server: Path, project: Path)
         ToolCall("c6", "grep", {"path": ".", "pattern": "secret"}),
         ToolCall("c7", "read", {"path": str(server / "config.toml")}),
     ]
-    agent = Agent(session.head, ScriptedModel([calls, "Done."]), [*BUILTIN.values()], cwd=str(project))
+    agent = Agent(session.head, ScriptedModel([calls, "Done."]), [*BUILTIN_TOOLS.values()], cwd=str(project))
 
     await agent.prompt("Go")
 

@@ -12,10 +12,10 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.shell import Shell
-from sessiontree.agent.tools.process import CommandError, Ran
+from sessiontree.agent.shell import UserShell
+from sessiontree.agent.tools.process import CommandError, CommandResult
 from sessiontree.core.entries import Entry
-from sessiontree.core.messages import role, text
+from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import BranchMoved
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCompact, Input, InputAnswer, ToolUpdate
@@ -30,13 +30,13 @@ class Begun:
     def __init__(self, agent: Agent, fifo: Path) -> None:
         self.agent = agent
         self._fifo = fifo
-        self.task: asyncio.Task[Ran]
+        self.task: asyncio.Task[CommandResult]
 
     async def begin(self) -> None:
         os.mkfifo(self._fifo)
         waiting = asyncio.create_task(printed(self.agent.hooks, "begun"))
         await asyncio.sleep(0)
-        self.task = asyncio.create_task(self.agent.bash(f"echo begun; cat {self._fifo}"))
+        self.task = asyncio.create_task(self.agent.run_bash(f"echo begun; cat {self._fifo}"))
         await waiting
 
     async def over(self) -> None:
@@ -69,11 +69,11 @@ def talk(session: Session, *texts: str) -> list[Entry]:
 def ran(session: Session) -> list[Entry]:
     """What was written of commands."""
     said = [(entry, message) for entry in session.tree.entries for message in messages([entry])]
-    return [entry for entry, message in said if role(message) == "bashExecution"]
+    return [entry for entry, message in said if get_role(message) == "bashExecution"]
 
 
 def roles(session: Session) -> list[str]:
-    return [role(message) for message in messages(session.head.path())]
+    return [get_role(message) for message in messages(session.head.get_path())]
 
 
 async def test_what_a_command_printed_is_on_the_branch_where_it_was_begun(
@@ -139,7 +139,7 @@ async def test_of_two_commands_the_first_to_end_is_written_first(
     await two.over()
     await one.over()
 
-    shown = [message["command"].rpartition("/")[2] for message in messages(session.head.path())]
+    shown = [message["command"].rpartition("/")[2] for message in messages(session.head.get_path())]
     assert shown == ["two", "one"]
 
 
@@ -200,7 +200,7 @@ async def test_a_compaction_is_not_disturbed_and_is_followed_by_it(
     gate.set()
 
     assert (await compacting).entry is not None
-    assert [entry.type for entry in session.head.path()][-2:] == ["compaction", "message"]
+    assert [entry.type for entry in session.head.get_path()][-2:] == ["compaction", "message"]
     assert roles(session)[-1] == "bashExecution"
 
 
@@ -208,7 +208,7 @@ async def test_a_run_that_fails_has_it_written_all_the_same(agent: MakeAgent, se
     made = agent("never")
 
     async def move(event: Any, context: Any) -> None:
-        await made.bash("echo beside")
+        await made.run_bash("echo beside")
         session.append(st.user("Somebody else was first."))
 
     made.hooks.on("run_start", move)
@@ -224,7 +224,7 @@ async def test_what_has_come_is_written_when_the_agent_is_ended(agent: MakeAgent
     made = agent()
     await begun(made)
 
-    await made.end()
+    await made.shutdown()
 
     assert (last(session.head)["output"], last(session.head)["cancelled"]) == ("begun", True)
 
@@ -235,7 +235,7 @@ async def test_a_command_that_is_given_up_twice_keeps_what_it_printed(agent: Mak
     began = asyncio.create_task(printed(made.hooks, "begun"))
     await asyncio.sleep(0)
     running = asyncio.create_task(
-        made.bash("trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep 0.05; done")
+        made.run_bash("trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep 0.05; done")
     )
     await began
 
@@ -263,7 +263,7 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
     async def write(record: object, message: object) -> None:
         raise AssertionError("there is nothing to write")
 
-    shell = Shell(Hooks(), write)
+    shell = UserShell(Hooks(), write)
     running = asyncio.create_task(shell.run("touch made", session.head, cwd=str(tmp_path)))
     await asyncio.sleep(0)
 
@@ -271,7 +271,7 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
 
     with pytest.raises(CommandError, match="given up"):
         await running
-    await shell.end()
+    await shell.shutdown()
     assert not list(tmp_path.iterdir())
 
 
@@ -280,9 +280,9 @@ async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
 
-    await agent().bash("seq 1 30000")
+    await agent().run_bash("seq 1 30000")
 
     message = last(session.head)
     assert message["truncated"] is True
     assert "fullOutputPath" not in message
-    assert "The output is cut." in text(session.head.context().to_llm()[-1]["content"])
+    assert "The output is cut." in extract_text(session.head.build_context().to_llm()[-1]["content"])

@@ -13,7 +13,7 @@ import pytest
 import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tool import tool
-from sessiontree.core.messages import ToolCall, answered_call, role, tool_calls
+from sessiontree.core.messages import ToolCall, get_answered_call, get_role, get_tool_calls
 from sessiontree.model.base import ModelEvent, Request
 from sessiontree.model.scripted import INFO, ScriptedModel
 from sessiontree.ops.merge import merge
@@ -43,7 +43,7 @@ class Worker(ScriptedModel):
         if not request.tools:
             self.summaries += 1
             self.add("What was said so far.")
-        elif role(request.messages[-1]) == "user":
+        elif get_role(request.messages[-1]) == "user":
             self.add(ToolCall(f"c{self.count}", "fetch", {}))
         else:
             self.add("It is done.")
@@ -56,11 +56,11 @@ def check(request: Request) -> None:
     """Every call is answered right behind its turn, and nothing else is."""
     waiting: list[str] = []
     for message in request.messages:
-        if (call := answered_call(message)) is not None:
+        if (call := get_answered_call(message)) is not None:
             assert call == waiting.pop(0)
         else:
             assert not waiting
-            waiting = [call.id for call in tool_calls(message)]
+            waiting = [call.id for call in get_tool_calls(message)]
     assert not waiting
 
 
@@ -93,7 +93,7 @@ async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path
                 assert (await merge(branch, session.head, hooks=agent.hooks, model=model)).summary_entry
                 session.archive_branch(branch.name)
             if turn % 30 == 0:
-                back = [entry for entry in session.head.path() if entry.type == "message"][-6]
+                back = [entry for entry in session.head.get_path() if entry.type == "message"][-6]
                 moved = await navigate(session, back, hooks=agent.hooks, model=model, summarize=True)
                 assert moved.summary_entry
             memory.append(tracemalloc.get_traced_memory()[0])
@@ -105,7 +105,7 @@ async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path
     assert file.stat().st_size > turns * len(OUTPUT)
     assert (late - early) / (2 * quarter) < len(OUTPUT) / 2, "what has left the context stays in memory"
     assert model.summaries > turns // 20
-    context = session.head.context()
+    context = session.head.build_context()
     session.close()
-    assert st.open(file).context() == context
+    assert st.open(file).build_context() == context
     assert [problem for problem in st.open(file).problems if problem.severity == "fault"] == []

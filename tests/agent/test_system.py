@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sessiontree.agent.system import LARGEST, SystemPart, instructions
+from sessiontree.agent.system import MAX_INSTRUCTIONS_BYTES, SystemPart, read_instructions
 from sessiontree.agent.tools import builtin_tools
 from tests.agent.conftest import MakeAgent, scripted
 
@@ -22,18 +22,18 @@ def test_instructions_come_from_the_user_then_from_the_top_of_the_project_down(t
     }.items():
         (folder / "AGENTS.md").write_text(text)
 
-    assert [part.text.rpartition("\n")[2] for part in instructions(str(inner))] == ["user", "top", "inner"]
-    assert [Path(part.name).name for part in instructions(str(inner))] == ["AGENTS.md"] * 3
+    assert [part.text.rpartition("\n")[2] for part in read_instructions(str(inner))] == ["user", "top", "inner"]
+    assert [Path(part.name).name for part in read_instructions(str(inner))] == ["AGENTS.md"] * 3
 
 
 def test_outside_a_repository_only_the_folder_itself_speaks(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "AGENTS.md").write_text("above")
-    assert instructions(str(inner)) == []
+    assert read_instructions(str(inner)) == []
 
     (inner / "AGENTS.md").write_text("here")
-    assert [part.name for part in instructions(str(inner))] == [str(inner / "AGENTS.md")]
+    assert [part.name for part in read_instructions(str(inner))] == [str(inner / "AGENTS.md")]
 
 
 def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: 
     (inner / "AGENTS.md").symlink_to(tmp_path / "private")
     (home / ".sessiontree" / "AGENTS.md").symlink_to(tmp_path / "private")
 
-    users, top, refused = instructions(str(inner))
+    users, top, refused = read_instructions(str(inner))
 
     assert users.text.endswith("a secret")
     assert top.text.endswith("inside")
@@ -55,11 +55,11 @@ def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: 
 
 
 def test_a_very_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
-    (tmp_path / "AGENTS.md").write_text("x" * (LARGEST + 1))
+    (tmp_path / "AGENTS.md").write_text("x" * (MAX_INSTRUCTIONS_BYTES + 1))
 
-    (part,) = instructions(str(tmp_path))
+    (part,) = read_instructions(str(tmp_path))
 
-    assert part.text.count("x") == LARGEST
+    assert part.text.count("x") == MAX_INSTRUCTIONS_BYTES
     assert "goes on" in part.text
 
 
@@ -76,7 +76,7 @@ async def test_the_parts_are_what_is_sent_and_a_file_that_changes_counts_from_th
     assert "Your tools: read, ls." in first
     assert str(tmp_path) in first
     assert second.endswith("Speak Latin.")
-    assert [part.name for part in made.system_parts()] == [
+    assert [part.name for part in made.build_system_parts()] == [
         "sessiontree",
         "tools",
         "folder",
@@ -91,4 +91,4 @@ async def test_the_system_prompt_can_be_another_one_and_is_not_stored(agent: Mak
     await made.prompt("Go")
 
     assert scripted(made).requests[0].system == "One.\n\nTwo."
-    assert all(b"Two." not in line for line in made.branch.session.lines())
+    assert all(b"Two." not in line for line in made.branch.session.read_lines())

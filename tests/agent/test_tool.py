@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from sessiontree.agent.schema import mismatch
-from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output, tool
-from sessiontree.agent.tools import BUILTIN, builtin_tools
+from sessiontree.agent.schema import find_mismatch
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output, tool
+from sessiontree.agent.tools import BUILTIN_TOOLS, builtin_tools
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Signal
@@ -175,7 +175,7 @@ async def test_paths_and_defaults_that_could_be_changed_are_taken_as_they_are_wr
     }
     for _ in range(2):
         assert (
-            as_output(await gather.run(context(gather, folder="a"))).content
+            normalize_output(await gather.run(context(gather, folder="a"))).content
             == '["PosixPath","b","a","None","out","{}"]'
         )
     with pytest.raises(ToolError, match=r"the arguments of gather are wrong: .*folder"):
@@ -212,7 +212,7 @@ SCHEMA = {
     ],
 )
 def test_a_schema_written_by_hand_is_checked_too(value: object, wrong: str | None) -> None:
-    assert mismatch(value, SCHEMA) == wrong
+    assert find_mismatch(value, SCHEMA) == wrong
 
 
 def test_a_tool_with_a_schema_gets_its_arguments_as_they_are() -> None:
@@ -229,11 +229,11 @@ def test_a_tool_with_a_schema_gets_its_arguments_as_they_are() -> None:
 def test_whatever_a_tool_returns_becomes_its_answer() -> None:
     image = [{"type": "image", "data": "", "mimeType": "image/png"}]
 
-    assert as_output(image).content is image
-    assert as_output(None).content == "Done."
-    assert as_output([1, 2]).content == "[1,2]"
-    assert as_output([]).content == "[]"
-    assert as_output({"at": Path("/x")}).content == '{"at":"/x"}'
+    assert normalize_output(image).content is image
+    assert normalize_output(None).content == "Done."
+    assert normalize_output([1, 2]).content == "[1,2]"
+    assert normalize_output([]).content == "[]"
+    assert normalize_output({"at": Path("/x")}).content == '{"at":"/x"}'
 
 
 @pytest.mark.parametrize(
@@ -251,20 +251,20 @@ def test_whatever_a_tool_returns_becomes_its_answer() -> None:
 def test_what_only_looks_like_blocks_is_told_as_json(value: Any) -> None:
     told = msgspec.json.encode(value).decode()
 
-    assert as_output(value) == ToolOutput(content=told)
-    assert as_output(ToolOutput(content=value, details=1, is_error=True)) == ToolOutput(
+    assert normalize_output(value) == ToolOutput(content=told)
+    assert normalize_output(ToolOutput(content=value, details=1, is_error=True)) == ToolOutput(
         content=told, details=1, is_error=True
     )
 
 
 def test_built_in_tools_are_chosen_by_name() -> None:
     assert [made.name for made in builtin_tools()] == ["read", "write", "edit", "bash", "grep", "find", "ls"]
-    assert builtin_tools("ls") == (BUILTIN["ls"],)
+    assert builtin_tools("ls") == (BUILTIN_TOOLS["ls"],)
     with pytest.raises(NotFound, match="no tool 'nonsense'"):
         builtin_tools("ls", "nonsense")
 
 
-@pytest.mark.parametrize("made", BUILTIN.values(), ids=lambda made: made.name)
+@pytest.mark.parametrize("made", BUILTIN_TOOLS.values(), ids=lambda made: made.name)
 def test_every_built_in_tool_explains_itself_in_a_plain_schema(made: Tool) -> None:
     assert made.description.endswith(".")
     assert made.parameters["type"] == "object"

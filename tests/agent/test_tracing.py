@@ -9,11 +9,11 @@ from opentelemetry import trace as otel
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan, SpanKind, StatusCode
 
 import sessiontree as st
-from sessiontree.agent.tracing import configured, trace
+from sessiontree.agent.tracing import is_configured, trace
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import ScriptedModel, Used
+from sessiontree.model.scripted import ScriptedModel, ScriptedUsage
 from sessiontree.swarm.swarm import Swarm
 
 
@@ -74,7 +74,7 @@ def agent(answers: list[Any], tracer: Tracer) -> st.Agent:
 
 async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> None:
     tracer = Tracer()
-    used = Used({"input": 10, "output": 5, "cacheRead": 2})
+    used = ScriptedUsage({"input": 10, "output": 5, "cacheRead": 2})
     one = agent([[ToolCall("c1", "look", {"word": "secret"}), used], ["secret answer", used]], tracer)
     await one.prompt("secret question")
 
@@ -139,6 +139,6 @@ def test_a_process_in_which_nobody_collects_spans_is_known(monkeypatch: pytest.M
     import sys
 
     monkeypatch.delitem(sys.modules, "opentelemetry.sdk.trace", raising=False)
-    assert not configured()
+    assert not is_configured()
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)
-    assert configured()
+    assert is_configured()

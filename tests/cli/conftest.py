@@ -52,6 +52,6 @@ def fails(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202edesrever\u2028\x7f\r\n\ud800"
 
 
-def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def run_process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)

@@ -15,10 +15,10 @@ import click
 import pytest
 
 import sessiontree as st
-from sessiontree.cli.app import GROUPS, MODULES, app, run
-from sessiontree.cli.output import safe, safe_lines
+from sessiontree.cli.app import COMMAND_GROUPS, COMMAND_MODULES, app, run
+from sessiontree.cli.output import escape_line, escape_lines
 from sessiontree.core.entries import ThinkingLevelChange
-from tests.cli.conftest import HOSTILE, Run, process
+from tests.cli.conftest import HOSTILE, Run, run_process
 
 
 @pytest.fixture
@@ -130,10 +130,10 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
     ],
 )
 def test_what_an_answer_took_is_told_in_known_numbers(talk, fails, usage, told: str) -> None:
-    before = st.open("@").lines()
+    before = st.open("@").read_lines()
 
     assert told in fails("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage), code=2)
-    assert st.open("@").lines() == before
+    assert st.open("@").read_lines() == before
 
 
 def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
@@ -167,10 +167,10 @@ def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
     ],
 )
 def test_hollow_entries_are_refused(talk, fails, option: str, given, told: str) -> None:
-    before = st.open("@").lines()
+    before = st.open("@").read_lines()
 
     assert told in fails("append", "@", option, json.dumps(given), code=2)
-    assert st.open("@").lines() == before
+    assert st.open("@").read_lines() == before
 
 
 def test_fields_that_may_be_null_or_left_out_are_not_asked_for(data, talk) -> None:
@@ -212,14 +212,14 @@ def test_fields_that_may_be_null_or_left_out_are_not_asked_for(data, talk) -> No
     ],
 )
 def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
-    before = st.open("@").lines()
+    before = st.open("@").read_lines()
 
     told = fails(*arguments, code=2)
 
     assert told.count("\n") == 1
     assert told.endswith("--help`)\n")
 
-    assert st.open("@").lines() == before
+    assert st.open("@").read_lines() == before
 
 
 @pytest.mark.parametrize(
@@ -246,12 +246,12 @@ def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
 )
 def test_an_error_is_one_clear_sentence_with_exit_code_1(talk, fails, here, arguments) -> None:
     (here / "taken.jsonl").write_text("not a session")
-    before = st.open("@").lines()
+    before = st.open("@").read_lines()
 
     assert len(fails(*arguments)) > 20
 
     assert (here / "taken.jsonl").read_text() == "not a session"
-    assert st.open("@").lines() == before
+    assert st.open("@").read_lines() == before
 
 
 # Reading
@@ -325,7 +325,7 @@ def test_log_lists_the_path_raw_as_json_and_with_labels_and_branches_as_text(cli
     raw = cli("log", "@", "--at", "main", "--json").splitlines()
     text = cli("log", "@", "--at", "main")
 
-    entries = st.open("@").branch("main").path()
+    entries = st.open("@").get_branch("main").get_path()
     assert [line.encode() for line in raw] == [entry.raw for entry in entries]
     assert "[here] assistant: two" in text
     assert "assistant: four (main)" in text
@@ -471,7 +471,7 @@ def test_fork_makes_a_session_of_its_own(data, talk) -> None:
     whole = data("fork", "@", "--whole")
 
     assert path["forkedFrom"] == talk[1]
-    assert [entry.id for entry in st.open("copy.jsonl").head.path()][-2:] == talk[:2]
+    assert [entry.id for entry in st.open("copy.jsonl").head.get_path()][-2:] == talk[:2]
     assert len(st.open(whole["session"]).tree) == 5
 
 
@@ -567,29 +567,29 @@ def test_errors_cannot_control_the_terminal_either(fails) -> None:
 
 
 def test_control_characters_are_shown_as_escapes() -> None:
-    assert safe("a\x1b[2J\u202eb\n") == "a\\x1b[2J\\u202eb\\x0a"
-    assert safe_lines("a\tb\nc\x1b") == "a\tb\nc\\x1b"
-    assert safe("plain") == "plain"
+    assert escape_line("a\x1b[2J\u202eb\n") == "a\\x1b[2J\\u202eb\\x0a"
+    assert escape_lines("a\tb\nc\x1b") == "a\tb\nc\\x1b"
+    assert escape_line("plain") == "plain"
 
 
 def test_alone_it_prints_help_and_every_command_has_help(cli) -> None:
     assert "Looking:" in cli()
-    for name in MODULES:
+    for name in COMMAND_MODULES:
         assert "Usage: sessiontree " in cli(name, "--help")
 
 
-def commands_of(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
+def walk_commands(group: click.Group, *names: str) -> Iterator[tuple[str, ...]]:
     """The words of every command in a group and in the groups within it."""
     context = click.Context(group)
     for name in group.list_commands(context):
         yield (*names, name)
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
-            yield from commands_of(command, *names, name)
+            yield from walk_commands(command, *names, name)
 
 
 def test_the_help_of_every_command_shows_an_example(cli) -> None:
-    for names in commands_of(app):
+    for names in walk_commands(app):
         called = "-p" if names == ("prompt",) else " ".join(names)
         example = cli(*names, "--help").partition("\n  Example")[2]
         assert f"sessiontree {called}" in example, f"{called} has none"
@@ -609,11 +609,11 @@ def test_help_lists_commands_in_the_groups_of_their_page(cli) -> None:
         for heading, section in re.findall(r"(?ms)^## ([^\n]+)\n(.*?)(?=^## |\Z)", page)
     }
 
-    assert {heading: list(names) for heading, names in GROUPS.items()} == {
+    assert {heading: list(names) for heading, names in COMMAND_GROUPS.items()} == {
         heading: names for heading, names in groups.items() if names
     }
     out = cli("--help")
-    for heading, names in GROUPS.items():
+    for heading, names in COMMAND_GROUPS.items():
         assert f"\n{heading}:\n" in out
         for name in names:
             assert f"\n  {name} " in out
@@ -694,7 +694,7 @@ def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, 
 
 
 def test_the_version_is_printed_without_loading_anything() -> None:
-    assert process("--version").stdout == f"sessiontree {st.__version__}\n"
+    assert run_process("--version").stdout == f"sessiontree {st.__version__}\n"
 
 
 def test_python_runs_the_command_as_a_module() -> None:
@@ -714,7 +714,7 @@ def test_a_closed_pipe_is_no_traceback(data, talk) -> None:
 
 def test_an_ascii_terminal_is_no_traceback(data, talk) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    result = process("tree", "@", env=environment)
+    result = run_process("tree", "@", env=environment)
 
     assert result.returncode == 0
     assert "user: one" in result.stdout
@@ -1025,16 +1025,16 @@ def test_a_session_whose_name_looks_like_a_path_is_found(data) -> None:
 
 @pytest.mark.parametrize("mask", [0o277, 0o777])
 def test_all_files_are_their_owners_to_read_and_write_whatever_the_umask(mask: int, here: Path, home: Path) -> None:
-    def masked(*arguments: str) -> None:
-        done = process(*arguments, preexec_fn=lambda: os.umask(mask))
+    def run_masked(*arguments: str) -> None:
+        done = run_process(*arguments, preexec_fn=lambda: os.umask(mask))
         assert done.returncode == 0, done.stderr
 
-    masked("new", "--name", "a")
-    masked("append", "a", "--role", "user", "Hello")
-    masked("ls")
-    masked("search", "Hello")
-    masked("archive", "a")
-    masked("token", "create")
+    run_masked("new", "--name", "a")
+    run_masked("append", "a", "--role", "user", "Hello")
+    run_masked("ls")
+    run_masked("search", "Hello")
+    run_masked("archive", "a")
+    run_masked("token", "create")
 
     found = sorted((home / ".sessiontree").rglob("*"))
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in found}

@@ -10,7 +10,7 @@ import pytest
 import sessiontree as st
 from sessiontree.cli import read
 from sessiontree.store.postgres import connection
-from sessiontree.store.postgres.address import parse
+from sessiontree.store.postgres.address import parse_address
 from tests.cli.conftest import Run
 from tests.postgres import Proxy, Server, lose_a_line
 
@@ -86,7 +86,7 @@ def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) ->
     assert next(several).problems == []
     proxy.is_down = True
     proxy.cut_all()
-    connection.database(parse(far)).patience = 0.1
+    connection.get_database(parse_address(far)).retry_seconds = 0.1
 
     with pytest.raises(st.StoreError, match="cannot be reached"):
         next(several)

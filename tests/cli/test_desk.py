@@ -12,13 +12,13 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from sessiontree.cli.desk import tell_notice
+from sessiontree.cli.desk import print_notice
 from sessiontree.hooks.events import Notice, RetryScheduled, RunEnd
-from sessiontree.model.chosen import remember
+from sessiontree.model.chosen import remember_model
 from tests.cli.conftest import HOSTILE, Run
-from tests.cli.test_prompt import asked
+from tests.cli.test_prompt import read_asked
 from tests.cli.test_prompt import server as server
-from tests.model.server import Server, calls, fail
+from tests.model.server import FakeServer, calls, fail
 
 HOME = "SESSIONTREE_HOME"
 
@@ -47,9 +47,9 @@ def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkey
 
 
 def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    tell_notice(Notice(level="warning", text=f"careful {HOSTILE}"))
-    tell_notice(RetryScheduled(attempt=1, attempts=4, delay=2.0, error="busy"))
-    tell_notice(RunEnd(aborted=False))
+    print_notice(Notice(level="warning", text=f"careful {HOSTILE}"))
+    print_notice(RetryScheduled(attempt=1, attempts=4, delay=2.0, error="busy"))
+    print_notice(RunEnd(aborted=False))
 
     captured = capsys.readouterr()
     first, second = captured.err.splitlines()
@@ -59,7 +59,7 @@ def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytes
     assert second == "sessiontree: busy. Retrying (1 of 3) in 2 s…"
 
 
-def test_commands_move_durably(cli: Run, server: Server) -> None:
+def test_commands_move_durably(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.", "It was two.")
     cli("-p", "one")
     cli("-p", "-c", "two")
@@ -69,25 +69,27 @@ def test_commands_move_durably(cli: Run, server: Server) -> None:
     assert moved.endswith("with a summary")
     assert words == "two"
 
-    body = st.recent().head.path()[-1].body
+    body = st.recent().head.get_path()[-1].body
     assert isinstance(body, st.BranchSummary)
 
 
-def test_as_json_what_a_command_says_is_a_line(cli: Run, server: Server) -> None:
+def test_as_json_what_a_command_says_is_a_line(cli: Run, server: FakeServer) -> None:
     lines = [json.loads(line) for line in cli("-p", "--mode", "json", "/name work").splitlines()]
 
     assert [line["type"] for line in lines] == ["session", "session_start", "command_end", "session_shutdown"]
     assert lines[2] == {"type": "command_end", "text": "work", "editorText": None}
 
 
-def test_an_unknown_command_is_refused_and_a_path_is_not_taken_for_one(fails: Run, cli: Run, server: Server) -> None:
+def test_an_unknown_command_is_refused_and_a_path_is_not_taken_for_one(
+    fails: Run, cli: Run, server: FakeServer
+) -> None:
     assert "no command '/treee' (near: /tree" in fails("-p", "--no-session", "/treee")
 
     server.add("A folder.")
     assert cli("-p", "--no-session", "/usr/bin", "is what?") == "A folder.\n"
 
 
-def test_what_is_piped_in_is_never_a_command(cli: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_piped_in_is_never_a_command(cli: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.add("I read it.", "And that.")
     monkeypatch.setattr(sys, "stdin", io.StringIO("/quit"))
     assert cli("-p") == "I read it.\n"
@@ -98,7 +100,9 @@ def test_what_is_piped_in_is_never_a_command(cli: Run, server: Server, monkeypat
     assert not Path("ran").exists()
 
 
-def test_a_prompt_file_takes_what_is_typed_and_piped(cli: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_file_takes_what_is_typed_and_piped(
+    cli: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path(os.environ[HOME]) / "commands"
     folder.mkdir()
     (folder / "review.md").write_text("Review this: $ARGUMENTS\n")
@@ -107,11 +111,11 @@ def test_a_prompt_file_takes_what_is_typed_and_piped(cli: Run, server: Server, m
 
     assert cli("-p", "/review", "carefully") == "Good.\n"
 
-    assert asked(server) == ["user: Review this: carefully\n\n- a\n+ b"]
+    assert read_asked(server) == ["user: Review this: carefully\n\n- a\n+ b"]
 
 
 def test_an_extension_guards_tools_and_is_told_of_the_end(
-    server: Server, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = tmp_path / "gate.py"
     gate.write_text(GATE)
@@ -124,14 +128,14 @@ def test_an_extension_guards_tools_and_is_told_of_the_end(
     assert "nobody agreed" in str(server.requests[1]["messages"][-1])
 
 
-def test_an_extension_that_is_not_there_ends_it_before_anything_is_said(fails: Run, server: Server) -> None:
+def test_an_extension_that_is_not_there_ends_it_before_anything_is_said(fails: Run, server: FakeServer) -> None:
     assert fails("-p", "-e", "none.py", "hello") == "sessiontree: no extension 'none.py'\n"
 
     assert not server.requests
 
 
 def test_what_a_project_brings_along_does_not_run(
-    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = here / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
@@ -148,7 +152,7 @@ def test_what_a_project_brings_along_does_not_run(
 
 
 def test_an_extension_that_was_asked_for_and_fails_ends_it_before_anything_is_said(
-    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = here / "gate.py"
     gate.write_text("def setup(api):\n    raise RuntimeError('broken gate')\n")
@@ -174,19 +178,19 @@ def setup(api):
 """
 
 
-def test_a_turn_that_a_command_triggers_is_run_and_its_answer_printed(cli: Run, server: Server, here: Path) -> None:
+def test_a_turn_that_a_command_triggers_is_run_and_its_answer_printed(cli: Run, server: FakeServer, here: Path) -> None:
     (here / "trigger.py").write_text(TRIGGER)
     server.add("I see.")
 
     assert cli("-p", "-e", "trigger.py", "/check") == "I see.\n"
 
-    assert asked(server) == ["user: The build broke."]
+    assert read_asked(server) == ["user: The build broke."]
     with st.recent() as session:
-        assert [entry.type for entry in session.head.path()][-2:] == ["custom_message", "message"]
+        assert [entry.type for entry in session.head.get_path()][-2:] == ["custom_message", "message"]
 
 
 def test_a_turn_that_a_command_triggers_and_that_fails_is_an_error(
-    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "trigger.py").write_text(TRIGGER)
     server.add(fail(401, "no such key"))
@@ -212,7 +216,7 @@ def test_a_command_that_needs_a_model_and_has_none_says_how_to_get_one(
     assert "no model can be used: set the key of a provider" in told
 
 
-def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, server: Server, home: Path) -> None:
+def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, server: FakeServer, home: Path) -> None:
     server.add("One.", "Two.", "Three.", "Four.")
     assert cli("-p", "1") == "One.\n"
     first = st.recent().id
@@ -229,10 +233,10 @@ def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, serv
 
 
 def test_a_model_that_was_chosen_and_is_gone_is_told(
-    server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add("One.")
-    remember("groq:gone", "openai:scripted")
+    remember_model("groq:gone", "openai:scripted")
 
     assert run(["-p", "1"]) == 0
 

@@ -15,7 +15,7 @@ import sessiontree as st
 from tests.cli.conftest import HOSTILE, Run
 from tests.cli.test_cli import complete
 from tests.cli.test_ops import server as server
-from tests.model.server import Answer, Server, fail, slow
+from tests.model.server import Answer, FakeServer, fail, slow
 
 ARMS = ("--arm", "short=In one word.", "--arm", "long=At length.")
 
@@ -27,21 +27,21 @@ def question(here: Path) -> str:
         return session.append(st.assistant("Shall I be brief?")).id
 
 
-def answer(body: dict[str, Any]) -> Answer:
+def answer_arm(body: dict[str, Any]) -> Answer:
     if "grade" in str(body["messages"][0]["content"]):
         return Answer(text="GRADE: 5" if '"42"' in str(body["messages"][-1]) else "GRADE: 2")
     short = "one word" in str(body["messages"][-1]["content"])
     return Answer(text="42" if short else "It is, all told, 42.")
 
 
-def lines(shown: str) -> list[Any]:
+def parse_lines(shown: str) -> list[Any]:
     return [json.loads(line) for line in shown.splitlines()]
 
 
 def test_every_arm_is_run_so_often_and_a_winner_is_named_when_the_runs_tell(
-    cli: Run, server: Server, question: str
+    cli: Run, server: FakeServer, question: str
 ) -> None:
-    server.add(*[answer] * 10)
+    server.add(*[answer_arm] * 10)
 
     shown = cli("ab", "@", *ARMS, "--score", "exact=42", "--score", "matches=4.", "--no-tools")
 
@@ -59,31 +59,31 @@ def test_every_arm_is_run_so_often_and_a_winner_is_named_when_the_runs_tell(
         assert sum(name.startswith("ab-1/") for name in session.heads.heads) == 10
 
 
-def test_without_enough_data_it_says_so(cli: Run, server: Server, question: str) -> None:
-    server.add(*[answer] * 4)
+def test_without_enough_data_it_says_so(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(*[answer_arm] * 4)
 
     shown = cli("ab", "@", *ARMS, "--runs", "2", "--score", "exact=42", "--no-tools")
 
     assert shown.splitlines()[-1].startswith("no winner: not enough data: short and long cannot be told apart by exact")
 
 
-def test_results_are_shown_again_later_and_as_json(cli: Run, server: Server, question: str) -> None:
+def test_results_are_shown_again_later_and_as_json(cli: Run, server: FakeServer, question: str) -> None:
     assert cli("ab", "@") == "no experiments\n"
-    server.add(*[answer] * 6)
+    server.add(*[answer_arm] * 6)
     first = cli("ab", "@", *ARMS, "--runs", "1", "--no-tools", "--metric", "tokens", "--json")
     cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--name", "again")
 
-    found = lines(cli("ab", "@", "--json"))
+    found = parse_lines(cli("ab", "@", "--json"))
 
     assert [one["name"] for one in found] == ["ab-1", "again"]
-    assert [found[0]] == lines(first)
+    assert [found[0]] == parse_lines(first)
     assert (found[0]["metric"], found[0]["planned"], found[0]["winner"]) == ("tokens", 2, None)
     assert cli("ab", "@").count("no winner: not enough data") == 2
     assert complete("sessiontree", "ab", "@", "--resume", "a") == ["ab-1", "again"]
 
 
-def test_arms_may_be_models_and_levels(cli: Run, server: Server, question: str) -> None:
-    server.add(*[answer] * 2)
+def test_arms_may_be_models_and_levels(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(*[answer_arm] * 2)
     arms = ("--arm-model", "small=openai:s", "--arm-model", "large=openai:l", "--arm-system", "large=Be large.")
 
     cli("ab", "@", "--prompt", "Go.", *arms, "--runs", "1", "--no-tools")
@@ -94,8 +94,8 @@ def test_arms_may_be_models_and_levels(cli: Run, server: Server, question: str) 
     assert "Be large." not in str(asked["s"][0])
 
 
-def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: Server, question: str) -> None:
-    server.add(*[answer] * 16)
+def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(*[answer_arm] * 16)
 
     shown = cli("ab", "@", *ARMS, "--runs", "4", "--score", "judge", "--judge", "openai:judge", "--no-tools")
 
@@ -104,22 +104,22 @@ def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: Server,
     assert sum(request["model"] == "judge" for request in server.requests) == 8
 
 
-def test_failed_runs_are_told_and_made_again(cli: Run, server: Server, question: str) -> None:
-    server.add(fail(401, "no key"), *[answer] * 3)
+def test_failed_runs_are_told_and_made_again(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(fail(401, "no key"), *[answer_arm] * 3)
     failed = cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--concurrency", "1", code=3)
-    server.add(answer)
+    server.add(answer_arm)
 
     shown = cli("ab", "@", "--resume", "ab-1", "--json")
 
     assert "no key" in failed
     assert "tools" not in server.requests[-1]  # as it was begun
-    assert [run["ok"] for run in lines(shown)[0]["runs"]] == [True] * 4
-    assert sum(arm["failed"] for arm in lines(shown)[0]["arms"]) == 1
+    assert [run["ok"] for run in parse_lines(shown)[0]["runs"]] == [True] * 4
+    assert sum(arm["failed"] for arm in parse_lines(shown)[0]["arms"]) == 1
     assert len(server.requests) == 5
 
 
-def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: Server, question: str) -> None:
-    server.add(answer, slow("word " * 2000), answer)
+def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(answer_arm, slow("word " * 2000), answer_arm)
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
     arguments = ["ab", "sums", *ARMS, "--runs", "1", "--concurrency", "1", "--no-tools"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as working:
@@ -127,7 +127,7 @@ def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: Server, questi
         working.send_signal(signal.SIGINT)
         _, told = working.communicate(timeout=60)
 
-    (found,) = lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
+    (found,) = parse_lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
 
     assert working.returncode == 130
     assert "`sessiontree ab … --resume ab-1` goes on with what is left" in told
@@ -135,8 +135,8 @@ def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: Server, questi
     assert len(server.requests) == 3
 
 
-def test_a_budget_ends_it(cli: Run, server: Server, question: str) -> None:
-    server.add(*[answer] * 10)
+def test_a_budget_ends_it(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(*[answer_arm] * 10)
 
     shown = cli("ab", "@", *ARMS, "--max-tokens", "1", "--concurrency", "1", "--no-tools")
 
@@ -144,23 +144,23 @@ def test_a_budget_ends_it(cli: Run, server: Server, question: str) -> None:
     assert len(server.requests) == 1
 
 
-def test_the_winner_is_promoted_on_request(cli: Run, server: Server, question: str) -> None:
-    server.add(*[answer] * 10)
+def test_the_winner_is_promoted_on_request(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(*[answer_arm] * 10)
 
     cli("ab", "@", *ARMS, "--score", "exact=42", "--no-tools", "--promote")
 
     with st.open("sums") as session:
         assert session.heads.current == "main"
-        assert "Experiment ab-1: short won" in str(session.head.context().to_llm()[-1])
+        assert "Experiment ab-1: short won" in str(session.head.build_context().to_llm()[-1])
         assert [info.name for info in session.branches if not info.archived] == ["main"]
 
 
 def test_each_run_is_told_when_it_is_done(
-    cli: Run, server: Server, question: str, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, question: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sessiontree.cli.app import run
 
-    server.add(*[answer] * 2)
+    server.add(*[answer_arm] * 2)
 
     assert run(["ab", "@", *ARMS, "--runs", "1", "--no-tools", "--concurrency", "1"]) == 0
 
@@ -199,7 +199,7 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_wrong_usage(
-    fails: Run, server: Server, question: str, arguments: tuple[str, ...], said: str
+    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in fails("ab", "@", *arguments, code=2)
 
@@ -213,6 +213,6 @@ def test_what_makes_no_sense_is_wrong_usage(
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(
-    fails: Run, server: Server, question: str, arguments: tuple[str, ...], said: str
+    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in fails("ab", "@", *arguments)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.export import FORMS
+from sessiontree.export import FORMATS
 from tests.cli.conftest import HOSTILE, Run
 from tests.export.sessions import SECRET
 
@@ -51,7 +51,7 @@ def test_the_form_is_what_the_name_ends_in(cli: Run, talk: Path, here: Path, nam
     assert (here / name).read_text().startswith(begins)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_every_form_goes_to_standard_output(cli: Run, talk: Path, form: str) -> None:
     assert "A cache, or a dict?" in cli("export", "talk.jsonl", "--format", form, "-o", "-")
 
@@ -120,9 +120,9 @@ def test_a_branch_and_a_subtree_are_sessions_that_open(cli: Run, talk: Path) -> 
     cli("export", "talk.jsonl", "--branch", "cache", "-o", "path.jsonl")
     cli("export", "talk.jsonl", "--subtree", "main", "-o", "below.jsonl")
 
-    assert st.open("path.jsonl").context().messages == st.open(talk).context("cache").messages
+    assert st.open("path.jsonl").build_context().messages == st.open(talk).build_context("cache").messages
     below = st.open("below.jsonl")
-    assert [entry.id for entry in below.tree.roots()] == [st.open(talk).place("main")]
+    assert [entry.id for entry in below.tree.get_roots()] == [st.open(talk).resolve_place("main")]
     below.append(st.user("it can be gone on with"))
 
 
@@ -177,7 +177,7 @@ def test_text_from_a_file_cannot_control_a_terminal(cli: Run, here: Path, form: 
 def test_a_session_is_not_changed_by_exporting_it(cli: Run, talk: Path) -> None:
     before = talk.read_bytes()
 
-    for form in FORMS:
+    for form in FORMATS:
         cli("export", "talk.jsonl", "--format", form, "-o", "-")
 
     assert talk.read_bytes() == before

@@ -10,7 +10,7 @@ import pytest
 import sessiontree as st
 from tests.cli.conftest import Run
 from tests.cli.test_ops import server as server
-from tests.model.server import Server, calls, fail
+from tests.model.server import FakeServer, calls, fail
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def question(here: Path) -> str:
         return session.append(st.user("How?")).id
 
 
-def test_every_prompt_goes_to_every_model_on_a_branch_of_its_own(cli: Run, server: Server, question: str) -> None:
+def test_every_prompt_goes_to_every_model_on_a_branch_of_its_own(cli: Run, server: FakeServer, question: str) -> None:
     server.add(*["Fine."] * 4)
     models = ("--model", "openai:small", "--model", "openai:large")
 
@@ -37,10 +37,10 @@ def test_every_prompt_goes_to_every_model_on_a_branch_of_its_own(cli: Run, serve
     with st.open("speed") as session:
         assert session.heads.current == "main"
         assert session.head.leaf == question
-        assert session.branch("variant-4").leaf == lines[3]["head"]
+        assert session.get_branch("variant-4").leaf == lines[3]["head"]
 
 
-def test_without_a_prompt_the_models_answer_what_is_there(cli: Run, server: Server, question: str) -> None:
+def test_without_a_prompt_the_models_answer_what_is_there(cli: Run, server: FakeServer, question: str) -> None:
     server.add("So.", "Thus.")
 
     shown = cli("fan-out", "@", "--model", "openai:a", "--model", "openai:b", "--name", "first", "--name", "second")
@@ -50,7 +50,7 @@ def test_without_a_prompt_the_models_answer_what_is_there(cli: Run, server: Serv
     assert sorted(shown.splitlines()[1::2]) == ["So.", "Thus."]
 
 
-def test_one_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: Server, question: str) -> None:
+def test_one_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: FakeServer, question: str) -> None:
     server.add(fail(401, "no key"), "Fine.")
 
     shown = cli("fan-out", "@", "--prompt", "a", "--prompt", "b", "--json", code=3)
@@ -60,7 +60,7 @@ def test_one_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: Serv
     assert any("no key" in (error or "") for error in errors)
 
 
-def test_extensions_guard_all_of_them(cli: Run, server: Server, question: str, tmp_path: Path) -> None:
+def test_extensions_guard_all_of_them(cli: Run, server: FakeServer, question: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate.py"
     gate.write_text("def setup(api):\n    api.on('tool_call', lambda event, ctx: {'cancel': True, 'reason': 'no'})\n")
     server.add(calls(("c1", "bash", {"command": "touch ran"})), "Stopped.")

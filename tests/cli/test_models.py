@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sessiontree.model import local
-from tests.cli.conftest import Run, process
-from tests.model.server import Server
+from tests.cli.conftest import Run, run_process
+from tests.model.server import FakeServer
 from tests.model.test_find import nothing_there  # noqa: F401 - a fixture that is always used
 
 
@@ -25,7 +25,7 @@ def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None
 
 
 def test_what_can_be_used_comes_first_and_the_default_is_marked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(models=["llama3.2"]) as server:
+    with FakeServer(models=["llama3.2"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
         monkeypatch.setenv("OPENAI_API_KEY", "x")
 
@@ -54,7 +54,7 @@ def test_the_list_is_an_object_in_json(cli: Run, monkeypatch: pytest.MonkeyPatch
 
 
 def test_names_of_a_server_cannot_control_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(models=["a\x1b[2Jb"]) as server:
+    with FakeServer(models=["a\x1b[2Jb"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
 
         assert "\x1b" not in cli("models", "--json") + cli("models")
@@ -68,7 +68,7 @@ def test_a_configuration_that_is_wrong_is_told_in_one_sentence(fails: Run, home:
 
 
 def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = Path(local.weights())
+    file = Path(local.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
     monkeypatch.setattr(local, "SIZE", 1)
@@ -92,7 +92,7 @@ def test_another_model_cannot_be_fetched(fails: Run) -> None:
 
 
 def test_the_listing_does_not_wait_for_what_only_answers_need() -> None:
-    done = process("models", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
+    done = run_process("models", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
 
     assert done.returncode == 0
     assert "sessiontree.model.find" in done.stderr

@@ -11,12 +11,12 @@ import pytest
 
 import sessiontree as st
 from tests.cli.conftest import Run
-from tests.model.server import Server, fail
+from tests.model.server import FakeServer, fail
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with Server() as server:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    with FakeServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
@@ -38,13 +38,13 @@ def ids(here: Path) -> list[str]:
     return found
 
 
-def prompt(server: Server) -> str:
+def read_last_prompt(server: FakeServer) -> str:
     return str(server.requests[-1]["messages"][-1]["content"])
 
 
-def head(branch: str = "HEAD") -> st.Entry:
+def read_head(branch: str = "HEAD") -> st.Entry:
     with st.open("speed", read_only=True) as session:
-        place = session.place(branch)
+        place = session.resolve_place(branch)
         assert place is not None
         return session.tree[place]
 
@@ -52,30 +52,32 @@ def head(branch: str = "HEAD") -> st.Entry:
 # Moving
 
 
-def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place(cli: Run, ids, server: Server) -> None:
+def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place(
+    cli: Run, ids, server: FakeServer
+) -> None:
     cli("switch", "speed", "cache")
     server.add("It needs memory.")
 
     shown = cli("navigate", "speed", ids[1], "--summarize", "--focus", "memory", "--label", "tried")
 
-    summary = head()
+    summary = read_head()
     assert shown.splitlines()[0] == f"{summary.id} a summary of what is left"
     assert shown.splitlines()[1].startswith(f"{ids[3][:8]} → {summary.id[:8]}")
     assert summary.parent == ids[1]
     assert isinstance(summary.body, st.BranchSummary)
     assert "It needs memory." in summary.body.summary
-    assert head("tried").id == summary.id
-    assert "Try a cache." in prompt(server)
-    assert "memory" in prompt(server).splitlines()[-1]
+    assert read_head("tried").id == summary.id
+    assert "Try a cache." in read_last_prompt(server)
+    assert "memory" in read_last_prompt(server).splitlines()[-1]
 
 
-def test_instructions_take_the_place_of_ours(cli: Run, ids, server: Server) -> None:
+def test_instructions_take_the_place_of_ours(cli: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "cache")
     server.add("Memory.")
 
     cli("navigate", "speed", ids[1], "--summarize", "--instructions", "In one word.")
 
-    assert prompt(server).endswith("</conversation>\n\nIn one word.")
+    assert read_last_prompt(server).endswith("</conversation>\n\nIn one word.")
 
 
 def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> None:
@@ -83,9 +85,9 @@ def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> N
 
     shown = json.loads(cli("navigate", "speed", ids[1], "--summary", "Too much memory.", "--json"))
 
-    assert (shown["oldLeaf"], shown["newLeaf"], shown["summaryEntry"]) == (ids[3], head().id, head().id)
+    assert (shown["oldLeaf"], shown["newLeaf"], shown["summaryEntry"]) == (ids[3], read_head().id, read_head().id)
     assert shown["cancelled"] is False
-    assert head().body.summary == "Too much memory."
+    assert read_head().body.summary == "Too much memory."
 
 
 @pytest.mark.parametrize("summary", ["", " \n"])
@@ -102,17 +104,17 @@ def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> N
 )
 def test_a_summary_without_words_is_refused(cli: Run, fails: Run, ids, command: list[str], summary: str) -> None:
     cli("switch", "speed", "cache")
-    before = st.open("speed").lines()
+    before = st.open("speed").read_lines()
 
     assert fails(*command, "--summary", summary) == "sessiontree: the summary is empty\n"
-    assert st.open("speed").lines() == before
+    assert st.open("speed").read_lines() == before
 
 
 def test_a_label_alone_goes_on_the_target(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[0], "--label", "start")
 
     assert shown == f"{ids[1][:8]} → root leaving 2 entries behind\nHow?\n"
-    assert head("start").id == ids[0]
+    assert read_head("start").id == ids[0]
 
 
 def test_a_message_that_is_to_be_said_anew_is_left_behind_too(cli: Run, ids) -> None:
@@ -138,16 +140,16 @@ def test_where_nothing_is_left_behind_no_model_is_looked_for(cli: Run, ids) -> N
     assert shown == f"{ids[1][:8]} → {ids[3][:8]} leaving 0 entries behind\n"
 
 
-def test_a_model_that_fails_leaves_everything_as_it_was(cli: Run, fails: Run, ids, server: Server) -> None:
+def test_a_model_that_fails_leaves_everything_as_it_was(cli: Run, fails: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "cache")
     server.add(fail(401, "who are you?"))
 
     assert "openai:scripted" in fails("navigate", "speed", ids[1], "--summarize")
 
-    assert head().id == ids[3]
+    assert read_head().id == ids[3]
 
 
-def test_failures_that_may_pass_are_told_and_tried_again(cli: Run, ids, server: Server, capsys) -> None:
+def test_failures_that_may_pass_are_told_and_tried_again(cli: Run, ids, server: FakeServer, capsys) -> None:
     cli("switch", "speed", "cache")
     server.add(fail(500, "busy"), "It needs memory.")
 
@@ -170,15 +172,15 @@ def test_options_that_make_no_sense_together_are_refused(fails: Run, ids, argume
     assert sentence in fails("navigate", "speed", ids[1], *arguments, code=2)
 
 
-def test_popping_goes_before_the_users_last_message_with_a_summary(cli: Run, ids, server: Server) -> None:
+def test_popping_goes_before_the_users_last_message_with_a_summary(cli: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "dict")
     server.add("By key.")
 
     shown = cli("pop", "speed")
 
     assert shown.splitlines()[-1] == "Try a dict."
-    assert isinstance(head().body, st.BranchSummary)
-    assert "[Assistant]: The dict works." in prompt(server)
+    assert isinstance(read_head().body, st.BranchSummary)
+    assert "[Assistant]: The dict works." in read_last_prompt(server)
 
 
 def test_popping_may_name_the_place_and_want_no_summary(cli: Run, ids) -> None:
@@ -196,7 +198,7 @@ def test_popping_takes_one_way_of_summarizing_and_needs_a_message(fails: Run, cl
 
 
 def test_where_no_model_can_be_used_that_alone_is_told(
-    fails: Run, ids, server: Server, monkeypatch: pytest.MonkeyPatch
+    fails: Run, ids, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
         monkeypatch.delenv(variable)
@@ -210,16 +212,16 @@ def test_where_no_model_can_be_used_that_alone_is_told(
 # Compacting
 
 
-def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: Server) -> None:
+def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "dict")
     server.add("They spoke.", "They spoke on.")
 
     shown = cli("compact", "speed", "--focus", "speed")
 
-    compaction = head()
+    compaction = read_head()
     assert shown.startswith(f"{compaction.id} on dict, keeping {ids[4][:8]} and what follows; there were ")
     assert compaction.body.summary == "They spoke."
-    assert "speed" in prompt(server).splitlines()[-1]
+    assert "speed" in read_last_prompt(server).splitlines()[-1]
     back = cli("uncompact", "speed")
     assert back == f"{compaction.id[:8]} → {ids[5][:8]} leaving 1 entry behind\n"
     assert json.loads(cli("undo", "speed", "--json"))["newLeaf"] == compaction.id
@@ -228,7 +230,7 @@ def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: 
 def test_a_compaction_may_be_given_for_any_branch(cli: Run, ids) -> None:
     shown = json.loads(cli("compact", "speed", "--branch", "cache", "--summary", "They spoke.", "--json"))
 
-    assert shown["compaction"] == head("cache").id
+    assert shown["compaction"] == read_head("cache").id
     assert shown["firstKept"] == ids[2]
     assert shown["tokensBefore"] > 0
     again = json.loads(cli("compact", "speed", "--branch", "cache", "--summary", "again", "--json"))
@@ -236,7 +238,7 @@ def test_a_compaction_may_be_given_for_any_branch(cli: Run, ids) -> None:
     assert cli("compact", "speed", "--branch", "cache", "--summary", "again") == "nothing to compact\n"
     back = json.loads(cli("uncompact", "speed", "--branch", "cache", "--json"))
     assert (back["newLeaf"], back["abandoned"]) == (ids[3], [shown["compaction"]])
-    assert head().id == ids[1]
+    assert read_head().id == ids[1]
 
 
 def test_what_was_not_compacted_cannot_be_taken_back(fails: Run, ids) -> None:
@@ -246,42 +248,42 @@ def test_what_was_not_compacted_cannot_be_taken_back(fails: Run, ids) -> None:
 # Merging
 
 
-def test_merging_asks_the_model_for_what_came_of_a_branch(cli: Run, ids, server: Server) -> None:
+def test_merging_asks_the_model_for_what_came_of_a_branch(cli: Run, ids, server: FakeServer) -> None:
     server.add("25 ms.")
 
     shown = cli("merge", "speed", "dict", "--focus", "time")
 
-    assert shown == f"{head().id} on main, a summary of dict\n"
-    assert head().body.details["sources"] == [ids[5]]
-    assert "The dict works." in prompt(server)
+    assert shown == f"{read_head().id} on main, a summary of dict\n"
+    assert read_head().body.details["sources"] == [ids[5]]
+    assert "The dict works." in read_last_prompt(server)
 
 
 def test_undo_takes_a_merge_back_and_says_so(cli: Run, ids) -> None:
-    before = head("main").id
+    before = read_head("main").id
     cli("switch", "speed", "main")
     cli("merge", "speed", "dict", "--summary", "25 ms.")
 
     shown = cli("undo", "speed")
 
     assert shown.startswith("undid the merge of dict into main\n")
-    assert head("main").id == before
+    assert read_head("main").id == before
 
 
 def test_a_merge_may_be_given_for_any_branch(cli: Run, ids) -> None:
     shown = json.loads(cli("merge", "speed", "dict", "--into", "cache", "--summary", "25 ms.", "--json"))
 
-    merged = head("cache").id
+    merged = read_head("cache").id
     assert shown == {"branch": "cache", "newLeaf": merged, "summaryEntry": merged, "cancelled": False}
-    assert head("cache").parent == ids[3]
+    assert read_head("cache").parent == ids[3]
 
 
-def test_promoting_goes_on_from_the_winner_with_a_summary_of_the_others(cli: Run, ids, server: Server) -> None:
+def test_promoting_goes_on_from_the_winner_with_a_summary_of_the_others(cli: Run, ids, server: FakeServer) -> None:
     server.add("It needs memory.")
 
     shown = cli("promote", "speed", "dict")
 
-    assert shown == f"{head().id} on main, a summary of cache\n"
-    assert head().parent == ids[5]
+    assert shown == f"{read_head().id} on main, a summary of cache\n"
+    assert read_head().parent == ids[5]
     branches = json.loads(cli("branches", "speed", "--json"))["branches"]
     assert [branch["name"] for branch in branches if branch["archived"]] == ["cache", "dict"]
 
@@ -292,7 +294,7 @@ def test_a_winner_may_be_promoted_over_chosen_branches(cli: Run, ids) -> None:
 
     shown = json.loads(cli("promote", "speed", "dict", "--over", "cache", "--summary", "Too much memory.", "--json"))
 
-    assert shown["summaryEntry"] == head().id
+    assert shown["summaryEntry"] == read_head().id
     branches = json.loads(cli("branches", "speed", "--json"))["branches"]
     assert [branch["name"] for branch in branches if branch["archived"]] == ["cache", "dict"]
 
@@ -310,23 +312,23 @@ def test_promoting_over_nothing_needs_no_model(cli: Run, ids) -> None:
 def test_messages_are_picked_from_other_branches(cli: Run, ids) -> None:
     shown = cli("cherry-pick", "speed", ids[5], "cache")
 
-    assert shown == f"{ids[1][:8]} → {head().id[:8]} on main, 2 copies\n"
-    assert json.loads(head().raw)["copiedFrom"] == ids[5]
+    assert shown == f"{ids[1][:8]} → {read_head().id[:8]} on main, 2 copies\n"
+    assert json.loads(read_head().raw)["copiedFrom"] == ids[5]
 
 
 def test_copies_go_to_any_branch(cli: Run, ids) -> None:
     shown = json.loads(cli("cherry-pick", "speed", "dict", "--onto", "cache", "--json"))
 
-    assert (shown["branch"], shown["oldLeaf"], shown["newLeaf"]) == ("cache", ids[3], head("cache").id)
-    assert shown["copies"] == [head("cache").id]
+    assert (shown["branch"], shown["oldLeaf"], shown["newLeaf"]) == ("cache", ids[3], read_head("cache").id)
+    assert shown["copies"] == [read_head("cache").id]
 
 
 def test_a_branch_is_rebased_with_copies(cli: Run, ids) -> None:
     shown = cli("rebase", "speed", "dict", "--branch", "cache")
 
-    assert shown == f"{ids[3][:8]} → {head('cache').id[:8]} on cache, 2 copies\n"
+    assert shown == f"{ids[3][:8]} → {read_head('cache').id[:8]} on cache, 2 copies\n"
     with st.open("speed", read_only=True) as session:
-        said = [message["role"] for message in session.branch("cache").context().messages]
+        said = [message["role"] for message in session.get_branch("cache").build_context().messages]
     assert said == ["user", "assistant"] * 3
 
 
@@ -335,7 +337,7 @@ def test_the_current_branch_is_rebased_by_default(cli: Run, ids) -> None:
 
     shown = json.loads(cli("rebase", "speed", "dict", "--json"))
 
-    assert (shown["branch"], shown["newLeaf"]) == ("cache", head().id)
+    assert (shown["branch"], shown["newLeaf"]) == ("cache", read_head().id)
     assert len(shown["copies"]) == 2
 
 
@@ -378,7 +380,7 @@ def test_an_extension_may_cancel_every_operation(cli: Run, ids, cancels: str, co
     assert cli("tree", "speed", "--json") == before
 
 
-def test_an_extension_may_write_the_summary(cli: Run, ids, server: Server, here: Path) -> None:
+def test_an_extension_may_write_the_summary(cli: Run, ids, server: FakeServer, here: Path) -> None:
     (here / "writes.py").write_text(
         "def setup(api):\n"
         '    api.on("session_before_tree", lambda event, ctx: {"summary": {"summary": "By an extension."}})\n'
@@ -387,7 +389,7 @@ def test_an_extension_may_write_the_summary(cli: Run, ids, server: Server, here:
 
     cli("navigate", "speed", ids[1], "--summarize", "-e", "writes.py")
 
-    assert head().body.summary == "By an extension."
+    assert read_head().body.summary == "By an extension."
     assert server.requests == []
 
 

@@ -10,17 +10,17 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.record import list_swarms
 from tests.cli.conftest import Run
-from tests.cli.test_prompt import asked
+from tests.cli.test_prompt import read_asked
 from tests.cli.test_prompt import server as server
-from tests.model.server import Server, calls
+from tests.model.server import FakeServer, calls
 
 TOUCH = ("c1", "bash", {"command": "touch made"})
 
 
 def test_a_prompt_reads_and_everything_else_is_denied_and_named(
-    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "a.txt").write_text("seen")
     server.add(calls(TOUCH, ("c2", "read", {"path": "a.txt"}), ("c3", "write", {"path": "b", "content": "x"})), "Done.")
@@ -33,7 +33,7 @@ def test_a_prompt_reads_and_everything_else_is_denied_and_named(
     assert "--allow 'bash:touch made'" in told.err
     assert "denied write: b" in told.err
     assert sorted(os.listdir(here)) == ["a.txt"]
-    results = [text for text in asked(server) if text.startswith("tool")]
+    results = [text for text in read_asked(server) if text.startswith("tool")]
     assert results[0].startswith("tool: Permission denied: bash: touch made was not run")
     assert "seen" in results[1]
 
@@ -47,7 +47,7 @@ def test_a_prompt_reads_and_everything_else_is_denied_and_named(
         ["--allow", "read", "--allow", "bash:touch made"],
     ],
 )
-def test_a_flag_allows_a_command(cli: Run, server: Server, here: Path, options: list[str]) -> None:
+def test_a_flag_allows_a_command(cli: Run, server: FakeServer, here: Path, options: list[str]) -> None:
     server.add(calls(TOUCH), "Done.")
 
     cli("-p", *options, "go")
@@ -56,7 +56,7 @@ def test_a_flag_allows_a_command(cli: Run, server: Server, here: Path, options: 
 
 
 @pytest.mark.parametrize("options", [["--allow", "bash:git *"], ["--permission-mode", "allow-edits"]])
-def test_a_flag_allows_nothing_else(cli: Run, server: Server, here: Path, options: list[str]) -> None:
+def test_a_flag_allows_nothing_else(cli: Run, server: FakeServer, here: Path, options: list[str]) -> None:
     server.add(calls(TOUCH), "Done.")
 
     cli("-p", *options, "go")
@@ -64,7 +64,7 @@ def test_a_flag_allows_nothing_else(cli: Run, server: Server, here: Path, option
     assert not (here / "made").exists()
 
 
-def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: Server, here: Path) -> None:
+def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: FakeServer, here: Path) -> None:
     config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
     config.write_text(config.read_text() + '[permissions]\nallow = ["bash:touch *"]\n')
     server.add(calls(TOUCH), "Done.")
@@ -74,7 +74,7 @@ def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: Server, 
     assert (here / "made").exists()
 
 
-def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(fails: Run, server: Server) -> None:
+def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(fails: Run, server: FakeServer) -> None:
     assert "--allow takes TOOL or TOOL:PATTERN" in fails("-p", "--allow", "bash:", "x", code=2)
     both = fails("-p", "--allow", "bash", "--permission-mode", "read-only", "x", code=2)
     assert "--allow does nothing with --permission-mode read-only" in both
@@ -83,7 +83,7 @@ def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(f
 
 
 def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
-    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     st.create("fanned").close()
     server.add(calls(TOUCH), "Done.")
@@ -97,7 +97,7 @@ def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
 
 
 def test_runs_of_an_experiment_are_denied_what_is_not_allowed_and_say_so(
-    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     st.create("tried").close()
     server.add(calls(TOUCH), "Done.", calls(TOUCH), "Done.")
@@ -109,7 +109,7 @@ def test_runs_of_an_experiment_are_denied_what_is_not_allowed_and_say_so(
 
 
 def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_so(
-    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
     server.add(calls(TOUCH), "Done.")
@@ -118,7 +118,7 @@ def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_s
     assert "denied bash: touch made" in told.err
     assert "denied bash: touch made" in told.out
     assert not (here / "made").exists()
-    (status,) = swarms_in(st.open("review", read_only=True))
+    (status,) = list_swarms(st.open("review", read_only=True))
     assert status.agents[0].denied == ("bash: touch made",)
 
     server.add(calls(TOUCH), "Done.")
@@ -126,7 +126,7 @@ def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_s
     assert (here / "made").exists()
 
 
-def test_a_durable_swarm_takes_no_permissions_of_its_own(fails: Run, server: Server, here: Path) -> None:
+def test_a_durable_swarm_takes_no_permissions_of_its_own(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
 
     told = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)

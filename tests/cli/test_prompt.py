@@ -16,20 +16,20 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.tools.files import IMAGE_BYTES
-from sessiontree.agent.wire import event_to_wire
+from sessiontree.agent.tools.files import MAX_IMAGE_FILE_BYTES
+from sessiontree.agent.wire import encode_event
 from sessiontree.cli.app import run
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, BeforeToolCall, ToolStart
-from tests.cli.conftest import Run, process
-from tests.model.server import Answer, Server, calls, cut, fail, slow
+from tests.cli.conftest import Run, run_process
+from tests.model.server import Answer, FakeServer, calls, cut, fail, slow
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with Server() as server:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    with FakeServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
@@ -39,33 +39,33 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         yield server
 
 
-def asked(server: Server, index: int = -1) -> list[str]:
+def read_asked(server: FakeServer, index: int = -1) -> list[str]:
     """What a request had in it, each message as `role: text`, the system prompt left out."""
     return [
-        f"{message['role']}: {_text(message.get('content'))}"
+        f"{message['role']}: {_join_text(message.get('content'))}"
         for message in server.requests[index]["messages"]
         if message["role"] != "system"
     ]
 
 
-def _text(content: Any) -> str:
+def _join_text(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text", f"<{part['type']}>") for part in content)
     return content or ""
 
 
-def test_the_answer_is_printed_and_the_conversation_is_kept(cli: Run, server: Server) -> None:
+def test_the_answer_is_printed_and_the_conversation_is_kept(cli: Run, server: FakeServer) -> None:
     server.add("A folder.", "Yes.")
 
     assert cli("-p", "What is this?") == "A folder.\n"
     assert cli("-p", "-c", "Sure?") == "Yes.\n"
 
-    assert asked(server) == ["user: What is this?", "assistant: A folder.", "user: Sure?"]
+    assert read_asked(server) == ["user: What is this?", "assistant: A folder.", "user: Sure?"]
     (session,) = st.sessions()
     assert session.message_count == 4
 
 
-def test_prompt_is_the_long_name_of_it(cli: Run, server: Server) -> None:
+def test_prompt_is_the_long_name_of_it(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.")
 
     assert cli("prompt", "1") == "One.\n"
@@ -73,16 +73,16 @@ def test_prompt_is_the_long_name_of_it(cli: Run, server: Server) -> None:
     assert len(st.sessions()) == 1
 
 
-def test_only_the_last_message_is_the_answer(cli: Run, server: Server, here: Path) -> None:
+def test_only_the_last_message_is_the_answer(cli: Run, server: FakeServer, here: Path) -> None:
     (here / "a.txt").write_text("content of a")
     server.add(calls(("c1", "read", {"path": "a.txt"}), text="Let me look."), "It says so.")
 
     assert cli("-p", "What does a.txt say?") == "It says so.\n"
-    assert asked(server)[-1] == "tool: content of a"
+    assert read_asked(server)[-1] == "tool: content of a"
 
 
 def test_what_is_piped_in_follows_the_text_and_files_go_before(
-    cli: Run, server: Server, here: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Run, server: FakeServer, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "a.txt").write_text("content")
     (here / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
@@ -91,12 +91,12 @@ def test_what_is_piped_in_follows_the_text_and_files_go_before(
 
     cli("-p", "Is", "this", "right?", "@a.txt", "@dot.png", "--no-session")
 
-    (message,) = asked(server)
+    (message,) = read_asked(server)
     assert message.startswith('user: <file path="a.txt">\ncontent\n</file>\n\nIs this right?\n\nfrom the pipe')
     assert st.sessions() == []
 
 
-def test_a_file_may_be_a_pipe(cli: Run, server: Server, here: Path) -> None:
+def test_a_file_may_be_a_pipe(cli: Run, server: FakeServer, here: Path) -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"content")
     os.close(theirs)
@@ -105,33 +105,33 @@ def test_a_file_may_be_a_pipe(cli: Run, server: Server, here: Path) -> None:
     cli("-p", f"@/dev/fd/{ours}", "--no-session")
 
     os.close(ours)
-    assert "content" in asked(server)[0]
+    assert "content" in read_asked(server)[0]
 
 
-def test_an_image_says_enough_by_itself(cli: Run, server: Server, here: Path) -> None:
+def test_an_image_says_enough_by_itself(cli: Run, server: FakeServer, here: Path) -> None:
     (here / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
     server.add("A dot.")
 
     assert cli("-p", "@dot.png") == "A dot.\n"
 
     (session,) = st.sessions()
-    (said,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
+    (said,) = [entry.body.message for entry in st.open(session.id).head.get_path() if entry.type == "message"][:1]
     assert [block["type"] for block in said["content"]] == ["image"]
 
 
-def test_there_must_be_something_to_say(fails: Run, server: Server, here: Path) -> None:
+def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "binary").write_bytes(b"\0")
 
     assert "nothing to say" in fails("-p", code=2)
     assert "neither text nor an image" in fails("-p", "x", "@binary", code=2)
     assert "gone" in fails("-p", "x", "@gone")
-    (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(IMAGE_BYTES))
+    (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
     assert "too large to look at" in fails("-p", "x", "@large.png")
     assert server.requests == []
     assert st.sessions() == []
 
 
-def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: Server) -> None:
+def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.", "Three.")
     session = st.create(name="work")
     session.append(st.user("Old question"))
@@ -143,17 +143,17 @@ def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: Server) 
     id = session.id
 
     cli("-p", "--session", id, "--branch", "idea", "1")
-    assert asked(server) == ["user: Old question", "assistant: Old answer", "user: 1"]
+    assert read_asked(server) == ["user: Old question", "assistant: Old answer", "user: 1"]
 
     cli("-p", "--fork", id, "2")
-    assert asked(server)[-2:] == ["user: only on main", "user: 2"]
+    assert read_asked(server)[-2:] == ["user: only on main", "user: 2"]
     assert len(st.sessions()) == 2
 
     cli("-p", "--branch", "idea", "--session", id, "3")
-    assert asked(server)[-3:] == ["user: 1", "assistant: One.", "user: 3"]
+    assert read_asked(server)[-3:] == ["user: 1", "assistant: One.", "user: 3"]
     again = st.open(id)
     assert again.head.name == "main"
-    assert len(again.branch("idea").path()) > len(again.head.path())
+    assert len(again.get_branch("idea").get_path()) > len(again.head.get_path())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: Server) 
     ],
 )
 def test_a_new_session_in_which_nothing_was_said_is_not_kept(
-    cli: Run, server: Server, here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
+    cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
 ) -> None:
     (here / "bad.py").write_text("raise ValueError")
     server.add("One.")
@@ -182,7 +182,7 @@ def test_a_new_session_in_which_nothing_was_said_is_not_kept(
     assert sorted(Path(talk.file).parent.iterdir()) == before
 
 
-def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: Server) -> None:
+def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: FakeServer) -> None:
     cli("new")
 
     cli("-p", "-c", "/help")
@@ -190,7 +190,7 @@ def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: S
     assert len(st.sessions()) == 1
 
 
-def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: Server) -> None:
+def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: FakeServer) -> None:
     assert "give one of" in fails("-p", "-c", "--no-session", "x", code=2)
     assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
     assert "no tool 'nonsense'" in fails("-p", "--tools", "nonsense", "x")
@@ -200,7 +200,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: Ser
     assert st.sessions() == []
 
 
-def test_tools_can_be_chosen_or_left_out(cli: Run, server: Server) -> None:
+def test_tools_can_be_chosen_or_left_out(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.", "Three.")
 
     cli("-p", "x")
@@ -211,7 +211,7 @@ def test_tools_can_be_chosen_or_left_out(cli: Run, server: Server) -> None:
     assert offered == [["read", "write", "edit", "bash", "grep", "find", "ls"], ["read", "ls"], []]
 
 
-def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: Server) -> None:
+def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: FakeServer) -> None:
     server.add(calls(("c1", "ls", {})), "Nothing.")
 
     lines = [json.loads(line) for line in cli("-p", "--mode", "json", "Look").splitlines()]
@@ -238,8 +238,8 @@ def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: Server) 
 def test_questions_to_handlers_are_no_news() -> None:
     call = ToolCall("c", "read", {"path": "a"})
 
-    assert event_to_wire(BeforeToolCall(call=call)) is None
-    assert event_to_wire(ToolStart(call=call)) == {
+    assert encode_event(BeforeToolCall(call=call)) is None
+    assert encode_event(ToolStart(call=call)) == {
         "type": "tool_start",
         "call": {"id": "c", "name": "read", "arguments": {"path": "a"}},
     }
@@ -247,7 +247,7 @@ def test_questions_to_handlers_are_no_news() -> None:
 
 
 def test_a_failing_model_has_an_exit_code_of_its_own(
-    server: Server, capsys: pytest.CaptureFixture[str], here: Path
+    server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     from sessiontree.cli.app import run
 
@@ -259,11 +259,13 @@ def test_a_failing_model_has_an_exit_code_of_its_own(
     assert captured.out == ""
     assert captured.err.startswith("sessiontree: openai:scripted: ")
     (session,) = st.sessions()
-    last = st.open(session.id).head.path()[-1].body.message
+    last = st.open(session.id).head.get_path()[-1].body.message
     assert last["stopReason"] == "error"
 
 
-def test_lines_that_cannot_be_read_are_told_of(server: Server, capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_lines_that_cannot_be_read_are_told_of(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
     from sessiontree.cli.app import run
 
     session = st.create(file=here / "s.jsonl")
@@ -281,7 +283,7 @@ def test_lines_that_cannot_be_read_are_told_of(server: Server, capsys: pytest.Ca
     assert "sessiontree doctor" in captured.err
 
 
-def test_a_failure_that_may_pass_is_tried_again(cli: Run, server: Server) -> None:
+def test_a_failure_that_may_pass_is_tried_again(cli: Run, server: FakeServer) -> None:
     server.add(fail(500), "There.")
 
     assert cli("-p", "x") == "There.\n"
@@ -301,7 +303,7 @@ def test_without_a_model_it_says_how_to_get_one(
 
 
 def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
-    server: Server, capsys: pytest.CaptureFixture[str], here: Path
+    server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     from sessiontree.cli.app import run
 
@@ -317,7 +319,9 @@ def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
     assert "going on with the usual model" in captured.err
 
 
-def interrupted(server: Server, *arguments: str, number: int = signal.SIGINT) -> subprocess.CompletedProcess[str]:
+def run_interrupted(
+    server: FakeServer, *arguments: str, number: int = signal.SIGINT
+) -> subprocess.CompletedProcess[str]:
     """Run a command, and send it a signal once it has asked the model."""
     child = subprocess.Popen(
         [*COMMAND, "-p", *arguments],
@@ -337,26 +341,26 @@ def interrupted(server: Server, *arguments: str, number: int = signal.SIGINT) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_aborts_and_what_had_arrived_is_kept(server: Server, here: Path, number: int) -> None:
+def test_a_signal_aborts_and_what_had_arrived_is_kept(server: FakeServer, here: Path, number: int) -> None:
     server.add(slow())
 
-    done = interrupted(server, "Talk", number=number)
+    done = run_interrupted(server, "Talk", number=number)
 
     assert done.returncode == 130
     assert done.stderr == "sessiontree: aborted\n"
     assert done.stdout.startswith("word word")
     (session,) = st.sessions()
-    last = st.open(session.id).head.path()[-1].body.message
+    last = st.open(session.id).head.get_path()[-1].body.message
     assert last["stopReason"] == "aborted"
     assert last["content"][0]["text"].startswith("word word")
 
 
-def test_a_signal_that_is_to_be_ignored_is(server: Server, here: Path) -> None:
+def test_a_signal_that_is_to_be_ignored_is(server: FakeServer, here: Path) -> None:
     server.add(slow("word " * 20))
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started has it so too, as with nohup
     try:
-        done = interrupted(server, "Talk", number=signal.SIGHUP)
+        done = run_interrupted(server, "Talk", number=signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -364,7 +368,7 @@ def test_a_signal_that_is_to_be_ignored_is(server: Server, here: Path) -> None:
     assert done.stdout == "word " * 20 + "\n"
 
 
-def test_an_answer_that_is_cut_off_says_so(server: Server, capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_an_answer_that_is_cut_off_says_so(server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path) -> None:
     from sessiontree.cli.app import run
 
     server.add(Answer(text="This is only", finish="length"), "This is all.")
@@ -378,7 +382,7 @@ def test_an_answer_that_is_cut_off_says_so(server: Server, capsys: pytest.Captur
 
 
 def test_a_conversation_that_cannot_be_compacted_goes_on_and_says_so(
-    server: Server, capsys: pytest.CaptureFixture[str], here: Path
+    server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     from sessiontree.cli.app import run
 
@@ -394,7 +398,7 @@ def test_a_conversation_that_cannot_be_compacted_goes_on_and_says_so(
     assert "could not be compacted: openai:scripted: no summaries here" in captured.err
 
 
-def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli: Run, server: Server) -> None:
+def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli: Run, server: FakeServer) -> None:
     config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
     config.write_text(f'thinking = "high"\n{config.read_text()}[models."openai:scripted"]\nthinking = true\n')
     server.add("One.", "Two.", "Three.")
@@ -407,7 +411,7 @@ def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli
     assert [request["reasoning_effort"] for request in server.requests] == ["high", "low", "low"]
 
 
-def test_it_is_said_when_the_model_does_not_think(server: Server, here: Path, capsys: Any) -> None:
+def test_it_is_said_when_the_model_does_not_think(server: FakeServer, here: Path, capsys: Any) -> None:
     from sessiontree.cli.app import run
 
     server.add("One.", "Two.")
@@ -418,7 +422,7 @@ def test_it_is_said_when_the_model_does_not_think(server: Server, here: Path, ca
     assert "does not think" not in capsys.readouterr().err
 
 
-def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server: Server, here: Path) -> None:
+def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server: FakeServer, here: Path) -> None:
     server.add(slow("word " * 100, 0.02))
 
     pipe = subprocess.Popen(
@@ -431,25 +435,25 @@ def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server
 
     assert pipe.wait(20) == 1
     (session,) = st.sessions()
-    assert st.open(session.id).head.path()[-1].body.message["stopReason"] == "aborted"
+    assert st.open(session.id).head.get_path()[-1].body.message["stopReason"] == "aborted"
 
 
-def test_it_reads_from_a_pipe_and_waits_for_nobody_else(server: Server, here: Path) -> None:
+def test_it_reads_from_a_pipe_and_waits_for_nobody_else(server: FakeServer, here: Path) -> None:
     server.add("Yes.", "No.")
 
-    assert process("-p", "Well?", input="from the pipe").stdout == "Yes.\n"
-    assert asked(server) == ["user: Well?\n\nfrom the pipe"]
-    assert process("-p", "Well?", stdin=subprocess.DEVNULL).stdout == "No.\n"
+    assert run_process("-p", "Well?", input="from the pipe").stdout == "Yes.\n"
+    assert read_asked(server) == ["user: Well?\n\nfrom the pipe"]
+    assert run_process("-p", "Well?", stdin=subprocess.DEVNULL).stdout == "No.\n"
 
 
-def test_a_model_cannot_control_the_terminal(cli: Run, server: Server) -> None:
+def test_a_model_cannot_control_the_terminal(cli: Run, server: FakeServer) -> None:
     server.add("\x1b]0;owned\x07plain")
 
     assert cli("-p", "x") == "\\x1b]0;owned\\x07plain\n"
 
 
 def test_a_stream_that_breaks_off_is_tried_again_and_told_on_standard_error(
-    cli: Run, server: Server, capsys: pytest.CaptureFixture[str]
+    cli: Run, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(cut("This is not"), "This is whole.")
 
@@ -460,10 +464,12 @@ def test_a_stream_that_breaks_off_is_tried_again_and_told_on_standard_error(
     assert "the stream was cut off" in captured.err
     assert "Retrying (1 of 3) in 0 s…" in captured.err
     with st.recent() as session:
-        assert [entry.type for entry in session.head.path()].count("message") == 3
+        assert [entry.type for entry in session.head.get_path()].count("message") == 3
 
 
-def test_an_answer_that_cannot_be_saved_is_printed_and_that_is_told(server: Server, here: Path, tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_saved_is_printed_and_that_is_told(
+    server: FakeServer, here: Path, tmp_path: Path
+) -> None:
     server.add("A" * 5000)
     limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\nfrom sessiontree.cli import main; main()"

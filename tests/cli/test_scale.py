@@ -28,14 +28,14 @@ NOISE = 4_000
 """Kilobytes that two runs of the same may differ by."""
 
 
-class Cost(NamedTuple):
+class TreeCost(NamedTuple):
     printed: int
     held: int
 
 
-def cost(file: Path, *options: str) -> Cost:
+def measure_cost(file: Path, *options: str) -> TreeCost:
     ran = subprocess.run([sys.executable, "-c", MEASURED, "tree", str(file), *options], capture_output=True, check=True)
-    return Cost(len(ran.stdout), int(ran.stderr))
+    return TreeCost(len(ran.stdout), int(ran.stderr))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
@@ -47,7 +47,7 @@ def test_the_tree_of_twice_the_session_takes_twice_as_much(
     for name, count in (("none", 0), ("small", COUNT), ("large", 2 * COUNT)):
         (tmp_path / f"{name}.jsonl").write_bytes(content_of(shape, count))
 
-    none, small, large = (cost(tmp_path / f"{name}.jsonl", *options) for name in ("none", "small", "large"))
+    none, small, large = (measure_cost(tmp_path / f"{name}.jsonl", *options) for name in ("none", "small", "large"))
 
     assert large.printed < 2.2 * small.printed
     assert large.held - none.held < 2.5 * (small.held - none.held) + NOISE

@@ -20,14 +20,14 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from sessiontree.home import home as home_folder
-from sessiontree.web.guard import Limits
-from sessiontree.web.tokens import Tokens
+from sessiontree.home import get_home as home_folder
+from sessiontree.web.guard import ServerLimits
+from sessiontree.web.tokens import TokenStore
 from tests.shapes import lines_of
 
 
 @contextmanager
-def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+def run_server(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """A server, its address and its token."""
     command = [sys.executable, "-m", "sessiontree", "serve", "--port", "0", *options]
     process = subprocess.Popen(
@@ -48,7 +48,7 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
 def test_a_server_is_started_asked_and_ended_by_ctrl_c(home: Path) -> None:
     with st.create("auth") as session:
         session.head.append(st.user("How?"))
-    with serving() as (process, base, token):
+    with run_server() as (process, base, token):
         port = base.rpartition(":")[2]
         file = home / ".sessiontree" / f"serve-{port}.token"
         assert file.read_text().strip() == token
@@ -98,7 +98,7 @@ def test_a_host_that_others_can_reach_is_not_served_without_a_flag(
 
 def test_with_the_flags_it_is_served_runs_agents_and_still_asks_for_the_token() -> None:
     options = ("--host", "0.0.0.0", "--allow-remote", "--name", "tower.local", "--allow-run")
-    with serving(*options) as (_, address, token):
+    with run_server(*options) as (_, address, token):
         assert address.startswith("http://tower.local:")
         port = address.rpartition(":")[2]
         base = f"http://127.0.0.1:{port}"
@@ -110,7 +110,7 @@ def test_with_the_flags_it_is_served_runs_agents_and_still_asks_for_the_token() 
 
 
 def test_a_server_for_other_machines_prints_an_address_that_they_can_reach_and_a_warning() -> None:
-    with serving("--host", "0.0.0.0", "--allow-remote") as (process, address, token):
+    with run_server("--host", "0.0.0.0", "--allow-remote") as (process, address, token):
         host = address.removeprefix("http://").rpartition(":")[0]
         assert host not in ("0.0.0.0", "127.0.0.1", "localhost")
         assert httpx.get(f"{address}/api/health", headers={"authorization": f"Bearer {token}"}).status_code == 200
@@ -125,7 +125,7 @@ def test_a_server_for_other_machines_prints_an_address_that_they_can_reach_and_a
 def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with serving() as (process, base, _):
+    with run_server() as (process, base, _):
         left = home / ".sessiontree" / f"serve-{base.rpartition(':')[2]}.address"
         process.kill()
         process.wait(timeout=20)
@@ -133,7 +133,7 @@ def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
 
         assert run(["token", "link"]) == 1
         assert "no server runs here" in capsys.readouterr().err
-        with serving() as (_, other, _):
+        with run_server() as (_, other, _):
             assert run(["token", "link"]) == 0
             assert capsys.readouterr().out.startswith(f"{other}/#code=")
 
@@ -141,7 +141,7 @@ def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
 def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "link"]) == 1
     assert "no server runs here" in capsys.readouterr().err
-    with serving() as (_, base, _):
+    with run_server() as (_, base, _):
         run(["token", "link", "--scope", "read"])
         link = capsys.readouterr().out.strip()
         address, _, code = link.partition("/#code=")
@@ -165,8 +165,8 @@ def test_the_help_for_a_lifetime_that_is_none_shows_how_to_write_one(capsys: pyt
     assert "'soon' is no time; write a number and s, m, h, d or w, as in 7d" in capsys.readouterr().err
     assert run(["token", "create", "--expires", "7d", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
-    assert Tokens().find(made["token"]) is not None
-    assert made["expires"] > Tokens().kept()[0].created
+    assert TokenStore().find(made["token"]) is not None
+    assert made["expires"] > TokenStore().read_stored()[0].created
 
 
 # Tokens
@@ -185,15 +185,15 @@ def test_a_token_is_made_shown_once_listed_and_revoked(capsys: pytest.CaptureFix
     assert made["token"] not in listed + shown
     assert json.loads(listed)["id"] == made["id"]
     assert made["id"] in shown
-    assert Tokens().find(made["token"]) is not None
+    assert TokenStore().find(made["token"]) is not None
 
     assert run(["token", "revoke", made["id"]]) == 0
-    assert Tokens().find(made["token"]) is None
+    assert TokenStore().find(made["token"]) is None
     assert run(["token", "revoke", made["id"]]) == 1
 
 
 def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.CaptureFixture[str], home: Path) -> None:
-    with serving() as (process, base, _):
+    with run_server() as (process, base, _):
         run(["token", "create", "--json"])
         made = json.loads(capsys.readouterr().out)
         headers = {"authorization": f"Bearer {made['token']}"}
@@ -217,7 +217,7 @@ def test_without_what_a_server_takes_one_is_told_how_to_get_it(
     assert "pip install 'sessiontree[web]'" in capsys.readouterr().err
 
 
-def large_session(count: int) -> str:
+def create_large_session(count: int) -> str:
     """A session of the catalog that is a comb, and takes a while to export."""
     with st.create("large") as session:
         session.head.append(st.user("question"))
@@ -227,12 +227,12 @@ def large_session(count: int) -> str:
     return session.id
 
 
-def resident(pid: int) -> int:
+def read_resident_memory(pid: int) -> int:
     """Bytes of memory that a process has now."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def children(pid: int) -> list[str]:
+def list_children(pid: int) -> list[str]:
     """The processes that a process has started and that still run."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return [child for task in tasks for child in (task / "children").read_text().split()]
@@ -245,9 +245,9 @@ needs_proc = pytest.mark.skipif(
 
 @needs_proc
 def test_a_server_has_as_little_memory_after_a_large_export_as_before() -> None:
-    large, small = large_session(3_000), large_session(1)
+    large, small = create_large_session(3_000), create_large_session(1)
     with (
-        serving() as (process, base, token),
+        run_server() as (process, base, token),
         httpx.Client(base_url=base, headers={"authorization": f"Bearer {token}"}, timeout=120) as client,
     ):
 
@@ -255,19 +255,19 @@ def test_a_server_has_as_little_memory_after_a_large_export_as_before() -> None:
             return len(client.get(f"/api/sessions/{id}/export?format=html&redact=true").raise_for_status().content)
 
         export(small)  # what is loaded once
-        before = resident(process.pid)
+        before = read_resident_memory(process.pid)
 
         size = export(large)
 
         assert size > 2_000_000
-        assert resident(process.pid) - before < 8_000_000
+        assert read_resident_memory(process.pid) - before < 8_000_000
 
 
 @needs_proc
 def test_a_server_answers_while_it_makes_no_more_exports_at_once_than_it_may() -> None:
-    large = large_session(1_500)
+    large = create_large_session(1_500)
     with (
-        serving() as (process, base, token),
+        run_server() as (process, base, token),
         httpx.Client(base_url=base, headers={"authorization": f"Bearer {token}"}, timeout=120) as client,
     ):
         jobs = [client.post(f"/api/sessions/{large}/exports", json={"redact": True}).json()["id"] for _ in range(5)]
@@ -277,9 +277,9 @@ def test_a_server_answers_while_it_makes_no_more_exports_at_once_than_it_may() -
             time.sleep(0.3)  # a token may ask only so often
             assert client.get("/api/sessions").status_code == 200
             answered += 1
-            most = max(most, len(children(process.pid)))
+            most = max(most, len(list_children(process.pid)))
             states = {client.get(f"/api/exports/{job}").json()["state"] for job in jobs}
 
         assert states == {"done"}
-        assert most == Limits().exports
+        assert most == ServerLimits().exports
         assert answered > 1

@@ -14,7 +14,7 @@ import pytest
 import sessiontree as st
 from sessiontree import shelf
 from sessiontree.cli.app import run
-from tests.cli.conftest import HOSTILE, Run, process
+from tests.cli.conftest import HOSTILE, Run, run_process
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: s
     assert (rows("ls"), rows("ls", "--trash")) == ([], [])
 
 
-def at_a_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
+def run_at_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
     """Run the command at a terminal of its own, and give its exit code and what was shown."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
@@ -275,16 +275,16 @@ def at_a_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
 def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
     assert talk.file is not None
 
-    code, shown = at_a_terminal("delete", "@", answer=b"n\n")
+    code, shown = run_at_terminal("delete", "@", answer=b"n\n")
     assert (code, talk.file.exists()) == (130, True)
     assert b'Move auth "How do I make it faster?" to the trash? [y/N]' in shown
 
-    code, _ = at_a_terminal("delete", "@", answer=b"y\n")
+    code, _ = run_at_terminal("delete", "@", answer=b"y\n")
     assert (code, talk.file.exists()) == (0, False)
 
-    code, shown = at_a_terminal("delete", talk.id, "--purge", answer=b"y\n")
+    code, shown = run_at_terminal("delete", talk.id, "--purge", answer=b"y\n")
     assert b'Remove auth "How do I make it faster?" for good? [y/N]' in shown
-    assert (code, shelf.thrown_away()) == (0, [])
+    assert (code, shelf.list_trash()) == (0, [])
 
 
 def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_without_a_header_by_its_file(
@@ -296,7 +296,7 @@ def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_withou
     broken.file.write_bytes(b"garbage\n")
 
     for place, named in ((empty.id, f"{empty.id} (empty)"), (str(broken.file), str(broken.file))):
-        code, shown = at_a_terminal("delete", place, answer=b"y\n")
+        code, shown = run_at_terminal("delete", place, answer=b"y\n")
         assert code == 0
         assert f"Move {named} to the trash?".encode() in shown.replace(b"\r\n", b"")
 
@@ -304,9 +304,9 @@ def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_withou
 def test_progress_is_shown_at_a_terminal_alone_and_only_of_what_takes_long(talk, monkeypatch, capsys) -> None:
     from sessiontree.cli import output
 
-    assert output.progress("reading") is None
+    assert output.create_progress("reading") is None
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
-    quick, slow = output.progress("reading"), output.progress("reading")
+    quick, slow = output.create_progress("reading"), output.create_progress("reading")
     assert quick is not None
     assert slow is not None
     quick(1, 2)
@@ -387,4 +387,4 @@ def test_a_listing_in_a_pipe_that_closes_is_no_traceback(talk) -> None:
     script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' ls --json | true"
 
     assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).stderr == b""
-    assert process("ls", "--json").stdout.count("\n") == 1
+    assert run_process("ls", "--json").stdout.count("\n") == 1

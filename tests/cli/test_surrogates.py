@@ -15,7 +15,7 @@ EVERY = times(6, torture=1)
 """Every so many-th command is run on each file; a long run takes all."""
 
 
-def commands(file: str, out: Path) -> list[list[str]]:
+def build_commands(file: str, out: Path) -> list[list[str]]:
     words = [[name, file] for name in ("tree", "log", "branches", "context", "doctor")]
     words += [["show", file, "HEAD"], ["compare", file, "main", "other"], ["diff", file, "main", "other"]]
     words += [[*command, "--json"] for command in words]
@@ -62,7 +62,7 @@ def test_no_command_fails_on_a_lone_surrogate_wherever_it_stands(
         assert good.id in run_command(["search", "hello", "--json", "--limit", "1000"])
         assert "hello" in run_command(["tree", "good"])
     for number, file in enumerate(files):
-        for place, words in enumerate(commands(str(file), tmp_path / "out")):
+        for place, words in enumerate(build_commands(str(file), tmp_path / "out")):
             if place % EVERY == number % EVERY:
                 run_command(words)
     assert not failed, "\n".join(failed)

@@ -18,20 +18,20 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.swarm import swarm
-from sessiontree.cli.swarm_file import AgentTable, Limits, SwarmFile, load
-from sessiontree.cli.swarm_view import resuming
+from sessiontree.cli.swarm_file import AgentTable, BudgetTable, SwarmFile, load_swarm_file
+from sessiontree.cli.swarm_view import format_resume_command
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
-from sessiontree.extensions.content import read_given
-from sessiontree.extensions.trust import Trust
-from sessiontree.home import home
+from sessiontree.extensions.content import read_named_extensions
+from sessiontree.extensions.trust import TrustStore
+from sessiontree.home import get_home
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.record import list_swarms
 from sessiontree.swarm.status import SwarmStatus
 from tests.cli.conftest import Run
 from tests.cli.test_cli import complete
 from tests.cli.test_ops import server as server
-from tests.model.server import Server, calls, fail, slow
+from tests.model.server import FakeServer, calls, fail, slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-file.md"
 
@@ -50,19 +50,19 @@ def file(here: Path) -> Path:
     return path
 
 
-def lines(shown: str) -> list[Any]:
+def parse_lines(shown: str) -> list[Any]:
     return [json.loads(line) for line in shown.splitlines()]
 
 
-def status(name: str = "review") -> SwarmStatus:
+def read_status(name: str = "review") -> SwarmStatus:
     session = st.open("review", read_only=True)
-    return next(found for found in swarms_in(session) if found.branch == name)
+    return next(found for found in list_swarms(session) if found.branch == name)
 
 
 # Running
 
 
-def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: Server, file: Path) -> None:
+def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
 
     shown = cli("swarm", "run", "review.toml")
@@ -80,7 +80,7 @@ def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: Server, f
         assert not session.problems
 
 
-def test_each_step_is_told_as_it_happens(server: Server, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_step_is_told_as_it_happens(server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     server.add("Fine.", "Fine.")
 
     assert run(["swarm", "run", "review.toml"]) == 0
@@ -91,24 +91,24 @@ def test_each_step_is_told_as_it_happens(server: Server, file: Path, capsys: pyt
     assert "swarm completed" in told
 
 
-def test_the_status_is_given_as_json(cli: Run, server: Server, file: Path) -> None:
+def test_the_status_is_given_as_json(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
 
-    (found,) = lines(cli("swarm", "run", "review.toml", "--json"))
+    (found,) = parse_lines(cli("swarm", "run", "review.toml", "--json"))
 
     assert (found["status"], found["strategy"], found["progress"]) == ("completed", "parallel", 1.0)
     assert [agent["text"] for agent in found["agents"]] == ["Fine.", "Fine."]
     assert {"sessionId", "currentBranch", "branchCount", "createdAt", "budgetUsed"} <= set(found)
 
 
-def test_agents_strategy_and_prompts_come_from_the_file(cli: Run, server: Server, here: Path) -> None:
+def test_agents_strategy_and_prompts_come_from_the_file(cli: Run, server: FakeServer, here: Path) -> None:
     server.add("A.", "B.")
     Path("stages.toml").write_text(
         'name = "stages"\ntask = "Write it."\nstrategy = "pipeline"\nsystem = "Be terse."\ntools = ["read"]\n'
         '[[agent]]\nname = "draft"\nmodel = "openai:small"\n[[agent]]\nname = "polish"\nmodel = "openai:large"\n'
     )
 
-    (found,) = lines(cli("swarm", "run", "stages.toml", "--json"))
+    (found,) = parse_lines(cli("swarm", "run", "stages.toml", "--json"))
 
     assert [agent["id"] for agent in found["agents"]] == ["draft", "polish"]
     assert [request["model"] for request in server.requests] == ["small", "large"]
@@ -117,7 +117,7 @@ def test_agents_strategy_and_prompts_come_from_the_file(cli: Run, server: Server
     assert found["result"] == "B."
 
 
-def test_it_works_in_a_session_there_is_from_a_place_in_it(cli: Run, server: Server, file: Path) -> None:
+def test_it_works_in_a_session_there_is_from_a_place_in_it(cli: Run, server: FakeServer, file: Path) -> None:
     with st.create("review") as session:
         first = session.append(st.user("What is there?")).id
         session.append(st.assistant("A file."))
@@ -129,7 +129,7 @@ def test_it_works_in_a_session_there_is_from_a_place_in_it(cli: Run, server: Ser
     assert "A file." not in str(server.requests[0]["messages"])
 
 
-def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: Server, file: Path) -> None:
+def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: FakeServer, file: Path) -> None:
     server.add(fail(401, "no key"), "Fine.")
 
     shown = cli("swarm", "run", "review.toml", code=3)
@@ -138,7 +138,7 @@ def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server:
     assert "no key" in shown
 
 
-def test_of_a_swarm_that_failed_what_was_done_is_told(cli: Run, server: Server, file: Path) -> None:
+def test_of_a_swarm_that_failed_what_was_done_is_told(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", fail(401, "no key"))
 
@@ -149,7 +149,7 @@ def test_of_a_swarm_that_failed_what_was_done_is_told(cli: Run, server: Server, 
     assert cli("swarm", "ls").splitlines()[1].split()[1:6] == ["failed", "pipeline", "1", "of", "2"]
 
 
-def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: Server, file: Path) -> None:
+def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", "Two.")
 
@@ -165,7 +165,7 @@ def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: Server, f
 
 
 def test_limits_that_are_not_given_stay_when_it_goes_on_and_0_takes_one_away(
-    cli: Run, server: Server, file: Path
+    cli: Run, server: FakeServer, file: Path
 ) -> None:
     limits = "[budget]\ntokens = 10\ncost = 5\nseconds = 900\n[agent_budget]\ntokens = 500\nseconds = 90\n"
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 3') + limits)
@@ -173,9 +173,9 @@ def test_limits_that_are_not_given_stay_when_it_goes_on_and_0_takes_one_away(
     cli("swarm", "run", "review.toml", code=3)
 
     cli("swarm", "resume", "review", "--max-tokens", "20", "--max-agent-cost", "2", code=3)
-    first = status()
+    first = read_status()
     cli("swarm", "resume", "review", "--max-tokens", "0", "--max-agent-tokens", "0")
-    second = status()
+    second = read_status()
 
     assert (first.budget, first.agent_budget) == (
         st.Budget(cost=5, tokens=20, seconds=900),
@@ -185,7 +185,7 @@ def test_limits_that_are_not_given_stay_when_it_goes_on_and_0_takes_one_away(
 
 
 def test_an_agent_goes_on_with_a_larger_budget_of_its_own_and_only_what_is_new_is_told(
-    server: Server, file: Path, capsys: pytest.CaptureFixture[str]
+    server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(
         REVIEW.replace("agents = 2", "agents = 1").replace("[]", '["ls"]') + "[agent_budget]\ntokens = 10\n"
@@ -204,7 +204,7 @@ def test_an_agent_goes_on_with_a_larger_budget_of_its_own_and_only_what_is_new_i
     assert "worker-1 completed" in again.err
 
 
-def test_of_a_long_task_the_beginning_is_told(cli: Run, server: Server, file: Path) -> None:
+def test_of_a_long_task_the_beginning_is_told(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("Review app.py.", "Review it. " + "word " * 10_000))
     server.add("Fine.", "Fine.")
 
@@ -212,20 +212,20 @@ def test_of_a_long_task_the_beginning_is_told(cli: Run, server: Server, file: Pa
 
     assert "Review it. word" in shown
     assert len(shown) < 2500
-    assert status().task.count("word") == 10_000
+    assert read_status().task.count("word") == 10_000
 
 
 # From another process
 
 
-def started(*arguments: str, err: int = subprocess.PIPE, **options: Any) -> subprocess.Popen[str]:
+def start_process(*arguments: str, err: int = subprocess.PIPE, **options: Any) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, **options)
 
 
-def test_another_process_stops_it(cli: Run, server: Server, file: Path) -> None:
+def test_another_process_stops_it(cli: Run, server: FakeServer, file: Path) -> None:
     server.add(slow("word " * 2000), slow("word " * 2000))
-    with started("swarm", "run", "review.toml") as working:
+    with start_process("swarm", "run", "review.toml") as working:
         assert server.wait_for(lambda server: len(server.requests) == 2, 60)
         listed = cli("swarm", "ls")
 
@@ -237,13 +237,13 @@ def test_another_process_stops_it(cli: Run, server: Server, file: Path) -> None:
     assert working.returncode == 3
     assert "review cancelled" in out
     assert "swarm cancelled: enough" in err
-    assert [agent.status for agent in status().agents] == ["cancelled", "cancelled"]
+    assert [agent.status for agent in read_status().agents] == ["cancelled", "cancelled"]
 
 
-def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: Server, file: Path) -> None:
+def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", slow("word " * 2000))
-    with started("swarm", "run", "review.toml") as working:
+    with start_process("swarm", "run", "review.toml") as working:
         assert server.wait_for(lambda server: len(server.requests) == 2, 60)
         working.kill()
         working.communicate(timeout=60)
@@ -257,12 +257,12 @@ def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: 
     assert len(server.requests) == 3
 
 
-def tools_of(server: Server) -> list[list[str]]:
+def list_tools(server: FakeServer) -> list[list[str]]:
     """The names of the tools in each request."""
     return [[tool["function"]["name"] for tool in body.get("tools", [])] for body in server.requests]
 
 
-def test_it_goes_on_with_the_tools_and_prompts_of_its_file(cli: Run, server: Server, file: Path) -> None:
+def test_it_goes_on_with_the_tools_and_prompts_of_its_file(cli: Run, server: FakeServer, file: Path) -> None:
     reading = 'tools = ["read"]\nsystem = "Only read."\nstrategy = "pipeline"\n'
     file.write_text(REVIEW.replace("tools = []\n", reading))
     server.add("One.", "Two.")
@@ -272,10 +272,10 @@ def test_it_goes_on_with_the_tools_and_prompts_of_its_file(cli: Run, server: Ser
     cli("swarm", "resume", "review", "--max-tokens", "1000")
 
     assert [body["messages"][0]["content"] for body in server.requests] == ["Only read."] * 2
-    assert tools_of(server) == [["read"]] * 2
+    assert list_tools(server) == [["read"]] * 2
 
 
-def test_a_file_says_anew_what_it_goes_on_with(cli: Run, server: Server, file: Path) -> None:
+def test_a_file_says_anew_what_it_goes_on_with(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", "Two.")
     cli("swarm", "run", "review.toml", "--max-tokens", "10", code=3)
@@ -283,10 +283,10 @@ def test_a_file_says_anew_what_it_goes_on_with(cli: Run, server: Server, file: P
 
     cli("swarm", "resume", "review", "--file", "review.toml", "--max-tokens", "1000")
 
-    assert tools_of(server) == [[], ["read"]]
+    assert list_tools(server) == [[], ["read"]]
 
 
-def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: Server, file: Path) -> None:
+def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     paused = threading.Event()
 
@@ -294,7 +294,7 @@ def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: S
         return "One." if paused.wait(60) else ""
 
     server.add(answer, "Two.")
-    with started("swarm", "run", "review.toml") as working:
+    with start_process("swarm", "run", "review.toml") as working:
         assert server.wait_for(lambda server: len(server.requests) == 1, 60)
         cli("swarm", "pause", "review")
         paused.set()
@@ -306,15 +306,17 @@ def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: S
     assert "review completed" in cli("swarm", "resume", "review", "--file", "review.toml")
 
 
-def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(cli: Run, server: Server, file: Path) -> None:
+def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(
+    cli: Run, server: FakeServer, file: Path
+) -> None:
     server.add(slow("word " * 8, pause=0.05), slow("word " * 8, pause=0.05))
     master, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
-    with started("swarm", "run", "review.toml", err=terminal, env=environment) as working:
+    with start_process("swarm", "run", "review.toml", err=terminal, env=environment) as working:
         os.close(terminal)
         assert server.wait_for(lambda server: len(server.requests) == 2, 60)
         wanted = ("--type", "text_delta", "--type", "swarm")
-        followed = lines(cli("swarm", "events", "review", "--follow", *wanted, "--json"))
+        followed = parse_lines(cli("swarm", "events", "review", "--follow", *wanted, "--json"))
         out, _ = working.communicate(timeout=60)
     drawn = os.read(master, 1 << 20)
     os.close(master)
@@ -328,7 +330,7 @@ def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(cli: Ru
 
 
 def test_where_its_session_cannot_be_written_it_says_so_and_how_it_goes_on(
-    cli: Run, server: Server, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Run, server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, has_room = threading.Event(), threading.Event()
     append: Any = JsonlStore.append
@@ -360,24 +362,24 @@ def test_where_its_session_cannot_be_written_it_says_so_and_how_it_goes_on(
 # Looking
 
 
-def test_swarms_are_listed_and_shown(cli: Run, server: Server, file: Path) -> None:
+def test_swarms_are_listed_and_shown(cli: Run, server: FakeServer, file: Path) -> None:
     assert cli("swarm", "ls") == "no swarms\n"
     server.add(*["Fine."] * 4)
     cli("swarm", "run", "review.toml")
     cli("swarm", "run", "review.toml", "--session", "review")
 
     listed = cli("swarm", "ls").splitlines()
-    (first, second) = lines(cli("swarm", "ls", "--session", "review", "--json"))
+    (first, second) = parse_lines(cli("swarm", "ls", "--session", "review", "--json"))
 
     assert [line.split()[0] for line in listed[1:]] == ["review", "review-2"]
     assert listed[1].split()[3:6] == ["2", "of", "2"]
     assert (first["branch"], second["branch"]) == ("review", "review-2")
     assert "review-2 completed" in cli("swarm", "show", "review-2")
-    assert lines(cli("swarm", "show", second["id"][:8], "--json")) == [second]
+    assert parse_lines(cli("swarm", "show", second["id"][:8], "--json")) == [second]
     assert complete("sessiontree", "swarm", "show", "rev") == ["review", "review-2"]
 
 
-def test_swarms_are_listed_and_shown_where_a_session_has_copies(cli: Run, server: Server, file: Path) -> None:
+def test_swarms_are_listed_and_shown_where_a_session_has_copies(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")
     session = st.open("review").file
@@ -388,14 +390,14 @@ def test_swarms_are_listed_and_shown_where_a_session_has_copies(cli: Run, server
     assert cli("swarm", "show", "review").startswith("review completed")
 
 
-def test_events_are_printed_and_chosen(cli: Run, server: Server, file: Path) -> None:
+def test_events_are_printed_and_chosen(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")
 
     everything = cli("swarm", "events", "review").splitlines()
-    done = lines(cli("swarm", "events", "review", "--type", "agent_complete", "--json"))
-    one = lines(cli("swarm", "events", "review", "--agent", done[0]["agent"], "--json"))
-    rest = lines(cli("swarm", "events", "review", "--after", str(len(everything) - 2), "--json", "--follow"))
+    done = parse_lines(cli("swarm", "events", "review", "--type", "agent_complete", "--json"))
+    one = parse_lines(cli("swarm", "events", "review", "--agent", done[0]["agent"], "--json"))
+    rest = parse_lines(cli("swarm", "events", "review", "--after", str(len(everything) - 2), "--json", "--follow"))
 
     assert [int(line.split()[0]) for line in everything] == list(range(1, len(everything) + 1))
     assert [event["type"] for event in done] == ["agent_complete", "agent_complete"]
@@ -404,7 +406,7 @@ def test_events_are_printed_and_chosen(cli: Run, server: Server, file: Path) -> 
     assert rest[-1]["status"] == "completed"
 
 
-def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: Server, file: Path) -> None:
+def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("Review app.py.", "Review \\u001B[2J app.py."))
     server.add("Fine \x1b[2J \u202e.", "Fine \x9b31m.")
     cli("swarm", "run", "review.toml")
@@ -418,7 +420,7 @@ def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: S
 # What is wrong
 
 
-def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: Server, file: Path) -> None:
+def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeServer, file: Path) -> None:
     assert "no swarm 'review'" in fails("swarm", "show", "review")
     assert "nowhere.toml" in fails("swarm", "run", "nowhere.toml")
     server.add("Fine.", "Fine.")
@@ -447,7 +449,7 @@ def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> 
     Path("swarm.toml").write_text(text)
 
     with pytest.raises(ConfigError) as raised:
-        load("swarm.toml")
+        load_swarm_file("swarm.toml")
 
     assert str(raised.value).startswith(f"swarm.toml: {reason}")
 
@@ -465,7 +467,7 @@ def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> 
         "budget.cost = 0",
     ],
 )
-def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: Server, file: Path, line: str) -> None:
+def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: FakeServer, file: Path, line: str) -> None:
     file.write_text(REVIEW.replace("agents = 2", line))
 
     fails("swarm", "run", "review.toml")
@@ -473,7 +475,7 @@ def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: Server
     assert st.sessions() == []
 
 
-def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: Server, file: Path) -> None:
+def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
     (file.parent / "broken.py").write_text("raise RuntimeError('broken')\n")
 
@@ -485,7 +487,7 @@ def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: Ser
     assert len(st.sessions()) == 1
 
 
-def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(server: Server, file: Path) -> None:
+def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
     (file.parent / "broken.py").write_text(
         "import sessiontree as st\n"
@@ -499,7 +501,7 @@ def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(serv
 
 @pytest.mark.parametrize("form", ["file", "folder"])
 def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
-    server: Server, file: Path, fails: Run, capsys: pytest.CaptureFixture[str], form: str
+    server: FakeServer, file: Path, fails: Run, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     own = file.parent / "own"
     code = own / "__init__.py" if form == "folder" else file.parent / "own.py"
@@ -513,7 +515,7 @@ def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
     assert st.sessions() == []
 
     server.add("Fine.", "Fine.", "Fine.", "Fine.")
-    Trust(home()).add(read_given(str(file), [str(own if form == "folder" else code)]))
+    TrustStore(get_home()).add(read_named_extensions(str(file), [str(own if form == "folder" else code)]))
     assert run(["swarm", "run", "review.toml"]) == 0
     assert ran.exists()
     capsys.readouterr()
@@ -524,7 +526,7 @@ def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
     assert not ran.exists()
 
 
-def test_an_extension_of_a_swarm_file_that_the_person_names_needs_no_trust(server: Server, file: Path) -> None:
+def test_an_extension_of_a_swarm_file_that_the_person_names_needs_no_trust(server: FakeServer, file: Path) -> None:
     (file.parent / "own.py").write_text("from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n")
     file.write_text(REVIEW + 'extensions = ["own.py"]\n')
     server.add("Fine.", "Fine.")
@@ -548,16 +550,19 @@ def test_every_subcommand_has_help_with_an_example_and_is_documented(cli: Run) -
 def test_the_examples_of_the_page_are_understood(here: Path, block: str) -> None:
     Path("swarm.toml").write_text(block)
 
-    assert load("swarm.toml").team
+    assert load_swarm_file("swarm.toml").team
 
 
 def test_every_setting_is_on_the_page() -> None:
     text = PAGE.read_text()
 
-    for struct in (SwarmFile, AgentTable, Limits):
+    for struct in (SwarmFile, AgentTable, BudgetTable):
         for name in struct.__struct_fields__:
             assert re.search(rf"`\[*{name}\]*`", text), name
 
 
 def test_the_command_that_goes_on_with_a_swarm_can_be_pasted_whatever_its_name() -> None:
-    assert resuming("crew; touch pwned", durable=True) == "sessiontree swarm resume 'crew; touch pwned' --durable"
+    assert (
+        format_resume_command("crew; touch pwned", durable=True)
+        == "sessiontree swarm resume 'crew; touch pwned' --durable"
+    )

@@ -8,11 +8,11 @@ from tests.cli.conftest import Run
 from tests.cli.test_ops import server as server
 from tests.cli.test_swarm import REVIEW
 from tests.cli.test_swarm import file as file
-from tests.model.server import Answer, Server
+from tests.model.server import Answer, FakeServer
 
 
 def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on(
-    cli: Run, server: Server, file: Path
+    cli: Run, server: FakeServer, file: Path
 ) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", "Two.")
@@ -29,7 +29,7 @@ def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on
     assert "of the budget" not in shown
 
 
-def test_what_no_answer_told_is_unknown(cli: Run, server: Server, file: Path) -> None:
+def test_what_no_answer_told_is_unknown(cli: Run, server: FakeServer, file: Path) -> None:
     server.add(*[Answer(text="Fine.", usage=None)] * 2)
 
     shown = cli("swarm", "run", "review.toml")

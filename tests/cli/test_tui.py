@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sessiontree.cli.app import _spelled_out
+from sessiontree.cli.app import _expand_short_forms
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from sessiontree.cli.app import _spelled_out
     ],
 )
 def test_options_without_a_command_are_the_apps(typed: list[str], meant: list[str]) -> None:
-    assert _spelled_out(typed) == meant
+    assert _expand_short_forms(typed) == meant
 
 
 def test_without_a_terminal_the_app_says_what_to_do_instead(fails) -> None:

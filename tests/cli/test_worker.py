@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.swarm.durable.database import Database
-from sessiontree.swarm.durable.executor import is_with_workers
+from sessiontree.swarm.durable.database import WorkDatabase
+from sessiontree.swarm.durable.executor import has_active_jobs
 from sessiontree.swarm.durable.roster import Roster, WorkerInfo
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.record import list_swarms
 from tests.cli.conftest import Run
 from tests.cli.test_ops import server as server
-from tests.model.server import Server
-from tests.swarm.test_durable import LONG, Workers
+from tests.model.server import FakeServer
+from tests.swarm.test_durable import LONG, WorkerProcesses
 
 REVIEW = """\
 name = "review"
@@ -40,25 +40,25 @@ def file(here: Path) -> Path:
 
 
 @pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    workers = Workers(tmp_path)
+def workers(tmp_path: Path) -> Iterator[WorkerProcesses]:
+    workers = WorkerProcesses(tmp_path)
     yield workers
     workers.end()
 
 
 @pytest.fixture
 def roster(home: Path) -> Iterator[Roster]:
-    database = Database()
-    database.make()
+    database = WorkDatabase()
+    database.migrate()
     roster = Roster(database)
-    roster.make()
+    roster.create_table()
     yield roster
     roster.close()
 
 
 def test_the_workers_that_are_there_are_listed(cli: Run, roster: Roster) -> None:
     assert cli("worker", "--list") == "no workers\n"
-    roster.enter(WorkerInfo(id="tower-1", host="\x1b[2Jtower", home="h", concurrency=4))
+    roster.register(WorkerInfo(id="tower-1", host="\x1b[2Jtower", home="h", concurrency=4))
     roster.renew("tower-1", ["w1"])
     (row,) = cli("worker", "--list").splitlines()[1:]
     assert row.split("  ")[0] == "tower-1"
@@ -106,7 +106,7 @@ def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> Non
     assert "give --durable too" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
 
 
-def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: Server, file: Path) -> None:
+def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: FakeServer, file: Path) -> None:
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
@@ -119,14 +119,14 @@ def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: Server, file
     assert "`sessiontree swarm resume review --durable` goes on with it" in err
 
 
-def test_what_workers_have_is_not_done_by_another_process_too(server: Server, file: Path, fails: Run) -> None:
+def test_what_workers_have_is_not_done_by_another_process_too(server: FakeServer, file: Path, fails: Run) -> None:
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
     while "in session" not in (line := running.stderr.readline()):
         assert running.poll() is None
     _, _, id, *_ = line.split()
-    while not is_with_workers(id):
+    while not has_active_jobs(id):
         assert running.poll() is None
     running.kill()
     running.communicate(timeout=LONG)
@@ -135,14 +135,18 @@ def test_what_workers_have_is_not_done_by_another_process_too(server: Server, fi
     assert server.requests == []
 
 
-def test_a_swarm_that_is_over_is_not_told_to_wait_for_workers(server: Server, file: Path, cli: Run, fails: Run) -> None:
+def test_a_swarm_that_is_over_is_not_told_to_wait_for_workers(
+    server: FakeServer, file: Path, cli: Run, fails: Run
+) -> None:
     server.add("Fine.", "Good.")
     cli("swarm", "run", str(file))
 
     assert "review is completed" in fails("swarm", "resume", "review", "--durable")
 
 
-async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, file: Path, workers: Workers) -> None:
+async def test_a_swarm_waits_for_a_worker_which_carries_it_out(
+    server: FakeServer, file: Path, workers: WorkerProcesses
+) -> None:
     server.add("Fine.", "Good.")
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable", "--concurrency", "1"]
     running = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -158,12 +162,12 @@ async def test_a_swarm_waits_for_a_worker_which_carries_it_out(server: Server, f
     assert [tool["function"]["name"] for tool in first["tools"]] == ["ls"]
     assert second["messages"][0]["content"] == "Be brief."
     with st.open("review") as session:
-        assert [status.status for status in swarms_in(session)] == ["completed"]
+        assert [status.status for status in list_swarms(session)] == ["completed"]
         assert not session.problems
 
 
 def test_workers_go_on_with_the_tools_and_the_prompt_that_a_swarm_began_with(
-    server: Server, file: Path, workers: Workers, cli: Run
+    server: FakeServer, file: Path, workers: WorkerProcesses, cli: Run
 ) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'agents = 2\nstrategy = "pipeline"'))
     server.add("Fine.", "Good.")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.desk import Desk
-from sessiontree.commands.host import PlainHost
+from sessiontree.commands.desk import SessionController
+from sessiontree.commands.host import HeadlessHost
 from sessiontree.errors import NotFound
 from sessiontree.hooks.events import Event
 from sessiontree.hooks.ui import NoUi
@@ -18,7 +18,7 @@ from sessiontree.model.base import Model, ModelInfo
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 
-MakeDesk = Callable[..., Desk]
+MakeController = Callable[..., SessionController]
 
 
 class Person(NoUi):
@@ -29,24 +29,24 @@ class Person(NoUi):
     def __init__(self, *answers: str | None) -> None:
         super().__init__()
         self.answers = list(answers)
-        self.asked: list[tuple[str, list[str]]] = []
-        self.began_at: list[str | None] = []
+        self.questions: list[tuple[str, list[str]]] = []
+        self.preselected: list[str | None] = []
 
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
-        self.asked.append((title, list(options)))
-        self.began_at.append(at)
+        self.questions.append((title, list(options)))
+        self.preselected.append(at)
         wanted = self.answers.pop(0)
         return None if wanted is None else next(option for option in options if wanted in option)
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
-        self.asked.append((title, [text]))
+        self.questions.append((title, [text]))
         return self.answers.pop(0) == "yes"
 
     async def editor(self, title: str, text: str = "") -> str | None:
         return self.answers.pop(0)
 
 
-class Scripts:
+class ScriptedModels:
     """Models by name, each of which answers from a script."""
 
     def __init__(self, **models: ScriptedModel) -> None:
@@ -57,31 +57,31 @@ class Scripts:
             raise NotFound("model", name or "")
         return self.models[name]
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return list(self.models)
 
 
-class Screen(PlainHost):
+class FakeHost(HeadlessHost):
     """A front end that keeps what it is given."""
 
     def __init__(self, choice: str | None = None) -> None:
         super().__init__()
         self.choice = choice
         self.copied: list[str] = []
-        self.drawn = 0
+        self.refreshes = 0
 
-    async def choose_entry(self, desk: Desk) -> str | None:
+    async def choose_entry(self, desk: SessionController) -> str | None:
         return self.choice
 
-    def changed(self) -> None:
-        self.drawn += 1
+    def refresh(self) -> None:
+        self.refreshes += 1
 
     def copy(self, text: str) -> str:
         self.copied.append(text)
         return "sent"
 
 
-def scripted(name: str, *answers: Any) -> ScriptedModel:
+def make_scripted_model(name: str, *answers: Any) -> ScriptedModel:
     return ScriptedModel(answers, info=ModelInfo(provider="scripted", model=name, thinking=True))
 
 
@@ -94,14 +94,14 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 
 @pytest.fixture
-def desk(session: Session) -> MakeDesk:
+def desk(session: Session) -> MakeController:
     """A desk whose model has these answers to come."""
 
-    def make(*answers: Any, **options: Any) -> Desk:
-        options.setdefault("model", scripted("usual", *answers))
+    def make(*answers: Any, **options: Any) -> SessionController:
+        options.setdefault("model", make_scripted_model("usual", *answers))
         options.setdefault("system", "Be brief.")
-        options.setdefault("models", Scripts())
-        return Desk(options.pop("session", session), **options)
+        options.setdefault("models", ScriptedModels())
+        return SessionController(options.pop("session", session), **options)
 
     return make
 
@@ -112,12 +112,12 @@ def talk(session: Session, *texts: str) -> list[str]:
     return [session.append(speakers[turn % 2](text)).id for turn, text in enumerate(texts)]
 
 
-async def run(desk: Desk, line: str) -> str:
+async def run(desk: SessionController, line: str) -> str:
     """What a command has to say."""
     return (await desk.submit(line)).text
 
 
-def listened(desk: Desk) -> list[Event]:
+def record_events(desk: SessionController) -> list[Event]:
     events: list[Event] = []
     desk.hooks.listen(events.append)
     return events

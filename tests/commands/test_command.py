@@ -7,12 +7,21 @@ from collections.abc import Sequence
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.builtin import builtin_commands
-from sessiontree.commands.command import Argument, Command, Completion, Done, Registry, Words, quoted, typed
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.builtin import get_builtin_commands
+from sessiontree.commands.command import (
+    Argument,
+    Command,
+    CommandOutcome,
+    CommandRegistry,
+    Completion,
+    WordReader,
+    parse_line,
+    quote_word,
+)
+from sessiontree.commands.desk import SessionController
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.session import Session
-from tests.commands.conftest import MakeDesk, Scripts, run, scripted, talk
+from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, run, talk
 
 ALL = (
     "/tree /fork /clone /branch /branch-here /branches /switch /pop /undo /retry /clear /label /name /merge "
@@ -21,37 +30,37 @@ ALL = (
 )
 
 
-async def _echo(desk: Desk, args: Sequence[str]) -> Done:
-    return Done(text="|".join(args))
+async def _echo(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    return CommandOutcome(text="|".join(args))
 
 
-def _command(*arguments: Argument) -> Command:
+def _make_command(*arguments: Argument) -> Command:
     return Command(name="echo", help="Say it again", run=_echo, arguments=arguments)
 
 
 def test_every_command_is_there_with_a_help_of_one_sentence() -> None:
-    commands = builtin_commands()
+    commands = get_builtin_commands()
 
     assert sorted(f"/{command.name}" for command in commands) == sorted(ALL.split())
     assert all(command.help and not command.help.endswith(".") for command in commands)
 
 
 def test_a_line_that_begins_with_a_path_is_no_command() -> None:
-    assert typed("/usr/bin is full") is None
-    assert typed("what does /tree do") is None
-    assert typed("/branch-here  a b ") == ("branch-here", "a b")
+    assert parse_line("/usr/bin is full") is None
+    assert parse_line("what does /tree do") is None
+    assert parse_line("/branch-here  a b ") == ("branch-here", "a b")
 
 
 def test_quotes_hold_words_together_and_an_apostrophe_is_a_letter() -> None:
-    words = _command(Argument(name="WORD", several=True))
-    text = _command(Argument(name="WORD"), Argument(name="TEXT", rest=True))
+    words = _make_command(Argument(name="WORD", repeated=True))
+    text = _make_command(Argument(name="WORD"), Argument(name="TEXT", rest=True))
 
     assert words.parse("""a "b c" 'd e' don't""") == ["a", "b c", "d e", "don't"]
     assert text.parse("""a don't  "forget" it""") == ["a", """don't  "forget" it"""]
 
 
 def test_an_empty_word_in_quotes_is_a_word() -> None:
-    command = _command(Argument(name="TEXT"), Argument(name="PLACE"))
+    command = _make_command(Argument(name="TEXT"), Argument(name="PLACE"))
 
     assert command.parse('"" root') == ["", "root"]
     assert command.parse("''") == [""]
@@ -60,11 +69,11 @@ def test_an_empty_word_in_quotes_is_a_word() -> None:
 
 @pytest.mark.parametrize("word", ["plain", "two ways", "a\tb", "don't", '"said"', "'tis", 'the "other" one', ""])
 def test_a_word_that_was_quoted_is_read_back(word: str) -> None:
-    assert list(Words(f"a {quoted(word)} b")) == ["a", word, "b"]
+    assert list(WordReader(f"a {quote_word(word)} b")) == ["a", word, "b"]
 
 
 def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
-    command = _command(Argument(name="PLACE", required=True), Argument(name="FILE"))
+    command = _make_command(Argument(name="PLACE", required=True), Argument(name="FILE"))
 
     with pytest.raises(InvalidOperation, match=r"more than /echo takes: /echo PLACE \[FILE\]"):
         command.parse("a b c")
@@ -72,7 +81,7 @@ def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
         command.parse(" ")
 
 
-async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeDesk) -> None:
+async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeController) -> None:
     with pytest.raises(NotFound, match=r"no command '/brnch' \(near: /branch"):
         await run(desk(), "/brnch")
     with pytest.raises(NotFound, match="/help lists them all"):
@@ -80,7 +89,7 @@ async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeDesk
 
 
 def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
-    registry = Registry(builtin_commands())
+    registry = CommandRegistry(get_builtin_commands())
 
     with pytest.raises(InvalidOperation, match="/tree already, from sessiontree"):
         registry.add(Command(name="tree", help="", run=_echo))
@@ -88,9 +97,9 @@ def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
         registry.add(Command(name="a b", help="", run=_echo))
 
 
-async def test_a_command_that_was_taken_off_is_gone(desk: MakeDesk) -> None:
+async def test_a_command_that_was_taken_off_is_gone(desk: MakeController) -> None:
     at = desk()
-    off = at.commands.add(_command(Argument(name="WORD", several=True)))
+    off = at.commands.add(_make_command(Argument(name="WORD", repeated=True)))
     assert await run(at, "/echo a b") == "a|b"
 
     off()
@@ -99,11 +108,11 @@ async def test_a_command_that_was_taken_off_is_gone(desk: MakeDesk) -> None:
         await run(at, "/echo a b")
 
 
-def test_names_of_commands_and_their_arguments_are_completed(desk: MakeDesk, session: Session) -> None:
+def test_names_of_commands_and_their_arguments_are_completed(desk: MakeController, session: Session) -> None:
     (first, *_) = talk(session, "hello", "hi")
     session.label(first, "start")
     session.create_branch("cache", current=False)
-    at = desk(models=Scripts(large=scripted("large")))
+    at = desk(models=ScriptedModels(large=make_scripted_model("large")))
 
     def choices(line: str) -> tuple[str, ...]:
         return at.commands.complete(at, line).choices
@@ -124,7 +133,7 @@ def test_names_of_commands_and_their_arguments_are_completed(desk: MakeDesk, ses
     assert at.commands.complete(at, "/switch ca").start == len("/switch ")
 
 
-async def test_what_is_completed_is_read_as_one_argument(desk: MakeDesk, session: Session) -> None:
+async def test_what_is_completed_is_read_as_one_argument(desk: MakeController, session: Session) -> None:
     (first, *_) = talk(session, "hello", "hi")
     session.label(first, "two ways")
     session.label(session.heads.leaf or "", """both "a" and 'b' of them""")
@@ -143,7 +152,7 @@ async def test_what_is_completed_is_read_as_one_argument(desk: MakeDesk, session
     assert at.session.name == "two nights"
 
 
-def test_files_are_completed_below_the_folder_of_the_session(desk: MakeDesk, session: Session) -> None:
+def test_files_are_completed_below_the_folder_of_the_session(desk: MakeController, session: Session) -> None:
     import os
 
     os.makedirs(os.path.join(session.cwd, "old", "deep"))

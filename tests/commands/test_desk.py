@@ -12,9 +12,9 @@ from opentelemetry import trace as otel
 
 import sessiontree as st
 from sessiontree.agent.tool import tool
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.desk import SessionController
 from sessiontree.core.messages import ToolCall
-from sessiontree.core.outline import plain_text
+from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import (
     Event,
@@ -30,15 +30,15 @@ from sessiontree.hooks.events import (
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
-from tests.commands.conftest import MakeDesk, Scripts, listened, run, scripted, talk
+from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
 
 
-def said(branch: Branch) -> list[str]:
+def list_messages(branch: Branch) -> list[str]:
     """The messages of a branch."""
-    return [plain_text(entry) for entry in branch.path() if entry.type == "message"]
+    return [format_entry(entry) for entry in branch.get_path() if entry.type == "message"]
 
 
-async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeDesk, session: Session) -> None:
+async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeController, session: Session) -> None:
     at = desk("Hello.")
 
     assert (await at.submit("!echo seen")).text == "seen"
@@ -51,9 +51,9 @@ async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeDesk, ses
     assert "secret" not in str(at.model.requests[0].messages)
 
 
-async def test_the_shell_needs_no_model(desk: MakeDesk, session: Session) -> None:
-    at = desk(model=None, models=Scripts(late=scripted("late", "I see.")))
-    events = listened(at)
+async def test_the_shell_needs_no_model(desk: MakeController, session: Session) -> None:
+    at = desk(model=None, models=ScriptedModels(late=make_scripted_model("late", "I see.")))
+    events = record_events(at)
 
     assert (await at.submit("!pwd; echo seen")).text == f"{session.cwd}\nseen"
     assert (await at.submit("!!echo secret")).text == "secret"
@@ -69,20 +69,20 @@ async def test_the_shell_needs_no_model(desk: MakeDesk, session: Session) -> Non
 
 @pytest.mark.parametrize("words", ["!echo run", "/name taken"])
 async def test_words_for_the_model_are_that_whatever_they_begin_with(
-    desk: MakeDesk, session: Session, words: str
+    desk: MakeController, session: Session, words: str
 ) -> None:
     at = desk("Seen.")
 
-    outcome = await at.say(words)
+    outcome = await at.send_prompt(words)
 
     assert outcome.text == "Seen."
-    assert said(session.head) == [words, "Seen."]
+    assert list_messages(session.head) == [words, "Seen."]
     assert session.name == "auth"
 
 
 @pytest.mark.parametrize("line", ["!", "!!", "! \t"])
 async def test_nothing_for_the_shell_is_refused_and_not_written_down(
-    desk: MakeDesk, session: Session, line: str
+    desk: MakeController, session: Session, line: str
 ) -> None:
     with pytest.raises(InvalidOperation, match="nothing to run"):
         await desk().submit(line)
@@ -90,40 +90,40 @@ async def test_nothing_for_the_shell_is_refused_and_not_written_down(
     assert not session.tree.real_count
 
 
-async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeDesk, session: Session) -> None:
+async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeController, session: Session) -> None:
     at = desk(model=None)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
-    await begun(at)
+    await wait_for_output(at)
 
     at.abort()
 
     assert (await asyncio.wait_for(running, 10)).text == "begun"
-    assert session.head.path()[-1].body.message["cancelled"] is True
+    assert session.head.get_path()[-1].body.message["cancelled"] is True
     assert (await at.submit("!echo again")).text == "again"
 
 
-@pytest.mark.parametrize("model", [None, scripted("usual")], ids=["no model", "a model"])
+@pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
 @pytest.mark.parametrize("leave", ["close", "new", "fork"])
 async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
-    desk: MakeDesk, session: Session, leave: str, model: ScriptedModel | None
+    desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:
     talk(session, "one", "1")
     at = desk(model=model)
     running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
-    await begun(at)
+    await wait_for_output(at)
 
     await getattr(at, leave)()
 
     assert running.done()
     assert running.result().text == "begun"
     with st.open(session.file) as again:
-        message = again.head.path()[-1].body.message
+        message = again.head.get_path()[-1].body.message
         assert (message["output"], message["cancelled"]) == ("begun", True)
 
 
-@pytest.mark.parametrize("model", [None, scripted("usual")], ids=["no model", "a model"])
+@pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
 async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gone(
-    desk: MakeDesk, session: Session, model: ScriptedModel | None
+    desk: MakeController, session: Session, model: ScriptedModel | None
 ) -> None:
     _, answer, last = talk(session, "one", "1", "two")
     at = desk(model=model)
@@ -133,18 +133,18 @@ async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gon
         await asyncio.to_thread(Path(end).write_text, "over")
 
     beside = asyncio.create_task(at.submit("!echo begun; cat other"))
-    await begun(at)
+    await wait_for_output(at)
     await at.branch_here("elsewhere")
     await over("other")
     await asyncio.wait_for(beside, 10)
-    on_main = session.branch("main").path()[-1]
+    on_main = session.get_branch("main").get_path()[-1]
     assert (on_main.parent, on_main.body.message["output"]) == (last, "begun\nover")
     assert session.heads.current == "elsewhere"
 
     moved = asyncio.create_task(at.submit("!echo begun; cat above"))
-    await begun(at)
+    await wait_for_output(at)
     left = at.branch.leaf
-    await at.go(session.tree[answer])
+    await at.move_to(session.tree[answer])
     await over("above")
     await asyncio.wait_for(moved, 10)
     late = session.tree.entries[-1]
@@ -153,7 +153,7 @@ async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gon
 
 
 async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that_was_chosen_meanwhile(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     gate = asyncio.Event()
 
@@ -163,10 +163,14 @@ async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that
         await gate.wait()
         return "done"
 
-    at = desk(model=None, models=Scripts(late=scripted("late", [ToolCall("a", "wait", {})], "Fine.")), tools=[wait])
+    at = desk(
+        model=None,
+        models=ScriptedModels(late=make_scripted_model("late", [ToolCall("a", "wait", {})], "Fine.")),
+        tools=[wait],
+    )
     os.mkfifo("end")
     shell = asyncio.create_task(at.submit("!echo begun; cat end"))
-    await begun(at)
+    await wait_for_output(at)
     await at.set_model("scripted:late")
     answer = asyncio.create_task(at.submit("hi"))
     async with asyncio.timeout(10):
@@ -180,7 +184,7 @@ async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that
 
     assert outcome is not None
     assert outcome.text == "Fine."
-    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
+    assert [entry.body.message["role"] for entry in session.head.get_path() if entry.type == "message"] == [
         "user",
         "assistant",
         "toolResult",
@@ -189,7 +193,7 @@ async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that
     ]
 
 
-async def begun(at: Desk) -> None:
+async def wait_for_output(at: SessionController) -> None:
     """Wait until a command of the shell has said so."""
     said = asyncio.Event()
     off = at.hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) else None)
@@ -197,11 +201,11 @@ async def begun(at: Desk) -> None:
     off()
 
 
-async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeDesk, session: Session) -> None:
+async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, session: Session) -> None:
     *_, last = talk(session, "one", "1")
     at = desk([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
-    await asked(at)
+    await wait_for_request(at)
 
     at.abort()
 
@@ -211,41 +215,41 @@ async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeDesk, sessio
 
 @pytest.mark.parametrize("move", ["/pop", "/merge side"])
 async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
-    desk: MakeDesk, session: Session, move: str
+    desk: MakeController, session: Session, move: str
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
     at = desk([Delay(30), "never"])
     moving = asyncio.create_task(run(at, move))
-    await asked(at)
+    await wait_for_request(at)
 
-    assert at.running
+    assert at.is_running
     for line in ("hello", "/pop", "/merge side", "/new", "/clone", "/switch side", "/undo", "/compact", "/clear"):
         with pytest.raises(InvalidOperation, match="a move or a merge is under way"):
             await at.submit(line)
-    idle = asyncio.create_task(at.idle())
+    idle = asyncio.create_task(at.wait_until_idle())
     await asyncio.sleep(0)
     assert not idle.done()
     at.abort()
 
     await asyncio.wait_for(idle, 5)
     assert "cancelled" in await moving
-    assert not at.running
+    assert not at.is_running
     assert len(at.model.requests) == 1
 
 
 @pytest.mark.parametrize("told", [Navigated, Merged])
 async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
-    desk: MakeDesk, session: Session, told: type[Event]
+    desk: MakeController, session: Session, told: type[Event]
 ) -> None:
     first, *_ = talk(session, "one", "1")
     session.create_branch("side", current=False).append(st.user("aside"))
     at = desk("A summary.", "Another.")
-    told_of = listened(at)
+    told_of = record_events(at)
 
     async def goes_elsewhere(event: Event, context: object) -> None:
         off()
-        at.at_rest()
+        at.ensure_idle()
         await at.branch_here("kept")
         await at.navigate(first)
         await at.fork()
@@ -256,10 +260,12 @@ async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
     assert [event.text for event in told_of if isinstance(event, Notice)] == []
     assert "kept" in session.heads.heads
     assert at.session is not session
-    assert not at.running
+    assert not at.is_running
 
 
-async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(desk: MakeDesk, session: Session) -> None:
+async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(
+    desk: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
     at = desk("A summary.")
     called = asyncio.Event()
@@ -277,12 +283,12 @@ async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(de
 
 
 async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     *_, last = talk(session, "one", "1")
     at = desk([Delay(30), "never"])
     popping = asyncio.create_task(run(at, "/pop"))
-    await asked(at)
+    await wait_for_request(at)
 
     await asyncio.wait_for(at.close(), 10)
 
@@ -291,14 +297,14 @@ async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(
         assert again.head.leaf == last
 
 
-async def asked(at: Desk) -> None:
+async def wait_for_request(at: SessionController) -> None:
     """Wait until the model is asked."""
     async with asyncio.timeout(10):
         while not at.model.requests:
             await asyncio.sleep(0.01)
 
 
-async def test_a_tool_is_added_and_taken_off(desk: MakeDesk) -> None:
+async def test_a_tool_is_added_and_taken_off(desk: MakeController) -> None:
     @tool
     def roll() -> str:
         """Roll a die."""
@@ -318,9 +324,9 @@ async def test_a_tool_is_added_and_taken_off(desk: MakeDesk) -> None:
     assert at.model.requests[2].tools == ()
 
 
-async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeDesk, session: Session) -> None:
+async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeController, session: Session) -> None:
     at = desk()
-    told = listened(at)
+    told = record_events(at)
 
     await at.start()
     await at.close()
@@ -331,22 +337,22 @@ async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeDesk, se
 
 
 async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_kept(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     first = st.create(cwd=session.cwd)
     at = desk("Hello.", session=first, fresh=True)
 
-    await at.open(first.id)  # it is the same one
+    await at.open_session(first.id)  # it is the same one
     assert first.file.exists()
-    await at.new()
+    await at.create_session()
     assert not first.file.exists()
     second = at.session
-    await at.new()
+    await at.create_session()
     assert not second.file.exists()
     third = at.session
     await at.submit("hi")
-    await at.open(session.id)
+    await at.open_session(session.id)
     await at.close()
     await at.drop_unused()
 
@@ -355,43 +361,45 @@ async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_k
 
 
 async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     at = desk(session=st.create(cwd=session.cwd), fresh=True)
-    events = listened(at)
+    events = record_events(at)
 
-    await at.open(session.id)
-    await at.new()
+    await at.open_session(session.id)
+    await at.create_session()
 
     told = [event for event in events if isinstance(event, SessionStart | Switched)]
     assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
 
 
 async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_it(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     first, second = st.create(cwd=session.cwd), st.create(cwd=session.cwd)
     with st.open(second.file) as elsewhere:
         elsewhere.append(st.user("from elsewhere"))
 
     for made in (first, second):
-        await desk(session=made, fresh=True).open(session.id)
+        await desk(session=made, fresh=True).open_session(session.id)
 
     assert not first.file.exists()
     assert second.file.exists()
 
 
-async def test_work_on_another_branch_than_the_current_one_does_not_move_that(desk: MakeDesk, session: Session) -> None:
+async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
+    desk: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     before = session.head.leaf
     at = desk("Aside.", "Again.", branch=side)
 
     await at.submit("two")
-    assert said(side) == ["one", "1", "two", "Aside."]
+    assert list_messages(side) == ["one", "1", "two", "Aside."]
     await run(at, "/pop")
-    assert said(side)[:2] == ["one", "1"]
-    assert side.path()[-1].type == "branch_summary"
+    assert list_messages(side)[:2] == ["one", "1"]
+    assert side.get_path()[-1].type == "branch_summary"
     await run(at, "/clear")
     assert side.leaf is None
 
@@ -399,7 +407,7 @@ async def test_work_on_another_branch_than_the_current_one_does_not_move_that(de
     assert (session.heads.current, session.head.leaf) == ("main", before)
 
 
-async def test_head_is_where_one_works_though_another_branch_is_current(desk: MakeDesk, session: Session) -> None:
+async def test_head_is_where_one_works_though_another_branch_is_current(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
     aside = side.append(st.user("aside"))
@@ -407,17 +415,17 @@ async def test_head_is_where_one_works_though_another_branch_is_current(desk: Ma
 
     await run(at, "/label mine")
     await run(at, "/label above HEAD~1")
-    assert session.tree.label(aside.id) == "mine"
-    assert session.tree.label(session.tree.parent(aside.id) or "") == "above"
+    assert session.tree.get_label(aside.id) == "mine"
+    assert session.tree.get_label(session.tree.get_parent(aside.id) or "") == "above"
     assert "user: aside" in await run(at, "/diff main")
     assert "← active" in (await run(at, "/tree")).splitlines()[-1]
     await run(at, "/fork HEAD")
-    assert said(at.branch) == ["one", "1"]
+    assert list_messages(at.branch) == ["one", "1"]
     assert at.host.editor == "aside"
 
 
 async def test_who_works_beside_the_current_branch_goes_to_others_without_making_them_current(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     side = session.create_branch("side", current=False)
@@ -430,14 +438,14 @@ async def test_who_works_beside_the_current_branch_goes_to_others_without_making
         await run(at, "/undo")
 
     assert session.heads.current == "main"
-    assert said(session.branch("third")) == ["one", "1", "go on", "Third."]
+    assert list_messages(session.get_branch("third")) == ["one", "1", "go on", "Third."]
     await run(at, "/switch main")
     await run(at, "/switch third")
     assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
 
 
 async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False)
@@ -448,11 +456,11 @@ async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current
 
     assert at.branch.name == "main"
     assert at.agent.branch == at.branch
-    assert said(session.branch("main")) == ["one", "1", "two", "Here."]
+    assert list_messages(session.get_branch("main")) == ["one", "1", "two", "Here."]
 
 
 async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(
-    desk: MakeDesk, monkeypatch: pytest.MonkeyPatch
+    desk: MakeController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracer = Tracer()
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)

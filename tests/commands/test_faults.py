@@ -12,10 +12,10 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.tool import tool
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.desk import SessionController
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, Notice
-from tests.commands.conftest import Scripts, listened, scripted
+from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events
 
 LINES = (
     "one", "/label here", "/retry", "/branch-here side", "two", "/switch main", "/merge side", "/cherry-pick side",
@@ -32,14 +32,16 @@ def look() -> str:
     return "seen"
 
 
-async def worked(event: str | None, handler: Any) -> tuple[list[str], list[str]]:
+async def run_scenario(event: str | None, handler: Any) -> tuple[list[str], list[str]]:
     """The types of all entries of the last two sessions, and what was told."""
     long = "word" * 2500
     answers = [[ToolCall("1", "look", {})], *[long] * 12]
-    large = scripted("large", *[long] * 12)
+    large = make_scripted_model("large", *[long] * 12)
     first = st.memory()
-    desk = Desk(first, model=scripted("usual", *answers), models=Scripts(large=large), tools=[look], system="")
-    told = listened(desk)
+    desk = SessionController(
+        first, model=make_scripted_model("usual", *answers), models=ScriptedModels(large=large), tools=[look], system=""
+    )
+    told = record_events(desk)
     if event is not None:
         desk.hooks.on(event, handler, source="faulty", deadline=0.05)
     await desk.start()
@@ -53,30 +55,30 @@ async def worked(event: str | None, handler: Any) -> tuple[list[str], list[str]]
     return [entry.type for entry in (*first.tree, *last.tree)], notices
 
 
-def raising(event: object, context: object) -> None:
+def raise_error(event: object, context: object) -> None:
     raise ValueError("out of order")
 
 
-def junk(event: object, context: object) -> Any:
+def return_junk(event: object, context: object) -> Any:
     return {"nonsense": 1}
 
 
 @pytest.fixture(scope="module")
 def whole() -> list[str]:
     """What is there when nothing fails."""
-    types, notices = asyncio.run(worked(None, None))
+    types, notices = asyncio.run(run_scenario(None, None))
     assert not notices
     assert {"compaction", "branch_summary", "branch_point", "model_change"} <= set(types)
     return types
 
 
-@pytest.mark.parametrize("handler", [raising, junk])
+@pytest.mark.parametrize("handler", [raise_error, return_junk])
 @pytest.mark.parametrize("event", EVENTS)
 async def test_a_handler_that_fails_is_told_of_and_the_work_goes_on(event: str, handler: Any, whole: list[str]) -> None:
-    types, notices = await worked(event, handler)
+    types, notices = await run_scenario(event, handler)
 
     assert types == whole
     asked = EVENTS[event].answer is not None
-    if event not in NEVER and (asked or handler is raising):
+    if event not in NEVER and (asked or handler is raise_error):
         assert notices
         assert all(notice.startswith("faulty ") and event in notice for notice in notices)

@@ -11,14 +11,14 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.desk import SessionController
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Notice
 from sessiontree.model.scripted import ScriptedModel
 from tests.cli.test_ops import server as server
-from tests.commands.conftest import Person, Scripts
-from tests.model.server import Server, calls
+from tests.commands.conftest import Person, ScriptedModels
+from tests.model.server import FakeServer, calls
 
 PWD = ToolCall("c1", "bash", {"command": "pwd"})
 
@@ -41,13 +41,13 @@ def there(tmp_path: Path) -> Path:
     return folder
 
 
-def results(session: st.Session) -> list[str]:
+def list_results(session: st.Session) -> list[str]:
     messages = [json.loads(entry.raw)["message"] for entry in session.tree if entry.type == "message"]
     return [message["content"][0]["text"] for message in messages if message["role"] == "toolResult"]
 
 
-def system_of(agent: Agent) -> str:
-    return "\n".join(part.text for part in agent.system_parts())
+def build_system(agent: Agent) -> str:
+    return "\n".join(part.text for part in agent.build_system_parts())
 
 
 async def test_an_agent_works_in_the_current_folder_whatever_the_session_names(here: Path, there: Path) -> None:
@@ -56,9 +56,9 @@ async def test_an_agent_works_in_the_current_folder_whatever_the_session_names(h
 
     await agent.prompt("Go")
 
-    assert results(session) == [str(here)]
-    assert "Rules of here." in system_of(agent)
-    assert "Rules of there." not in system_of(agent)
+    assert list_results(session) == [str(here)]
+    assert "Rules of here." in build_system(agent)
+    assert "Rules of there." not in build_system(agent)
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
@@ -67,21 +67,23 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
 ) -> None:
     person = Person("yes" if confirmed else "no")
     session = st.create(cwd=there)
-    desk = Desk(session, model=ScriptedModel([PWD, "Done."]), models=Scripts(), tools=builtin_tools("bash"), ui=person)
+    desk = SessionController(
+        session, model=ScriptedModel([PWD, "Done."]), models=ScriptedModels(), tools=builtin_tools("bash"), ui=person
+    )
 
     await desk.start()
     await desk.submit("Go")
 
-    assert results(session) == [str(there if confirmed else here)]
-    assert ("Rules of there." in system_of(desk.agent)) is confirmed
-    ((title, [text]),) = person.asked
+    assert list_results(session) == [str(there if confirmed else here)]
+    assert ("Rules of there." in build_system(desk.agent)) is confirmed
+    ((title, [text]),) = person.questions
     assert title == "Have tools work in the folder of the session?"
     assert text == f"The session names {there}; you are in {here}."
 
 
 async def test_nobody_is_asked_about_the_current_folder_or_one_that_is_not_there(here: Path, there: Path) -> None:
     for folder in (here, there / "gone", there.parent / "there" / ".." / "here"):
-        desk = Desk(st.create(cwd=folder), models=Scripts(), tools=builtin_tools(), ui=Person())
+        desk = SessionController(st.create(cwd=folder), models=ScriptedModels(), tools=builtin_tools(), ui=Person())
         await desk.start()
 
         assert desk.cwd == str(here)
@@ -94,31 +96,33 @@ async def test_another_session_is_another_question_which_is_asked_once(here: Pat
     own = st.create("own", cwd=here)
     own.append(st.user("Hello"))
     person = Person("yes")
-    desk = Desk(own, model=ScriptedModel([PWD, "Done."]), models=Scripts(), tools=builtin_tools("bash"), ui=person)
+    desk = SessionController(
+        own, model=ScriptedModel([PWD, "Done."]), models=ScriptedModels(), tools=builtin_tools("bash"), ui=person
+    )
     await desk.start()
-    assert person.asked == []
+    assert person.questions == []
 
-    await desk.open(other.where)
+    await desk.open_session(other.location)
     assert desk.cwd == desk.agent.cwd == str(there)
-    await desk.open(own.where)
+    await desk.open_session(own.location)
     assert desk.cwd == desk.agent.cwd == str(here)
-    await desk.open(other.where)
+    await desk.open_session(other.location)
     assert desk.cwd == desk.agent.cwd == str(there)
     await desk.submit("Go")
 
-    assert len(person.asked) == 1
-    assert results(desk.session) == [str(there)]
+    assert len(person.questions) == 1
+    assert list_results(desk.session) == [str(there)]
 
 
 async def test_a_name_that_a_session_file_gives_cannot_write_into_the_question(here: Path, there: Path) -> None:
     odd = there / "a\n\nThis was checked.\x1b[2J"
     odd.mkdir()
     person = Person("no")
-    desk = Desk(st.create(cwd=odd), models=Scripts(), ui=person)
+    desk = SessionController(st.create(cwd=odd), models=ScriptedModels(), ui=person)
 
     await desk.start()
 
-    ((_, [text]),) = person.asked
+    ((_, [text]),) = person.questions
     assert "\n" not in text
     assert "\x1b" not in text
 
@@ -132,7 +136,7 @@ async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -
 
     hooks = Hooks()
     hooks.listen(listen)
-    desk = Desk(st.create(cwd=there), models=Scripts(), tools=builtin_tools(), hooks=hooks)
+    desk = SessionController(st.create(cwd=there), models=ScriptedModels(), tools=builtin_tools(), hooks=hooks)
     await desk.start()
 
     assert desk.cwd == str(here)
@@ -141,26 +145,26 @@ async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -
 
 
 def test_a_prompt_works_in_the_current_folder_and_says_so(
-    here: Path, there: Path, server: Server, capsys: pytest.CaptureFixture[str]
+    here: Path, there: Path, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with st.create("talk", cwd=there) as session:
         session.append(st.user("Hello"))
     server.add(calls(("c1", "bash", {"command": "pwd"})), "Done.")
 
-    assert run(["-p", "--allow", "bash", "--session", session.where, "Where?"]) == 0
+    assert run(["-p", "--allow", "bash", "--session", session.location, "Where?"]) == 0
 
     assert f"tools work in {here}, not in {there}" in capsys.readouterr().err
-    assert results(st.open(session.where)) == [str(here)]
+    assert list_results(st.open(session.location)) == [str(here)]
 
 
 def test_a_prompt_works_in_the_folder_that_the_person_names(
-    here: Path, there: Path, server: Server, capsys: pytest.CaptureFixture[str]
+    here: Path, there: Path, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with st.create("talk", cwd=there) as session:
         session.append(st.user("Hello"))
     server.add(calls(("c1", "bash", {"command": "pwd"})), "Done.")
 
-    assert run(["-p", "--allow", "bash", "--session", session.where, "--cwd", str(there), "Where?"]) == 0
+    assert run(["-p", "--allow", "bash", "--session", session.location, "--cwd", str(there), "Where?"]) == 0
 
     assert "tools work in" not in capsys.readouterr().err
-    assert results(st.open(session.where)) == [str(there)]
+    assert list_results(st.open(session.location)) == [str(there)]

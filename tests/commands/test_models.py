@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from sessiontree.commands.models import choose, model_name
+from sessiontree.commands.models import choose_model, get_model_name
 from sessiontree.core.context import State
 from sessiontree.errors import NotFound
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
-from tests.commands.conftest import Scripts
+from tests.commands.conftest import ScriptedModels
 
 
-class Usual(Scripts):
+class DefaultModels(ScriptedModels):
     """Models by name, and a usual one."""
 
     def __init__(self) -> None:
         super().__init__(old=ScriptedModel())
-        self.usual = ScriptedModel()
+        self.default = ScriptedModel()
 
     def find(self, name: str | None = None) -> Model:
-        return self.usual if name is None else super().find(name)
+        return self.default if name is None else super().find(name)
 
 
-HELD = State(provider="scripted", model="old")
-GONE = State(provider="vanished", model="x")
+USED_STATE = State(provider="scripted", model="old")
+UNKNOWN_STATE = State(provider="vanished", model="x")
 
 
 @pytest.mark.parametrize(
@@ -39,33 +39,33 @@ GONE = State(provider="vanished", model="x")
     ],
 )
 def test_a_model_that_no_entry_names_has_no_name_and_the_usual_one_is_no_surprise(state: State) -> None:
-    models = Usual()
+    models = DefaultModels()
 
-    assert model_name(state) is None
-    assert choose(models, None, state) == (models.usual, None)
+    assert get_model_name(state) is None
+    assert choose_model(models, None, state) == (models.default, None)
 
 
 def test_a_conversation_goes_on_with_the_model_that_it_was_held_with() -> None:
-    models = Usual()
+    models = DefaultModels()
 
-    assert choose(models, None, HELD) == (models.find("scripted:old"), None)
-    assert choose(models, None, None) == (models.usual, None)
+    assert choose_model(models, None, USED_STATE) == (models.find("scripted:old"), None)
+    assert choose_model(models, None, None) == (models.default, None)
 
 
 def test_a_model_that_is_gone_gives_way_to_the_usual_one_with_a_warning() -> None:
-    models = Usual()
+    models = DefaultModels()
 
-    found, warning = choose(models, None, GONE)
+    found, warning = choose_model(models, None, UNKNOWN_STATE)
 
-    assert found is models.usual
+    assert found is models.default
     assert warning is not None
     assert "vanished:x" in warning
     assert warning.endswith("; going on with the usual model")
 
 
 def test_a_model_that_was_named_is_the_one_or_none() -> None:
-    models = Usual()
+    models = DefaultModels()
 
-    assert choose(models, "scripted:old", GONE) == (models.find("scripted:old"), None)
+    assert choose_model(models, "scripted:old", UNKNOWN_STATE) == (models.find("scripted:old"), None)
     with pytest.raises(NotFound):
-        choose(models, "vanished:x", HELD)
+        choose_model(models, "vanished:x", USED_STATE)

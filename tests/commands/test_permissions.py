@@ -9,10 +9,10 @@ import pytest
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.rules import RuleSet, parse_rule
 from sessiontree.errors import InvalidOperation
-from tests.commands.conftest import MakeDesk
+from tests.commands.conftest import MakeController
 
 
-async def test_the_mode_and_all_rules_are_shown(desk: MakeDesk, tmp_path: Path) -> None:
+async def test_the_mode_and_all_rules_are_shown(desk: MakeController, tmp_path: Path) -> None:
     (tmp_path / "permissions.toml").write_text('deny = ["bash:sudo *"]\n')
     at = desk(permissions=Permissions(allow=["bash:git *"], ask=["edit"], home=str(tmp_path)))
 
@@ -26,7 +26,7 @@ async def test_the_mode_and_all_rules_are_shown(desk: MakeDesk, tmp_path: Path) 
     ]
 
 
-async def test_the_mode_changes_and_a_project_limits_it(desk: MakeDesk) -> None:
+async def test_the_mode_changes_and_a_project_limits_it(desk: MakeController) -> None:
     permissions = Permissions()
     at = desk(permissions=permissions)
 
@@ -39,12 +39,12 @@ async def test_the_mode_changes_and_a_project_limits_it(desk: MakeDesk) -> None:
         await at.submit("/permissions all")
 
 
-async def test_where_no_permissions_hold_that_is_said(desk: MakeDesk) -> None:
+async def test_where_no_permissions_hold_that_is_said(desk: MakeController) -> None:
     with pytest.raises(InvalidOperation, match="may use all of its tools"):
         await desk().submit("/permissions")
 
 
-async def test_what_was_allowed_for_a_session_is_not_allowed_in_the_next(desk: MakeDesk) -> None:
+async def test_what_was_allowed_for_a_session_is_not_allowed_in_the_next(desk: MakeController) -> None:
     permissions = Permissions()
     at = desk(permissions=permissions)
     permissions._shared.granted.append(parse_rule("bash"))

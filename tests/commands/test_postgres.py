@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from tests.commands.conftest import MakeDesk, Person, run, talk
+from tests.commands.conftest import MakeController, Person, run, talk
 
 
 async def test_new_fork_and_resume_stay_in_the_database(
-    desk: MakeDesk, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: MakeController, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_STORE", database)
     session = st.create("auth", cwd=tmp_path)
     talk(session, "one", "1", "two", "2")
     at = desk("An answer.", session=session, ui=Person("two"), cwd=str(tmp_path))
 
-    assert session.where in await run(at, "/session")
+    assert session.location in await run(at, "/session")
     await run(at, "/fork")
     forked = at.session
     await run(at, "/new other")
@@ -26,13 +26,13 @@ async def test_new_fork_and_resume_stay_in_the_database(
     await at.submit("hello")
     await run(at, "/resume auth")
 
-    assert forked.where.startswith(database)
-    assert other.where.startswith(database)
+    assert forked.location.startswith(database)
+    assert other.location.startswith(database)
     assert len({session.id, forked.id, other.id}) == 3
     assert at.session.id == session.id
-    assert [message["role"] for message in st.open(other.where).context().messages] == ["user", "assistant"]
+    assert [message["role"] for message in st.open(other.location).build_context().messages] == ["user", "assistant"]
     monkeypatch.delenv("SESSIONTREE_STORE")
     await run(at, "/new third")
-    assert at.session.where.startswith(database), "beside the session that one was in"
+    assert at.session.location.startswith(database), "beside the session that one was in"
     monkeypatch.setenv("SESSIONTREE_STORE", database)
     assert (await run(at, "/search hello")).count("hello") >= 1

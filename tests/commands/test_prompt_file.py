@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from sessiontree.commands.prompt_file import parse, prompt_command
+from sessiontree.commands.prompt_file import build_prompt_command, parse_prompt_file
 from sessiontree.errors import FormatError
 
 
-def filled(text: str, typed: str) -> str:
-    return parse("a.md", text.encode()).filled(typed)
+def fill_prompt(text: str, typed: str) -> str:
+    return parse_prompt_file("a.md", text.encode()).fill(typed)
 
 
 def test_the_beginning_says_what_it_is_for_and_what_it_takes() -> None:
@@ -17,15 +17,15 @@ def test_the_beginning_says_what_it_is_for_and_what_it_takes() -> None:
         b'\xef\xbb\xbf---\r\ndescription: "Review: a file"\r\nargument-hint: FILE\r\nmodel: any\r\n---\r\nReview $1\r\n'
     )
 
-    command = prompt_command("review", "review.md", text)
+    command = build_prompt_command("review", "review.md", text)
 
     assert command.help == "Review: a file"
     assert command.usage == "/review [FILE]"
-    assert parse("review.md", text).text == "Review $1"
+    assert parse_prompt_file("review.md", text).text == "Review $1"
 
 
 def test_without_a_description_the_first_line_says_it() -> None:
-    assert prompt_command("a", "a.md", b"# Look at this\n\nAnd that.").help == "Look at this"
+    assert build_prompt_command("a", "a.md", b"# Look at this\n\nAnd that.").help == "Look at this"
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_without_a_description_the_first_line_says_it() -> None:
     ],
 )
 def test_what_was_typed_is_put_in_its_place_once(text: str, typed: str, expected: str) -> None:
-    assert filled(text, typed) == expected.strip()
+    assert fill_prompt(text, typed) == expected.strip()
 
 
 def test_lines_between_rules_later_on_are_text() -> None:
-    assert filled("Hello\n---\na: b\n---\n", "") == "Hello\n---\na: b\n---"
+    assert fill_prompt("Hello\n---\na: b\n---\n", "") == "Hello\n---\na: b\n---"
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_lines_between_rules_later_on_are_text() -> None:
 )
 def test_what_cannot_be_understood_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
-        parse("a.md", data)
+        parse_prompt_file("a.md", data)

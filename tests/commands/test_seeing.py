@@ -17,12 +17,21 @@ from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelInfo
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
-from tests.commands.conftest import MakeDesk, Person, Screen, Scripts, listened, run, scripted, talk
+from tests.commands.conftest import (
+    FakeHost,
+    MakeController,
+    Person,
+    ScriptedModels,
+    make_scripted_model,
+    record_events,
+    run,
+    talk,
+)
 from tests.store.test_files import room_for
 
 
 async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     at = desk(system=None)
@@ -40,7 +49,7 @@ async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said
         await run(at, "/context all")
 
 
-async def test_what_a_compaction_stands_for_is_said(desk: MakeDesk, session: Session) -> None:
+async def test_what_a_compaction_stands_for_is_said(desk: MakeController, session: Session) -> None:
     talk(session, *["word " * 400] * 12)
     at = desk("A lot of words.")
     await run(at, "/compact")
@@ -50,7 +59,7 @@ async def test_what_a_compaction_stands_for_is_said(desk: MakeDesk, session: Ses
     assert "stood for by" in shown
 
 
-async def test_branches_are_compared_and_places_told_apart(desk: MakeDesk, session: Session) -> None:
+async def test_branches_are_compared_and_places_told_apart(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     session.create_branch("side", current=False)
     session.append(st.assistant("aside", usage={"input": 10, "output": 5, "cost": 0.5}), branch="side")
@@ -69,18 +78,20 @@ async def test_branches_are_compared_and_places_told_apart(desk: MakeDesk, sessi
     assert "$0.5000" in comparison
 
 
-async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(desk: MakeDesk, session: Session) -> None:
+async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(
+    desk: MakeController, session: Session
+) -> None:
     talk(session, "one", "1", "two")
-    screen = Screen()
+    screen = FakeHost()
 
     assert await run(desk(host=screen), "/copy") == "sent"
     assert screen.copied == ["1"]
     assert await run(desk(), "/copy") == "1"
 
 
-async def test_another_model_goes_on_from_here(desk: MakeDesk, session: Session) -> None:
-    large = scripted("large", "From the large one.")
-    at = desk("From the usual one.", models=Scripts(large=large), ui=Person("large"))
+async def test_another_model_goes_on_from_here(desk: MakeController, session: Session) -> None:
+    large = make_scripted_model("large", "From the large one.")
+    at = desk("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
     await at.submit("one")
 
     assert await run(at, "/model") == "from here on: scripted:large"
@@ -88,22 +99,22 @@ async def test_another_model_goes_on_from_here(desk: MakeDesk, session: Session)
 
     assert done.outcome is not None
     assert done.outcome.text == "From the large one."
-    assert session.head.context().state.model == "large"
+    assert session.head.build_context().state.model == "large"
     with pytest.raises(NotFound):
         await run(at, "/model scripted:none")
 
 
-async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeDesk) -> None:
+async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeController) -> None:
     person = Person()
 
     with pytest.raises(NotFound, match="no model"):
-        await run(desk(model=None, models=Scripts(), ui=person), "/model")
+        await run(desk(model=None, models=ScriptedModels(), ui=person), "/model")
 
-    assert person.asked == []
+    assert person.questions == []
 
 
-async def test_a_desk_without_a_model_gets_one(desk: MakeDesk) -> None:
-    at = desk(model=None, models=Scripts(large=scripted("large", "Here.")))
+async def test_a_desk_without_a_model_gets_one(desk: MakeController) -> None:
+    at = desk(model=None, models=ScriptedModels(large=make_scripted_model("large", "Here.")))
     with pytest.raises(InvalidOperation, match="there is no model"):
         await at.submit("one")
     assert await run(at, "/model") == "there is no model"
@@ -115,9 +126,9 @@ async def test_a_desk_without_a_model_gets_one(desk: MakeDesk) -> None:
     assert done.outcome.text == "Here."
 
 
-async def test_it_is_said_when_the_model_does_not_think(desk: MakeDesk) -> None:
+async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) -> None:
     at = desk(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
-    told = listened(at)
+    told = record_events(at)
 
     await run(at, "/thinking high")
     await run(at, "/thinking off")
@@ -126,7 +137,7 @@ async def test_it_is_said_when_the_model_does_not_think(desk: MakeDesk) -> None:
     assert notices == ["scripted:plain does not think, so this does nothing"]
 
 
-async def test_the_thinking_level_is_shown_and_changed(desk: MakeDesk) -> None:
+async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> None:
     at = desk("Hm.")
 
     assert await run(at, "/thinking") == "off"
@@ -138,27 +149,27 @@ async def test_the_thinking_level_is_shown_and_changed(desk: MakeDesk) -> None:
         await run(at, "/thinking hard")
 
 
-async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: MakeDesk) -> None:
+async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: MakeController) -> None:
     person = Person("high", "low", "usual")
-    at = desk(ui=person, models=Scripts(usual=scripted("usual"), other=scripted("other")))
+    at = desk(ui=person, models=ScriptedModels(usual=make_scripted_model("usual"), other=make_scripted_model("other")))
 
     for line in ("/thinking", "/thinking", "/model"):
         await run(at, line)
 
-    assert person.began_at == ["off", "high", "scripted:usual (current)"]
+    assert person.preselected == ["off", "high", "scripted:usual (current)"]
     assert at.agent.thinking == "low"
 
 
-async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeDesk) -> None:
+async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeController) -> None:
     person = Person()
 
     with pytest.raises(InvalidOperation, match="there is no model"):
         await run(desk(model=None, ui=person), "/thinking")
 
-    assert person.asked == []
+    assert person.questions == []
 
 
-async def test_help_lists_all_commands_and_explains_one(desk: MakeDesk) -> None:
+async def test_help_lists_all_commands_and_explains_one(desk: MakeController) -> None:
     at = desk()
 
     listed = await run(at, "/help")
@@ -167,13 +178,13 @@ async def test_help_lists_all_commands_and_explains_one(desk: MakeDesk) -> None:
     assert (await run(at, "/help /pop")).startswith("/pop [PLACE]\nGo back to your last message")
 
 
-async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeDesk) -> None:
+async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeController) -> None:
     with pytest.raises(InvalidOperation, match="nothing was loaded"):
         await run(desk(), "/reload")
 
 
 async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
-    desk: MakeDesk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: MakeController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
@@ -183,7 +194,7 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
         full.enter_context(room_for(session.file.stat().st_size))
         return "It cost much."
 
-    at = desk(session=session, model=scripted("usual", answer))
+    at = desk(session=session, model=make_scripted_model("usual", answer))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with pytest.raises(InvalidOperation, match="nothing unsaved"):
         await run(at, "/save-unsaved kept.jsonl")

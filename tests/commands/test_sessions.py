@@ -10,14 +10,22 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
-from sessiontree.export import default_name
+from sessiontree.export import build_file_name
 from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
 from sessiontree.session import Session
-from tests.commands.conftest import MakeDesk, Person, Scripts, listened, run, scripted, talk
+from tests.commands.conftest import (
+    MakeController,
+    Person,
+    ScriptedModels,
+    make_scripted_model,
+    record_events,
+    run,
+    talk,
+)
 from tests.store.test_files import room_for
 
 
-async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeDesk, session: Session) -> None:
+async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
     at = desk("Two again.")
 
@@ -30,11 +38,11 @@ async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeDesk,
 
 @pytest.mark.parametrize("command", ["/fork", "/branch"])
 async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
-    desk: MakeDesk, session: Session, command: str
+    desk: MakeController, session: Session, command: str
 ) -> None:
     *_, last = talk(session, "one", "1", "two", "2")
     at = desk("Two again.", ui=Person("two"))
-    told = listened(at)
+    told = record_events(at)
 
     await run(at, command)
 
@@ -45,11 +53,11 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     assert [type(event) for event in told] == [BeforeFork, Forked, SessionShutdown, SessionStart]
     await at.submit("two, please")
     assert [str(message["content"]) for message in at.model.requests[0].messages][-1] == "two, please"
-    assert len(at.session.head.path()) > 2
+    assert len(at.session.head.get_path()) > 2
     assert st.open(session.file).head.leaf == last
 
 
-async def test_without_a_person_the_message_must_be_named(desk: MakeDesk, session: Session) -> None:
+async def test_without_a_person_the_message_must_be_named(desk: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
     at = desk()
     with pytest.raises(InvalidOperation, match=f"say before which message of yours to fork: {first[:8]}"):
@@ -60,20 +68,20 @@ async def test_without_a_person_the_message_must_be_named(desk: MakeDesk, sessio
     assert at.session.head.leaf is None
 
 
-async def test_a_clone_is_a_new_session_at_the_same_place(desk: MakeDesk, session: Session) -> None:
+async def test_a_clone_is_a_new_session_at_the_same_place(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk()
 
     await run(at, "/clone")
 
     assert at.session.id != session.id
-    assert at.session.head.context().messages == st.open(session.file).head.context().messages
+    assert at.session.head.build_context().messages == st.open(session.file).head.build_context().messages
 
 
-async def test_a_new_session_takes_the_place_of_this_one(desk: MakeDesk, session: Session) -> None:
+async def test_a_new_session_takes_the_place_of_this_one(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk("Fresh.")
-    told = listened(at)
+    told = record_events(at)
 
     await run(at, "/new other work")
 
@@ -86,13 +94,13 @@ async def test_a_new_session_takes_the_place_of_this_one(desk: MakeDesk, session
     assert len(at.model.requests[0].messages) == 1
 
 
-async def test_another_session_is_resumed_with_its_model(desk: MakeDesk, session: Session) -> None:
+async def test_another_session_is_resumed_with_its_model(desk: MakeController, session: Session) -> None:
     other = st.create("other", cwd=session.cwd)
     other.append(st.user("what?"))
     other.append(st.assistant("that", provider="scripted", model="large"))
     other.close()
-    large = scripted("large", "Still that.")
-    at = desk(models=Scripts(large=large), ui=Person("other"))
+    large = make_scripted_model("large", "Still that.")
+    at = desk(models=ScriptedModels(large=large), ui=Person("other"))
 
     await run(at, "/resume")
 
@@ -105,12 +113,14 @@ async def test_another_session_is_resumed_with_its_model(desk: MakeDesk, session
     assert at.session.id == session.id
 
 
-async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(desk: MakeDesk, session: Session) -> None:
+async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(
+    desk: MakeController, session: Session
+) -> None:
     other = st.create("other", cwd=session.cwd)
     other.append(st.assistant("that", provider="scripted", model="gone"))
     other.close()
     at = desk("Here I am.")
-    told = listened(at)
+    told = record_events(at)
 
     await run(at, "/resume other")
     done = await at.submit("sure?")
@@ -120,9 +130,9 @@ async def test_a_session_whose_model_is_gone_goes_on_with_the_one_there_is(desk:
     assert any("scripted:gone" in getattr(event, "text", "") for event in told)
 
 
-async def test_an_unknown_session_leaves_everything(desk: MakeDesk, session: Session) -> None:
+async def test_an_unknown_session_leaves_everything(desk: MakeController, session: Session) -> None:
     at = desk()
-    told = listened(at)
+    told = record_events(at)
 
     with pytest.raises(NotFound):
         await run(at, "/resume nowhere")
@@ -131,7 +141,7 @@ async def test_an_unknown_session_leaves_everything(desk: MakeDesk, session: Ses
     assert not told
 
 
-async def test_a_handler_may_keep_the_person_here(desk: MakeDesk, session: Session) -> None:
+async def test_a_handler_may_keep_the_person_here(desk: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
     at = desk()
     at.hooks.on("session_before_switch", lambda event, context: {"cancel": True})
@@ -142,7 +152,7 @@ async def test_a_handler_may_keep_the_person_here(desk: MakeDesk, session: Sessi
         assert at.session is session
 
 
-async def test_a_session_in_memory_stays_there(desk: MakeDesk) -> None:
+async def test_a_session_in_memory_stays_there(desk: MakeController) -> None:
     session = st.memory()
     first, *_ = talk(session, "one", "1")
     at = desk(session=session)
@@ -153,7 +163,7 @@ async def test_a_session_in_memory_stays_there(desk: MakeDesk) -> None:
     assert at.session.file is None
 
 
-async def test_the_session_tells_about_itself(desk: MakeDesk, session: Session) -> None:
+async def test_the_session_tells_about_itself(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
 
     told = await run(desk(), "/session")
@@ -167,13 +177,13 @@ async def test_the_session_tells_about_itself(desk: MakeDesk, session: Session) 
     assert "1k tokens, $0.0100" in await run(desk(), "/session")
 
 
-async def test_one_message_is_told_in_the_singular(desk: MakeDesk, session: Session) -> None:
+async def test_one_message_is_told_in_the_singular(desk: MakeController, session: Session) -> None:
     session.append(st.user("one"))
 
     assert "1 message, 0 tool calls" in await run(desk(), "/session")
 
 
-async def test_a_name_is_given_shown_and_taken_away(desk: MakeDesk, session: Session) -> None:
+async def test_a_name_is_given_shown_and_taken_away(desk: MakeController, session: Session) -> None:
     at = desk()
 
     assert await run(at, "/name make it fast") == "make it fast"
@@ -182,7 +192,7 @@ async def test_a_name_is_given_shown_and_taken_away(desk: MakeDesk, session: Ses
     assert session.name is None
 
 
-async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeDesk, session: Session) -> None:
+async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeController, session: Session) -> None:
     _, answer = talk(session, "where is the needle?", "in the haystack")
     at = desk()
 
@@ -190,7 +200,7 @@ async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeDesk
     assert await run(at, "/search elephant") == "nothing matches 'elephant'"
 
 
-async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: MakeDesk, session: Session) -> None:
+async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
     at = desk()
     target = Path(session.cwd) / "copy.jsonl"
@@ -206,7 +216,7 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
         await run(at, "/export copy.pdf")
 
 
-async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeDesk, session: Session) -> None:
+async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeController, session: Session) -> None:
     for _ in range(80):
         session.append(st.user("word " * 20_000))
     at = desk()
@@ -222,7 +232,7 @@ async def test_a_copy_of_a_large_session_is_never_in_memory(desk: MakeDesk, sess
 
 
 async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tried_again(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     at = desk()
@@ -234,9 +244,9 @@ async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tr
     await run(at, "/export copy.jsonl")
 
 
-async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: MakeDesk, session: Session) -> None:
+async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: MakeController, session: Session) -> None:
     talk(session, "one", "1")
-    at, lines = desk(), session.lines()
+    at, lines = desk(), session.read_lines()
     assert session.file is not None
     session.file.unlink()
 
@@ -247,7 +257,7 @@ async def test_a_session_whose_file_was_deleted_can_still_be_exported(desk: Make
 
 @pytest.mark.parametrize(("name", "begins"), [("talk.html", "<!doctype html>"), ("talk.md", "# "), ("talk.txt", "")])
 async def test_an_export_has_the_form_that_its_name_says(
-    desk: MakeDesk, session: Session, name: str, begins: str
+    desk: MakeController, session: Session, name: str, begins: str
 ) -> None:
     talk(session, "where is the needle?", "in the haystack")
 
@@ -258,20 +268,22 @@ async def test_an_export_has_the_form_that_its_name_says(
     assert "in the haystack" in text
 
 
-async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(desk: MakeDesk, session: Session) -> None:
+async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(
+    desk: MakeController, session: Session
+) -> None:
     talk(session, "where is the needle?", "in the haystack")
     at, folder = desk(), Path(session.cwd)
 
     first, second = [(await run(at, "/export")).split(" is ")[0] for _ in range(2)]
 
-    name = default_name(session.id, "html")
+    name = build_file_name(session.id, "html")
     assert [first, second] == [str(folder / name), str(folder / name.replace(".html", "-2.html"))]
     assert "in the haystack" in Path(first).read_text()
     assert Path(first).read_bytes() == Path(second).read_bytes()
 
 
 async def test_an_export_without_a_file_is_text_where_no_page_can_be_made(
-    desk: MakeDesk, session: Session, monkeypatch: pytest.MonkeyPatch
+    desk: MakeController, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     talk(session, "one", "1")
     monkeypatch.setitem(sys.modules, "jinja2", None)
@@ -282,11 +294,11 @@ async def test_an_export_without_a_file_is_text_where_no_page_can_be_made(
 
 
 @pytest.mark.parametrize("given", ["cache", "", "part.md", "HEAD", "cache part.txt"])
-async def test_an_exported_branch_has_its_whole_path(desk: MakeDesk, session: Session, given: str) -> None:
+async def test_an_exported_branch_has_its_whole_path(desk: MakeController, session: Session, given: str) -> None:
     talk(session, "first of all", "1")
     session.create_branch("cache")
     talk(session, "on the branch", "2")
-    session.branch("main").append(st.user("on the other one"))
+    session.get_branch("main").append(st.user("on the other one"))
 
     told = await run(desk(), f"/export-branch {given}")
 
@@ -298,18 +310,22 @@ async def test_an_exported_branch_has_its_whole_path(desk: MakeDesk, session: Se
     assert "on the other one" not in text
 
 
-async def test_an_exported_branch_without_a_file_is_named_after_the_branch(desk: MakeDesk, session: Session) -> None:
+async def test_an_exported_branch_without_a_file_is_named_after_the_branch(
+    desk: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
     session.create_branch("a/b c", current=False)
 
     for _ in range(2):
         await run(desk(), '/export-branch "a/b c"')
 
-    stem = default_name(session.id, "html").removesuffix(".html")
+    stem = build_file_name(session.id, "html").removesuffix(".html")
     assert {path.name for path in Path(session.cwd).iterdir()} == {f"{stem}-a-b-c.html", f"{stem}-a-b-c-2.html"}
 
 
-async def test_a_branch_that_is_named_like_a_file_is_exported_as_a_branch(desk: MakeDesk, session: Session) -> None:
+async def test_a_branch_that_is_named_like_a_file_is_exported_as_a_branch(
+    desk: MakeController, session: Session
+) -> None:
     talk(session, "one", "1")
     session.create_branch("notes.md", current=False)
 
@@ -318,33 +334,33 @@ async def test_a_branch_that_is_named_like_a_file_is_exported_as_a_branch(desk: 
     assert not (Path(session.cwd) / "notes.md").exists()
 
 
-async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: MakeDesk, session: Session) -> None:
+async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: MakeController, session: Session) -> None:
     _, answer, *_ = talk(session, "one", "1", "two", "2")
 
     await run(desk(), f"/export-branch {answer} part.jsonl")
 
     part = st.open(Path(session.cwd) / "part.jsonl")
-    below = [entry.id for entry in session.head.path()]
-    assert [entry.id for entry in part.head.path()] == below[below.index(answer) :]
+    below = [entry.id for entry in session.head.get_path()]
+    assert [entry.id for entry in part.head.get_path()] == below[below.index(answer) :]
     assert not part.problems
 
 
 async def test_what_is_exported_beside_the_current_branch_is_of_the_branch_that_one_is_on(
-    desk: MakeDesk, session: Session
+    desk: MakeController, session: Session
 ) -> None:
     talk(session, "one", "1")
     session.create_branch("aside", current=False)
     session.append(st.user("on main"))
-    session.branch("aside").append(st.user("on aside"))
+    session.get_branch("aside").append(st.user("on aside"))
 
-    await run(desk(branch=session.branch("aside")), "/export-branch HEAD part.md")
+    await run(desk(branch=session.get_branch("aside")), "/export-branch HEAD part.md")
 
     text = (Path(session.cwd) / "part.md").read_text()
     assert "on aside" in text
     assert "on main" not in text
 
 
-async def test_quitting_tells_the_front_end(desk: MakeDesk) -> None:
+async def test_quitting_tells_the_front_end(desk: MakeController) -> None:
     at = desk()
 
     await run(at, "/quit")

@@ -22,15 +22,22 @@ def differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
     """How an open session differs from pi's description of the same file."""
     tree, leaf = session.tree, session.heads.leaf
     rows = [
-        (entry.id, depth, tree.label(entry.id), setter.timestamp if (setter := tree.label_entry(entry.id)) else None)
+        (
+            entry.id,
+            depth,
+            tree.get_label(entry.id),
+            setter.timestamp if (setter := tree.get_label_entry(entry.id)) else None,
+        )
         for entry, depth in tree.walk()
     ]
     found = [
         *_unequal("session id", session.id, pi["header"]["id"]),
         *_unequal("folder", session.cwd, pi["header"]["cwd"]),
         *_unequal("number of entries", len(tree), pi["entryCount"]),
-        *_unequal("leaf", leaf, tree.real(pi["leafId"])),
-        *_unequal("path", real_ids(session, [entry.id for entry in tree.path(leaf)]), real_ids(session, pi["branch"])),
+        *_unequal("leaf", leaf, tree.skip_annotations(pi["leafId"])),
+        *_unequal(
+            "path", real_ids(session, [entry.id for entry in tree.get_path(leaf)]), real_ids(session, pi["branch"])
+        ),
         *_unequal("labels", tree.labels, pi["labels"]),
         *_unequal("name", session.name, pi["name"]),
         *_unequal_lists(
@@ -60,7 +67,7 @@ def context_differences(ours: Context, pi: Mapping[str, Any]) -> list[str]:
             *_unequal("model", ours.model, pi.get("model")),
             *_unequal("thinking level", ours.thinking_level, pi.get("thinkingLevel")),
             *_unequal_lists("message", list(ours.messages), pi.get("messages", [])),
-            *sent_differences(pi.get("messages", []), ours.converted(), pi.get("llm", [])),
+            *sent_differences(pi.get("messages", []), ours.convert_messages(), pi.get("llm", [])),
         )
     ]
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.compaction import budget, context_tokens, plan_compaction, previous_compactions
-from sessiontree.core.context import build_context, context_of
+from sessiontree.core.compaction import count_context_tokens, find_compactions, plan_compaction, split_window
+from sessiontree.core.context import build_context, build_path_context
 from sessiontree.core.entries import (
     BranchSummary,
     Compaction,
@@ -13,33 +13,33 @@ from sessiontree.core.entries import (
     ModelChange,
     ResetBoundary,
 )
-from sessiontree.core.messages import answered_call, assistant, tool_call, tool_calls, tool_result, user
+from sessiontree.core.messages import assistant, get_answered_call, get_tool_calls, tool_call, tool_result, user
 from sessiontree.core.tree import Tree
 from tests.builders import entry, grow, ids, say
 from tests.strategies import entry_lists
 
 
-def words(tokens):
+def make_words(tokens):
     return "abc " * tokens
 
 
-def answer(tokens=10, total=None, **fields):
-    return assistant(words(tokens), usage=None if total is None else {"totalTokens": total}, **fields)
+def make_answer(tokens=10, total=None, **fields):
+    return assistant(make_words(tokens), usage=None if total is None else {"totalTokens": total}, **fields)
 
 
-def calling(*calls, tokens=0):
-    text = [{"type": "text", "text": words(tokens)}] if tokens else []
+def make_calls(*calls, tokens=0):
+    text = [{"type": "text", "text": make_words(tokens)}] if tokens else []
     return assistant([*text, *(tool_call(call, "read", {"path": f"{call}.py"}) for call in calls)])
 
 
-def chain(**bodies):
+def make_chain(**bodies):
     return bodies
 
 
-def path_of(**bodies):
+def build_path(**bodies):
     """A chain of entries, each with its body."""
     tree = grow(">".join(bodies), **bodies)
-    return tree.path(list(bodies)[-1])
+    return tree.get_path(list(bodies)[-1])
 
 
 # Budgets
@@ -50,81 +50,87 @@ def path_of(**bodies):
     [(4096, 1024, 1024, 3072), (32_768, 8192, 8192, 24_576), (128_000, 16_384, 20_000, 111_616)],
 )
 def test_the_shares_of_a_window_scale_with_it(window, reserve, kept, limit):
-    shares = budget(window)
+    shares = split_window(window)
 
     assert (shares.reserve, shares.keep_recent, shares.limit) == (reserve, kept, limit)
 
 
 def test_what_is_set_by_hand_holds_as_long_as_a_compaction_makes_room():
-    assert (budget(100_000, 500, 900).reserve, budget(100_000, 500, 900).keep_recent) == (500, 900)
-    assert (budget(4096, 16_384, 20_000).reserve, budget(4096, 16_384, 20_000).keep_recent) == (2048, 1024)
+    assert (split_window(100_000, 500, 900).reserve, split_window(100_000, 500, 900).keep_recent) == (500, 900)
+    assert (split_window(4096, 16_384, 20_000).reserve, split_window(4096, 16_384, 20_000).keep_recent) == (2048, 1024)
 
 
 # Counting
 
 
 def test_a_context_counts_what_the_provider_counted_and_an_estimate_of_what_came_after():
-    path = path_of(a=user(words(1)), b=answer(total=500), c=user(words(30)), d=Label(target="a", text="x"))
+    path = build_path(
+        a=user(make_words(1)), b=make_answer(total=500), c=user(make_words(30)), d=Label(target="a", text="x")
+    )
 
-    assert context_tokens(path) == 530
-    assert context_tokens([]) == 0
+    assert count_context_tokens(path) == 530
+    assert count_context_tokens([]) == 0
 
 
 def test_without_a_count_all_of_it_is_estimated_and_what_no_message_shows_is_added():
-    path = path_of(a=user(words(20)), b=answer(10))
+    path = build_path(a=user(make_words(20)), b=make_answer(10))
 
-    assert context_tokens(path) == 30
-    assert context_tokens(path, unseen=100) == 130
+    assert count_context_tokens(path) == 30
+    assert count_context_tokens(path, unseen=100) == 130
 
 
 def test_counts_of_failed_turns_and_counts_of_zero_say_nothing():
-    path = path_of(
-        a=user(words(1)), b=answer(total=500), c=user(words(3)), d=answer(7, total=9, stop_reason="error"), e=answer(2)
+    path = build_path(
+        a=user(make_words(1)),
+        b=make_answer(total=500),
+        c=user(make_words(3)),
+        d=make_answer(7, total=9, stop_reason="error"),
+        e=make_answer(2),
     )
 
-    assert context_tokens(path) == 505
+    assert count_context_tokens(path) == 505
 
 
-@pytest.mark.parametrize("change", [Compaction(summary=words(5), first_kept="b"), ContextEdit(target="a")])
+@pytest.mark.parametrize("change", [Compaction(summary=make_words(5), first_kept="b"), ContextEdit(target="a")])
 def test_a_count_from_before_a_compaction_or_an_edit_is_not_trusted(change):
-    path = path_of(a=user(words(1)), b=answer(10, total=5000), c=change, d=user(words(4)))
+    path = build_path(a=user(make_words(1)), b=make_answer(10, total=5000), c=change, d=user(make_words(4)))
 
-    assert 10 <= context_tokens(path) < 100
-    assert context_tokens([*path, entry("e", "d", answer(1, total=700))]) == 700
+    assert 10 <= count_context_tokens(path) < 100
+    assert count_context_tokens([*path, entry("e", "d", make_answer(1, total=700))]) == 700
 
 
 def test_a_count_from_before_a_reset_is_not_trusted():
-    path = path_of(a=user(words(1)), b=answer(10, total=5000), c=ResetBoundary(), d=user(words(4)))
+    path = build_path(a=user(make_words(1)), b=make_answer(10, total=5000), c=ResetBoundary(), d=user(make_words(4)))
 
-    assert context_tokens(path) == 4
+    assert count_context_tokens(path) == 4
 
 
 # Where to cut
 
 
-def cut(keep, most=None, **bodies):
-    plan = plan_compaction(path_of(**bodies), keep, most=most)
+def find_cut(keep, most=None, **bodies):
+    plan = plan_compaction(build_path(**bodies), keep, most=most)
     assert plan is not None
     return ids(plan.entries), ids(plan.turn_prefix), plan.first_kept
 
 
 def test_the_newest_messages_are_kept_and_the_rest_is_summarized():
-    talk = chain(a=user(words(10)), b=answer(10), c=user(words(10)), d=answer(10))
+    talk = make_chain(a=user(make_words(10)), b=make_answer(10), c=user(make_words(10)), d=make_answer(10))
 
-    assert cut(20, **talk) == ("ab", "", "c")
-    assert cut(11, **talk) == ("ab", "", "c")
+    assert find_cut(20, **talk) == ("ab", "", "c")
+    assert find_cut(11, **talk) == ("ab", "", "c")
 
 
 def test_what_fits_is_not_compacted():
-    talk = chain(a=user(words(10)), b=answer(10))
+    talk = make_chain(a=user(make_words(10)), b=make_answer(10))
 
-    assert plan_compaction(path_of(**talk), 21) is None
-    assert plan_compaction(path_of(**talk), 20) is None
+    assert plan_compaction(build_path(**talk), 21) is None
+    assert plan_compaction(build_path(**talk), 20) is None
     assert plan_compaction([], 1) is None
 
 
 def test_a_short_conversation_is_compacted_when_half_of_it_is_the_most_that_is_kept():
-    path = path_of(a=user(words(10)), b=answer(10), c=user(words(10)), d=answer(10))
+    path = build_path(a=user(make_words(10)), b=make_answer(10), c=user(make_words(10)), d=make_answer(10))
 
     plan = plan_compaction(path, 10_000, at_most_half=True)
 
@@ -134,79 +140,101 @@ def test_a_short_conversation_is_compacted_when_half_of_it_is_the_most_that_is_k
 
 
 def test_a_context_that_ends_with_a_compaction_has_nothing_to_compact():
-    path = path_of(a=user(words(10)), b=answer(10), K=Compaction(summary="s", first_kept="b"), l=Label(target="a"))
+    path = build_path(
+        a=user(make_words(10)), b=make_answer(10), K=Compaction(summary="s", first_kept="b"), l=Label(target="a")
+    )
 
     assert plan_compaction(path, 1) is None
 
 
 def test_a_turn_that_is_cut_in_two_gives_its_beginning_apart():
-    talk = chain(
-        a=user(words(9)), b=answer(9), c=user(words(9)), d=calling("1", tokens=50), e=tool_result("1", "read", "x")
+    talk = make_chain(
+        a=user(make_words(9)),
+        b=make_answer(9),
+        c=user(make_words(9)),
+        d=make_calls("1", tokens=50),
+        e=tool_result("1", "read", "x"),
     )
 
-    assert cut(10, **talk, f=calling("2", tokens=9), g=tool_result("2", "read", "x"), h=answer(5)) == ("ab", "cde", "f")
+    assert find_cut(10, **talk, f=make_calls("2", tokens=9), g=tool_result("2", "read", "x"), h=make_answer(5)) == (
+        "ab",
+        "cde",
+        "f",
+    )
 
 
 def test_where_no_turn_begins_above_the_cut_nothing_is_split():
-    talk = chain(a=answer(50), b=answer(9), c=answer(9))
+    talk = make_chain(a=make_answer(50), b=make_answer(9), c=make_answer(9))
 
-    assert cut(10, **talk) == ("a", "", "b")
+    assert find_cut(10, **talk) == ("a", "", "b")
 
 
 def test_a_cut_never_stands_before_a_tool_result():
-    talk = chain(a=user(words(9)), b=calling("1"), c=tool_result("1", "read", words(50)), d=answer(5))
+    talk = make_chain(
+        a=user(make_words(9)), b=make_calls("1"), c=tool_result("1", "read", make_words(50)), d=make_answer(5)
+    )
 
-    assert cut(10, **talk) == ("", "abc", "d")
-    assert cut(10, **{name: talk[name] for name in "abc"}) == ("", "a", "b")
+    assert find_cut(10, **talk) == ("", "abc", "d")
+    assert find_cut(10, **{name: talk[name] for name in "abc"}) == ("", "a", "b")
 
 
 def test_a_cut_never_stands_between_a_call_and_its_result():
-    note = CustomMessage(custom_type="x", content=words(10))
-    talk = chain(
-        a=user(words(9)), b=calling("1", "2"), c=tool_result("1", "r", "x"), n=note, d=tool_result("2", "r", "x")
+    note = CustomMessage(custom_type="x", content=make_words(10))
+    talk = make_chain(
+        a=user(make_words(9)),
+        b=make_calls("1", "2"),
+        c=tool_result("1", "r", "x"),
+        n=note,
+        d=tool_result("2", "r", "x"),
     )
 
-    assert cut(8, **talk) == ("", "a", "b")
-    assert cut(8, **talk, e=user(words(9))) == ("abcnd", "", "e")
+    assert find_cut(8, **talk) == ("", "a", "b")
+    assert find_cut(8, **talk, e=user(make_words(9))) == ("abcnd", "", "e")
 
 
 def test_call_ids_that_are_used_again_belong_to_the_last_call_before():
-    talk = chain(a=user(words(9)), b=calling("1"), c=tool_result("1", "r", "x"), d=user(words(9)), e=calling("1"))
+    talk = make_chain(
+        a=user(make_words(9)), b=make_calls("1"), c=tool_result("1", "r", "x"), d=user(make_words(9)), e=make_calls("1")
+    )
 
-    assert cut(14, **talk, f=tool_result("1", "r", words(3))) == ("abc", "", "d")
+    assert find_cut(14, **talk, f=tool_result("1", "r", make_words(3))) == ("abc", "", "d")
 
 
 def test_a_message_that_alone_is_twice_what_is_to_be_kept_is_summarized_if_something_follows_it():
-    talk = chain(a=user(words(9)), b=answer(9), c=user(words(100)), d=answer(5))
+    talk = make_chain(a=user(make_words(9)), b=make_answer(9), c=user(make_words(100)), d=make_answer(5))
 
-    assert cut(10, **talk) == ("ab", "c", "d")
-    assert cut(10, **{name: talk[name] for name in "abc"}) == ("ab", "", "c")
+    assert find_cut(10, **talk) == ("ab", "c", "d")
+    assert find_cut(10, **{name: talk[name] for name in "abc"}) == ("ab", "", "c")
 
 
 def test_where_only_results_are_left_nothing_is_kept():
-    assert cut(1, a=tool_result("1", "r", words(9)), b=tool_result("2", "r", words(9))) == ("ab", "", None)
+    assert find_cut(1, a=tool_result("1", "r", make_words(9)), b=tool_result("2", "r", make_words(9))) == (
+        "ab",
+        "",
+        None,
+    )
 
 
 def test_more_than_there_is_room_for_is_never_kept():
-    talk = chain(a=user(words(9)), b=calling("1"), c=tool_result("1", "read", words(50)))
+    talk = make_chain(a=user(make_words(9)), b=make_calls("1"), c=tool_result("1", "read", make_words(50)))
 
-    assert cut(10, **talk, most=60) == ("", "a", "b")
-    assert cut(10, **talk, most=40) == ("abc", "", None)
-    assert cut(10, a=user(words(50)), most=40) == ("a", "", None)
-    assert plan_compaction(path_of(a=user(words(50))), 10, most=60) is None
+    assert find_cut(10, **talk, most=60) == ("", "a", "b")
+    assert find_cut(10, **talk, most=40) == ("abc", "", None)
+    assert find_cut(10, a=user(make_words(50)), most=40) == ("a", "", None)
+    assert plan_compaction(build_path(a=user(make_words(50))), 10, most=60) is None
 
 
 def test_what_is_kept_leaves_room_for_the_summary():
-    assert budget(4_096).most_kept == 2_048
-    assert budget(200_000).most_kept == 167_232
-    assert budget(4_096, reserve=4_000, keep_recent=1_000).most_kept == 1_000
+    assert split_window(4_096).max_kept == 2_048
+    assert split_window(200_000).max_kept == 167_232
+    assert split_window(4_096, reserve=4_000, keep_recent=1_000).max_kept == 1_000
 
 
 def test_of_what_is_too_much_to_be_kept_the_newest_is_kept_if_it_can_be():
-    talk = chain(a=user(words(9)), b=user(words(12)), c=answer(5))
+    talk = make_chain(a=user(make_words(9)), b=user(make_words(12)), c=make_answer(5))
 
-    assert cut(10, **talk, most=20) == ("a", "", "b")
-    assert cut(10, **talk, most=15) == ("a", "b", "c")
+    assert find_cut(10, **talk, most=20) == ("a", "", "b")
+    assert find_cut(10, **talk, most=15) == ("a", "b", "c")
 
 
 # What the summary is to stand for
@@ -215,8 +243,13 @@ def test_of_what_is_too_much_to_be_kept_the_newest_is_kept_if_it_can_be():
 def test_the_next_compaction_goes_on_from_the_last_one():
     details = {"readFiles": ["old.py"], "modifiedFiles": []}
     first = Compaction(summary="EARLIER\n\n<read-files>\nold.py\n</read-files>", first_kept="b", details=details)
-    path = path_of(
-        a=user("one"), b=calling("1", tokens=9), K=first, c=tool_result("1", "r", "x"), d=user(words(9)), e=answer(20)
+    path = build_path(
+        a=user("one"),
+        b=make_calls("1", tokens=9),
+        K=first,
+        c=tool_result("1", "r", "x"),
+        d=user(make_words(9)),
+        e=make_answer(20),
     )
 
     plan = plan_compaction(path, 25)
@@ -225,12 +258,15 @@ def test_the_next_compaction_goes_on_from_the_last_one():
     assert plan.previous_summary == "EARLIER"
     assert (ids(plan.entries), plan.first_kept) == ("bc", "d")
     assert plan.files.to_wire() == {"readFiles": ["1.py", "old.py"], "modifiedFiles": []}
-    assert previous_compactions(path) == (path[2],)
+    assert find_compactions(path) == (path[2],)
 
 
 def test_what_entries_say_is_what_context_edits_have_left():
-    path = path_of(
-        a=user("secret"), b=answer(9), e=ContextEdit(target="a", replacement={"content": "public"}), c=user(words(30))
+    path = build_path(
+        a=user("secret"),
+        b=make_answer(9),
+        e=ContextEdit(target="a", replacement={"content": "public"}),
+        c=user(make_words(30)),
     )
 
     plan = plan_compaction(path, 20)
@@ -241,34 +277,34 @@ def test_what_entries_say_is_what_context_edits_have_left():
 
 
 def test_summaries_of_branches_are_summarized_like_messages_and_settings_are_not():
-    path = path_of(
-        a=user("one"), m=ModelChange(provider="p", model="m"), s=BranchSummary(summary="tried"), b=user(words(30))
+    path = build_path(
+        a=user("one"), m=ModelChange(provider="p", model="m"), s=BranchSummary(summary="tried"), b=user(make_words(30))
     )
 
     plan = plan_compaction(path, 20)
 
     assert plan is not None
     assert ids(plan.entries) == "as"
-    assert plan.tokens_before == context_tokens(path)
+    assert plan.tokens_before == count_context_tokens(path)
 
 
 def test_nothing_is_estimated_for_what_no_model_is_sent():
-    hidden = say("bashExecution", command="ls", output=words(100), excludeFromContext=True)
+    hidden = say("bashExecution", command="ls", output=make_words(100), excludeFromContext=True)
 
-    assert cut(20, a=user(words(5)), b=answer(9), x=hidden, c=user(words(20))) == ("abx", "", "c")
+    assert find_cut(20, a=user(make_words(5)), b=make_answer(9), x=hidden, c=user(make_words(20))) == ("abx", "", "c")
 
 
 # For any tree
 
 
-def paired(messages):
+def assert_paired(messages):
     """Every call is answered right behind its turn, and every result is called for."""
     waiting = []
     for message in messages:
-        call = answered_call(message)
+        call = get_answered_call(message)
         if call is None:
             assert not waiting
-            waiting = [call.id for call in tool_calls(message)]
+            waiting = [call.id for call in get_tool_calls(message)]
         else:
             assert call in waiting
             waiting.remove(call)
@@ -282,35 +318,35 @@ def test_after_any_chain_of_compactions_every_result_has_its_call_and_every_call
     tree = Tree(entries)
     leaf = entries[-1].id if entries else None
     for number, keep in enumerate(keeps):
-        path = tree.path(leaf)
+        path = tree.get_path(leaf)
         plan = plan_compaction(path, keep, most=most, at_most_half=half)
         if plan is None:
             break
-        before = {id for id, _ in build_context(tree, leaf).request()}
+        before = {id for id, _ in build_context(tree, leaf).build_request()}
         kept = Compaction(summary=f"S{number}", first_kept=plan.first_kept or f"K{number}")
         tree.add(entry(f"K{number}", leaf, kept, line=len(tree) + 2))
-        request = build_context(tree, f"K{number}").request()
+        request = build_context(tree, f"K{number}").build_request()
         after, summarized = {id for id, _ in request}, {one.id for one in (*plan.entries, *plan.turn_prefix)}
-        paired([message for _, message in request])
+        assert_paired([message for _, message in request])
         assert not summarized & after
-        assert before - after <= summarized | {one.id for one in path if is_carried(one)}
+        assert before - after <= summarized | {one.id for one in path if is_absorbed(one)}
         leaf = f"u{number}"
-        tree.add(entry(leaf, f"K{number}", user(words(40)), line=len(tree) + 2))
+        tree.add(entry(leaf, f"K{number}", user(make_words(40)), line=len(tree) + 2))
 
 
-def is_carried(one):
+def is_absorbed(one):
     """Whether a compaction takes an entry into itself: an older compaction, a system message."""
     return one.type == "compaction" or (one.type == "message" and one.body.message.get("role") == "system")
 
 
 @given(entry_lists(30), st.integers(0, 12), st.none() | st.integers(0, 40))
 def test_a_plan_loses_nothing_that_a_model_was_sent(entries, keep, most):
-    path = Tree(entries).path(entries[-1].id if entries else None)
+    path = Tree(entries).get_path(entries[-1].id if entries else None)
     plan = plan_compaction(path, keep, most=most)
     if plan is None:
         return
 
-    context = context_of(path)
+    context = build_path_context(path)
     spoke = [
         id
         for id, message in zip(context.sources, context.messages, strict=True)

@@ -7,12 +7,12 @@ from sessiontree.core.context import (
     NO_RESULT,
     State,
     build_context,
-    context_of,
+    build_path_context,
+    encode_explanation,
     explain,
-    explanation_to_wire,
+    find_context_path,
+    find_model_above,
     fold_system,
-    model_above,
-    reach,
 )
 from sessiontree.core.entries import (
     AgentAction,
@@ -30,48 +30,48 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.messages import (
-    answered_call,
     assistant,
-    stopped_abnormally,
+    get_answered_call,
+    get_tool_calls,
+    is_failed_turn,
     tool_call,
-    tool_calls,
     tool_result,
     user,
 )
-from sessiontree.core.tokens import estimate
+from sessiontree.core.tokens import estimate_tokens
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
 from tests.builders import TIME_MS, grow, say
 from tests.strategies import damaged_entry_lists, entry_lists, mark, places, said
 
 
-def context(tree, leaf=None):
+def build_last_context(tree, leaf=None):
     """The context at `leaf`, or at the last entry."""
     return build_context(tree, leaf or tree.entries[-1].id)
 
 
-def sources(tree, leaf=None):
-    return "".join(context(tree, leaf).sources)
+def get_sources(tree, leaf=None):
+    return "".join(build_last_context(tree, leaf).sources)
 
 
-def roles(messages):
+def get_roles(messages):
     return [message["role"] for message in messages]
 
 
-def why(tree, leaf=None):
+def explain_reasons(tree, leaf=None):
     """For each entry of the path what becomes of it."""
     return {item.entry.id: item.reason for item in explain(tree, leaf or tree.entries[-1].id).entries}
 
 
-def calling(*ids, stop="toolUse"):
+def make_calls(*ids, stop="toolUse"):
     return assistant([tool_call(id, "read", {}) for id in ids], stop_reason=stop)
 
 
-def result(id, text="x"):
+def make_result(id, text="x"):
     return tool_result(id, "read", text)
 
 
-def compaction(first_kept=None, **fields):
+def make_compaction(first_kept=None, **fields):
     return Compaction(summary="S", first_kept=first_kept, **fields)
 
 
@@ -81,10 +81,10 @@ def compaction(first_kept=None, **fields):
 def test_a_conversation_is_its_messages():
     tree = grow("a>b a>c", b=assistant("reply"))
 
-    seen = context(tree, "b")
+    seen = build_last_context(tree, "b")
 
     assert (seen.leaf, seen.sources) == ("b", ("a", "b"))
-    assert roles(seen.messages) == ["user", "assistant"]
+    assert get_roles(seen.messages) == ["user", "assistant"]
 
 
 def test_before_everything_there_is_nothing():
@@ -102,7 +102,7 @@ def test_an_unknown_leaf_is_an_error_not_the_last_entry():
 def test_missing_content_is_empty_content():
     tree = grow("a>b>c", a=say("user"), b=say("system"), c=say("bashExecution"))
 
-    assert [message.get("content") for message in context(tree).messages] == [[], "", None]
+    assert [message.get("content") for message in build_last_context(tree).messages] == [[], "", None]
 
 
 @pytest.mark.parametrize("given", [build_context, lambda tree, leaf: explain(tree, leaf).context])
@@ -125,7 +125,7 @@ def test_whoever_changes_a_context_changes_nothing_else(given):
 @pytest.mark.parametrize("wire", [{"message": {"role": "user"}}, {"message": {"role": "assistant"}}, {}])
 def test_what_a_line_leaves_out_is_made_anew_for_each_context(wire):
     def read():
-        return context_of(grow("a", a={"type": "message", **wire}).path("a")).messages[0]
+        return build_path_context(grow("a", a={"type": "message", **wire}).get_path("a")).messages[0]
 
     before, changed = repr(read()), read()
     changed.setdefault("content", []).append("CHANGED")
@@ -136,7 +136,7 @@ def test_what_a_line_leaves_out_is_made_anew_for_each_context(wire):
 def test_a_custom_message_is_in_the_context_as_written():
     body = CustomMessage(custom_type="note", content="see", display=False, details={"x": 1})
 
-    [message] = context(grow("a", a=body)).messages
+    [message] = build_last_context(grow("a", a=body)).messages
 
     assert message == {
         "role": "custom",
@@ -149,7 +149,7 @@ def test_a_custom_message_is_in_the_context_as_written():
 
 
 def test_a_custom_message_without_content_or_details_is_empty():
-    [message] = context(grow("a", a=CustomMessage(custom_type="note", content=None))).messages
+    [message] = build_last_context(grow("a", a=CustomMessage(custom_type="note", content=None))).messages
 
     assert message["content"] == []
     assert "details" not in message
@@ -158,7 +158,7 @@ def test_a_custom_message_without_content_or_details_is_empty():
 def test_a_branch_summary_speaks_unless_it_is_empty():
     tree = grow("a>b", a=BranchSummary(summary="tried", abandoned_leaf="z"), b=BranchSummary(summary=""))
 
-    [message] = context(tree).messages
+    [message] = build_last_context(tree).messages
 
     assert message == {"role": "branchSummary", "summary": "tried", "fromId": "z", "timestamp": TIME_MS}
 
@@ -174,7 +174,7 @@ def test_settings_and_bookkeeping_are_no_messages():
         g={"type": "from_the_future"},
     )
 
-    assert sources(tree) == "a"
+    assert get_sources(tree) == "a"
 
 
 # Compaction and resets
@@ -184,10 +184,10 @@ def test_settings_and_bookkeeping_are_no_messages():
     ("first_kept", "speak"), [("b", "Kbcd"), ("c", "Kcd"), ("K", "Kd"), ("gone", "Kd"), (None, "Kd"), ("d", "Kd")]
 )
 def test_a_compaction_opens_the_context_then_what_it_keeps_then_what_follows(first_kept, speak):
-    tree = grow("a>b>c>K>d", K=compaction(first_kept, tokens_before=99))
+    tree = grow("a>b>c>K>d", K=make_compaction(first_kept, tokens_before=99))
 
-    assert sources(tree) == speak
-    assert context(tree).messages[0] == {
+    assert get_sources(tree) == speak
+    assert build_last_context(tree).messages[0] == {
         "role": "compactionSummary",
         "summary": "S",
         "tokensBefore": 99,
@@ -196,54 +196,54 @@ def test_a_compaction_opens_the_context_then_what_it_keeps_then_what_follows(fir
 
 
 def test_an_older_compaction_in_the_kept_range_says_nothing():
-    assert sources(grow("a>J>b>K>c", J=compaction("a"), K=compaction("a"))) == "Kabc"
+    assert get_sources(grow("a>J>b>K>c", J=make_compaction("a"), K=make_compaction("a"))) == "Kabc"
 
 
 def test_a_stored_system_message_goes_before_the_summary_and_older_ones_are_silent():
     tree = grow(
-        "a>b>K>c", a=say("system", "old"), K=compaction("a", system_message={"role": "system", "content": "new"})
+        "a>b>K>c", a=say("system", "old"), K=make_compaction("a", system_message={"role": "system", "content": "new"})
     )
 
-    seen = context(tree)
+    seen = build_last_context(tree)
 
-    assert roles(seen.messages) == ["system", "compactionSummary", "user", "user"]
+    assert get_roles(seen.messages) == ["system", "compactionSummary", "user", "user"]
     assert seen.messages[0]["content"] == "new"
     assert seen.sources == ("K", "K", "b", "c")
 
 
 def test_a_system_message_after_the_compaction_speaks():
-    assert sources(grow("a>K>b", K=compaction(), b=say("system", "x"))) == "Kb"
+    assert get_sources(grow("a>K>b", K=make_compaction(), b=say("system", "x"))) == "Kb"
 
 
 def test_nothing_before_a_reset_reaches_the_model():
-    assert sources(grow("a>R>b", R=ResetBoundary())) == "b"
+    assert get_sources(grow("a>R>b", R=ResetBoundary())) == "b"
 
 
 def test_the_later_of_reset_and_compaction_counts():
-    assert sources(grow("a>K>b>R>c", K=compaction("a"), R=ResetBoundary())) == "c"
-    assert sources(grow("a>R>b>K>c", R=ResetBoundary(), K=compaction("a"))) == "Kbc"
+    assert get_sources(grow("a>K>b>R>c", K=make_compaction("a"), R=ResetBoundary())) == "c"
+    assert get_sources(grow("a>R>b>K>c", R=ResetBoundary(), K=make_compaction("a"))) == "Kbc"
 
 
 def test_a_compaction_that_is_none_keeps_nothing():
-    assert sources(grow("a>K>b", K={"type": "compaction", "summary": 5, "firstKeptEntryId": [1]})) == "Kb"
+    assert get_sources(grow("a>K>b", K={"type": "compaction", "summary": 5, "firstKeptEntryId": [1]})) == "Kb"
 
 
 # Edits
 
 
-def contents(tree, leaf=None):
-    return [message.get("content") for message in context(tree, leaf).messages]
+def get_contents(tree, leaf=None):
+    return [message.get("content") for message in build_last_context(tree, leaf).messages]
 
 
-def edit(target, content=None):
+def make_edit(target, content=None):
     return ContextEdit(target=target, replacement=None if content is None else {"content": content})
 
 
 def test_an_edit_replaces_what_its_target_says_from_there_on():
-    tree = grow("a>b>E", E=edit("a", "new"))
+    tree = grow("a>b>E", E=make_edit("a", "new"))
 
-    assert contents(tree, "E") == ["new", "b"]
-    assert contents(tree, "b") == ["a", "b"]
+    assert get_contents(tree, "E") == ["new", "b"]
+    assert get_contents(tree, "b") == ["a", "b"]
 
 
 def test_an_edit_without_replacement_leaves_its_target_out():
@@ -251,89 +251,95 @@ def test_an_edit_without_replacement_leaves_its_target_out():
         "a>b>c>K>D>E>F",
         a=CustomMessage(custom_type="x", content="x"),
         b=BranchSummary(summary="x"),
-        K=compaction("a"),
-        D=edit("a"),
-        E=edit("b"),
-        F=edit("K"),
+        K=make_compaction("a"),
+        D=make_edit("a"),
+        E=make_edit("b"),
+        F=make_edit("K"),
     )
 
-    assert sources(tree) == "c"
+    assert get_sources(tree) == "c"
 
 
 def test_the_last_edit_counts():
-    assert contents(grow("a>D>E", D=edit("a"), E=edit("a", "back"))) == ["back"]
+    assert get_contents(grow("a>D>E", D=make_edit("a"), E=make_edit("a", "back"))) == ["back"]
 
 
 @pytest.mark.parametrize("body", [assistant("x"), tool_result("c1", "read", "x")])
 def test_text_put_into_a_turn_or_a_result_becomes_a_block(body):
-    assert contents(grow("a>E", a=body, E=edit("a", "new"))) == [[{"type": "text", "text": "new"}]]
+    assert get_contents(grow("a>E", a=body, E=make_edit("a", "new"))) == [[{"type": "text", "text": "new"}]]
 
 
 def test_an_edit_without_content_empties_its_target():
-    assert contents(grow("a>E", E=ContextEdit(target="a", replacement={}))) == [[]]
+    assert get_contents(grow("a>E", E=ContextEdit(target="a", replacement={}))) == [[]]
 
 
 def test_what_cannot_be_edited_stays_as_it_is():
-    tree = grow("a>b>E>F", a=say("bashExecution", command="ls"), b=compaction(), E=edit("b", "new"), F=edit("a", "new"))
+    tree = grow(
+        "a>b>E>F",
+        a=say("bashExecution", command="ls"),
+        b=make_compaction(),
+        E=make_edit("b", "new"),
+        F=make_edit("a", "new"),
+    )
 
-    assert contents(tree) == [None]
-    assert contents(grow("a>E", a=say("system", "x"), E=edit("a", "new"))) == ["x"]
+    assert get_contents(tree) == [None]
+    assert get_contents(grow("a>E", a=say("system", "x"), E=make_edit("a", "new"))) == ["x"]
 
 
 def test_an_edit_counts_while_it_is_kept_and_not_once_it_is_compacted_away():
-    assert contents(grow("a>E>K", E=edit("a", "new"), K=compaction("a"))) == [None, "new"]
-    assert contents(grow("a>E>K>b", E=edit("b", "new"), K=compaction("K"))) == [None, "b"]
+    assert get_contents(grow("a>E>K", E=make_edit("a", "new"), K=make_compaction("a"))) == [None, "new"]
+    assert get_contents(grow("a>E>K>b", E=make_edit("b", "new"), K=make_compaction("K"))) == [None, "b"]
 
 
 # State
 
 
-def state(shape="a", **bodies):
-    return context(grow(shape, **bodies)).state
+def read_last_state(shape="a", **bodies):
+    return build_last_context(grow(shape, **bodies)).state
 
 
 def test_the_model_is_the_last_one_that_was_set_or_that_answered():
     answered = assistant("x", provider="p1", model="m1")
 
-    assert state("a>b", a=ModelChange(provider="p", model="m"), b=answered).model_wire == {
+    assert read_last_state("a>b", a=ModelChange(provider="p", model="m"), b=answered).model_wire == {
         "provider": "p1",
         "modelId": "m1",
     }
-    assert state("a>b", a=answered, b=ModelChange(provider="p", model="m")).model == "m"
-    assert state("a>b", a=answered, b=say("assistant", "x")).model == "m1"
+    assert read_last_state("a>b", a=answered, b=ModelChange(provider="p", model="m")).model == "m"
+    assert read_last_state("a>b", a=answered, b=say("assistant", "x")).model == "m1"
 
 
 @pytest.mark.parametrize(("role", "model"), [(None, "new"), ("default", "new"), ("smol", "old"), ("fallback", "old")])
 def test_only_the_default_role_names_the_model_of_the_conversation(role, model):
-    assert state("a>b", a=ModelChange(model="old"), b=ModelChange(model="new", role=role)).model == model
+    assert read_last_state("a>b", a=ModelChange(model="old"), b=ModelChange(model="new", role=role)).model == model
 
 
 def test_a_model_change_without_a_model_changes_nothing():
-    assert state("a>b", a=ModelChange(model="m"), b=ModelChange(provider="p")).model == "m"
+    assert read_last_state("a>b", a=ModelChange(model="m"), b=ModelChange(provider="p")).model == "m"
 
 
 def test_the_thinking_level_is_off_until_it_is_set_and_when_it_is_null():
-    assert state().thinking_level == "off"
-    assert state("a>b", a=ThinkingLevelChange("high")).thinking_level == "high"
-    assert state("a>b", a=ThinkingLevelChange("high"), b=ThinkingLevelChange(None)).thinking_level == "off"
+    assert read_last_state().thinking_level == "off"
+    assert read_last_state("a>b", a=ThinkingLevelChange("high")).thinking_level == "high"
+    assert read_last_state("a>b", a=ThinkingLevelChange("high"), b=ThinkingLevelChange(None)).thinking_level == "off"
 
 
 def test_a_mode_holds_until_it_is_left():
     plan = ModeChange(mode="plan", data={"step": 1})
 
-    assert (state("a", a=plan).mode, state("a", a=plan).mode_data) == ("plan", {"step": 1})
-    assert (state("a>b", a=plan, b=ModeChange(mode="none", data=2)).mode_data) is None
-    assert state("a>b", a=plan, b=ModeChange(mode="none")).mode is None
+    assert (read_last_state("a", a=plan).mode, read_last_state("a", a=plan).mode_data) == ("plan", {"step": 1})
+    assert (read_last_state("a>b", a=plan, b=ModeChange(mode="none", data=2)).mode_data) is None
+    assert read_last_state("a>b", a=plan, b=ModeChange(mode="none")).mode is None
 
 
 def test_injected_rules_are_collected_once_each():
     rules = {"a": RuleInjection(("r1", "r2")), "b": RuleInjection(("r2", "r3"))}
 
-    assert state("a>b", **rules).rules == ("r1", "r2", "r3")
+    assert read_last_state("a>b", **rules).rules == ("r1", "r2", "r3")
 
 
 def test_state_holds_across_compactions_and_resets():
-    held = state("a>b>R", a=ModelChange(model="m"), b=compaction(), R=ResetBoundary())
+    held = read_last_state("a>b>R", a=ModelChange(model="m"), b=make_compaction(), R=ResetBoundary())
 
     assert held.model == "m"
 
@@ -342,7 +348,7 @@ def test_a_compaction_that_carries_state_speaks_for_everything_before_it():
     wire = State(provider="p", model="m", thinking_level="low", mode="plan", mode_data=1, rules=("r1",)).to_wire()
     settings = {"a": ModelChange(model="other"), "b": RuleInjection(("r0",)), "d": RuleInjection(("r1", "r2"))}
 
-    held = state("a>b>K>d", K=compaction(state=wire), **settings)
+    held = read_last_state("a>b>K>d", K=make_compaction(state=wire), **settings)
 
     assert held == State(provider="p", model="m", thinking_level="low", mode="plan", mode_data=1, rules=("r1", "r2"))
 
@@ -351,17 +357,17 @@ def test_a_compaction_that_carries_state_speaks_for_everything_before_it():
     "wire", [{}, {"model": 5, "thinkingLevel": [], "mode": 1, "rules": "odd"}, {"model": {"modelId": 1}}]
 )
 def test_odd_state_in_a_compaction_is_no_state(wire):
-    assert state("a>K", a=ModelChange(model="m"), K=compaction(state=wire)) == State()
+    assert read_last_state("a>K", a=ModelChange(model="m"), K=make_compaction(state=wire)) == State()
 
 
 def test_a_model_without_a_provider_stays_without_one():
     alone = State(model="m")
 
-    assert state("K", K=compaction(state=alone.to_wire())) == alone
+    assert read_last_state("K", K=make_compaction(state=alone.to_wire())) == alone
 
 
 def test_rules_in_state_that_are_no_text_are_passed_over():
-    assert state("K", K=compaction(state={"rules": ["r1", 5]})).rules == ("r1",)
+    assert read_last_state("K", K=make_compaction(state={"rules": ["r1", 5]})).rules == ("r1",)
 
 
 def test_plain_state_is_written_without_what_was_never_set():
@@ -370,10 +376,10 @@ def test_plain_state_is_written_without_what_was_never_set():
 
 @pytest.mark.parametrize("wire", [State(provider="p", model="m").to_wire(), State().to_wire(), {}])
 def test_the_model_looked_up_from_below_stops_at_a_compaction_that_carries_state(wire):
-    tree = grow("a>K>b", a=ModelChange(provider="old", model="old"), K=compaction(state=wire))
-    held = context(tree).state
+    tree = grow("a>K>b", a=ModelChange(provider="old", model="old"), K=make_compaction(state=wire))
+    held = build_last_context(tree).state
 
-    assert model_above(tree.up("b")) == (held.provider, held.model)
+    assert find_model_above(tree.walk_up("b")) == (held.provider, held.model)
     assert held.model != "old"
 
 
@@ -414,12 +420,12 @@ def test_folding_plain_or_odd_system_messages_gives_plain_text():
 # Requests
 
 
-def request(shape, **bodies):
-    return context(grow(shape, **bodies)).to_llm()
+def build_llm_request(shape, **bodies):
+    return build_last_context(grow(shape, **bodies)).to_llm()
 
 
-def texts(messages):
-    return [message["content"][0]["text"] if answered_call(message) else message["role"] for message in messages]
+def get_texts(messages):
+    return [message["content"][0]["text"] if get_answered_call(message) else message["role"] for message in messages]
 
 
 @pytest.mark.parametrize(
@@ -427,13 +433,13 @@ def texts(messages):
     [
         ("a", {"a": user("Why?")}, True),
         ("a>b", {"a": user("Why?"), "b": assistant("Because.")}, False),
-        ("a>b>c", {"a": user("Why?"), "b": calling("c1"), "c": result("c1", "one")}, True),
-        ("a>b", {"a": user("Why?"), "b": calling("c1")}, True),  # a result is made up
+        ("a>b>c", {"a": user("Why?"), "b": make_calls("c1"), "c": make_result("c1", "one")}, True),
+        ("a>b", {"a": user("Why?"), "b": make_calls("c1")}, True),  # a result is made up
         ("a>b", {"a": user("Why?"), "b": assistant("Be", stop_reason="aborted")}, True),
     ],
 )
 def test_a_model_has_something_to_answer_unless_it_has_the_last_word(shape, bodies, awaits):
-    assert context(grow(shape, **bodies)).awaits_answer is awaits
+    assert build_last_context(grow(shape, **bodies)).awaits_answer is awaits
 
 
 def test_where_nothing_was_said_there_is_nothing_to_answer():
@@ -441,7 +447,7 @@ def test_where_nothing_was_said_there_is_nothing_to_answer():
 
 
 def test_an_unanswered_call_gets_a_made_up_result_that_is_an_error():
-    [_, made_up, after] = request("a>b", a=calling("c1"))
+    [_, made_up, after] = build_llm_request("a>b", a=make_calls("c1"))
 
     assert made_up == {
         "role": "toolResult",
@@ -454,76 +460,96 @@ def test_an_unanswered_call_gets_a_made_up_result_that_is_an_error():
 
 
 def test_a_made_up_result_has_the_time_of_its_call():
-    [_, made_up] = request("a", a=say("assistant", [tool_call("c1", "read", {})], timestamp=7))
+    [_, made_up] = build_llm_request("a", a=say("assistant", [tool_call("c1", "read", {})], timestamp=7))
 
     assert made_up["timestamp"] == 7
 
 
 def test_results_come_right_behind_their_turn_in_the_order_of_the_calls():
-    sent = request("a>b>c>d", a=calling("c1", "c2"), b=result("c2", "two"), d=result("c1", "one"))
+    sent = build_llm_request(
+        "a>b>c>d", a=make_calls("c1", "c2"), b=make_result("c2", "two"), d=make_result("c1", "one")
+    )
 
-    assert texts(sent) == ["assistant", "one", "two", "user"]
+    assert get_texts(sent) == ["assistant", "one", "two", "user"]
 
 
 def test_a_result_whose_call_is_not_in_the_context_is_not_sent():
-    assert request("a>K>b", a=calling("c1"), K=compaction("K"), b=result("c1"))[1:] == []
+    assert build_llm_request("a>K>b", a=make_calls("c1"), K=make_compaction("K"), b=make_result("c1"))[1:] == []
 
 
 def test_a_result_of_no_call_at_all_is_sent_as_the_users():
-    [sent] = request("a", a=say("toolResult", "42", toolName="calc", timestamp=7))
+    [sent] = build_llm_request("a", a=say("toolResult", "42", toolName="calc", timestamp=7))
 
     assert sent == {"role": "user", "content": [{"type": "text", "text": "Output of calc:\n42"}], "timestamp": 7}
-    [sent] = request("a", a=say("toolResult", "42"))
+    [sent] = build_llm_request("a", a=say("toolResult", "42"))
     assert sent == {"role": "user", "content": [{"type": "text", "text": "Output of a tool:\n42"}]}
 
 
 def test_a_second_result_for_one_call_is_not_sent():
-    assert texts(request("a>b>c", a=calling("c1"), b=result("c1", "one"), c=result("c1", "two"))) == [
+    assert get_texts(
+        build_llm_request("a>b>c", a=make_calls("c1"), b=make_result("c1", "one"), c=make_result("c1", "two"))
+    ) == [
         "assistant",
         "one",
     ]
 
 
 def test_a_call_id_that_is_used_again_is_answered_by_the_result_behind_it():
-    sent = request("a>b>c>d>e", a=calling("c1"), c=calling("c1"), d=result("c1", "second"))
+    sent = build_llm_request("a>b>c>d>e", a=make_calls("c1"), c=make_calls("c1"), d=make_result("c1", "second"))
 
-    assert texts(sent) == ["assistant", NO_RESULT, "user", "assistant", "second", "user"]
+    assert get_texts(sent) == ["assistant", NO_RESULT, "user", "assistant", "second", "user"]
 
 
 def test_a_turn_may_call_twice_with_one_id():
-    sent = request("a>b>c", a=calling("c1", "c1", "c1"), b=result("c1", "one"), c=result("c1", "two"))
+    sent = build_llm_request(
+        "a>b>c", a=make_calls("c1", "c1", "c1"), b=make_result("c1", "one"), c=make_result("c1", "two")
+    )
 
-    assert texts(sent) == ["assistant", "one", "two", NO_RESULT]
+    assert get_texts(sent) == ["assistant", "one", "two", NO_RESULT]
 
 
 def test_a_result_that_comes_before_its_call_does_not_answer_it():
-    assert texts(request("a>b", a=result("c1", "early"), b=calling("c1"))) == ["assistant", NO_RESULT]
+    assert get_texts(build_llm_request("a>b", a=make_result("c1", "early"), b=make_calls("c1"))) == [
+        "assistant",
+        NO_RESULT,
+    ]
 
 
 @pytest.mark.parametrize("stop", ["error", "aborted"])
 def test_failed_turns_are_left_out_of_requests_with_their_results(stop):
-    bodies = {"b": calling("c1", stop=stop), "c": result("c1")}
+    bodies = {"b": make_calls("c1", stop=stop), "c": make_result("c1")}
 
-    assert roles(request("a>b>c>d", **bodies)) == ["user", "user"]
-    assert roles(context(grow("a>b>c>d", **bodies)).converted()) == ["user", "assistant", "toolResult", "user"]
+    assert get_roles(build_llm_request("a>b>c>d", **bodies)) == ["user", "user"]
+    assert get_roles(build_last_context(grow("a>b>c>d", **bodies)).convert_messages()) == [
+        "user",
+        "assistant",
+        "toolResult",
+        "user",
+    ]
 
 
 def test_a_turn_tried_again_with_the_same_call_has_its_own_result():
-    sent = request(
-        "a>b>c>d", a=calling("c1", stop="error"), b=result("c1", "failed"), c=calling("c1"), d=result("c1", "good")
+    sent = build_llm_request(
+        "a>b>c>d",
+        a=make_calls("c1", stop="error"),
+        b=make_result("c1", "failed"),
+        c=make_calls("c1"),
+        d=make_result("c1", "good"),
     )
 
-    assert texts(sent) == ["assistant", "good"]
+    assert get_texts(sent) == ["assistant", "good"]
 
 
 def test_an_edit_that_takes_a_call_away_takes_its_result_away_too():
-    assert roles(request("a>b>E", a=calling("c1"), b=result("c1"), E=edit("a", "never mind"))) == ["assistant"]
+    assert get_roles(
+        build_llm_request("a>b>E", a=make_calls("c1"), b=make_result("c1"), E=make_edit("a", "never mind"))
+    ) == ["assistant"]
 
 
 def test_tokens_are_those_of_the_request():
-    seen = context(grow("a>b", a=user("1234"), b=calling("c1")))
+    seen = build_last_context(grow("a>b", a=user("1234"), b=make_calls("c1")))
 
-    assert seen.tokens() == 1 + estimate(seen.messages[1]) + -(-len(NO_RESULT) // 4)
+    assert seen.count_tokens() == 1 + estimate_tokens(seen.messages[1]) + -(-len(NO_RESULT) // 4)
 
 
 # Explaining
@@ -533,13 +559,13 @@ def test_what_reaches_the_model_says_as_what():
     tree = grow(
         "a>b>c>d>e>E",
         b=CustomMessage(custom_type="x", content="x"),
-        c=calling("c1"),
+        c=make_calls("c1"),
         d=say("developer", "x"),
         e=user("typo"),
-        E=edit("e", "fixed"),
+        E=make_edit("e", "fixed"),
     )
 
-    assert why(tree) == {
+    assert explain_reasons(tree) == {
         "a": "as it is",
         "b": "as user",
         "c": "as it is, with a made-up result for a call that has none",
@@ -552,18 +578,18 @@ def test_what_reaches_the_model_says_as_what():
 def test_what_does_not_reach_the_model_says_why():
     tree = grow(
         "a>b>c>d>e>f>g>h>E>i",
-        a=calling("c1", stop="aborted"),
-        b=result("c1"),
-        c=result("lost"),
+        a=make_calls("c1", stop="aborted"),
+        b=make_result("c1"),
+        c=make_result("lost"),
         d=say("bashExecution", command="x", excludeFromContext=True),
         e=say("martian", "x"),
         f=BranchSummary(summary=""),
         g=Label(target="a", text="x"),
-        E=edit("h"),
+        E=make_edit("h"),
         i={"type": "from_the_future"},
     )
 
-    assert why(tree) == {
+    assert explain_reasons(tree) == {
         "a": "the turn ended with aborted",
         "b": "the turn that called for it failed",
         "c": "its tool call is not in the context",
@@ -578,9 +604,9 @@ def test_what_does_not_reach_the_model_says_why():
 
 
 def test_a_result_too_many_is_told_from_a_lost_one():
-    tree = grow("a>b>c", a=calling("c1"), b=result("c1"), c=result("c1"))
+    tree = grow("a>b>c", a=make_calls("c1"), b=make_result("c1"), c=make_result("c1"))
 
-    assert why(tree)["c"] == "its tool call is answered by another result"
+    assert explain_reasons(tree)["c"] == "its tool call is answered by another result"
 
 
 @pytest.mark.parametrize(
@@ -596,11 +622,11 @@ def test_a_result_too_many_is_told_from_a_lost_one():
     ],
 )
 def test_what_is_not_for_models_says_what_it_is(body, reason):
-    assert why(grow("a", a=body)) == {"a": reason}
+    assert explain_reasons(grow("a", a=body)) == {"a": reason}
 
 
 def test_what_a_compaction_represented_by_names_it():
-    tree = grow("a>J>s>b>K>c", J=compaction(), s=say("system", "x"), K=compaction("J"))
+    tree = grow("a>J>s>b>K>c", J=make_compaction(), s=say("system", "x"), K=make_compaction("J"))
 
     explained = {item.entry.id: (item.reason, item.represented_by) for item in explain(tree, "c").entries}
 
@@ -615,7 +641,7 @@ def test_what_a_compaction_represented_by_names_it():
 
 
 def test_what_a_reset_cuts_off_names_it():
-    assert why(grow("a>R>b", R=ResetBoundary())) == {
+    assert explain_reasons(grow("a>R>b", R=ResetBoundary())) == {
         "a": "before the reset at R",
         "R": "before the reset at R",
         "b": "as it is",
@@ -623,13 +649,13 @@ def test_what_a_reset_cuts_off_names_it():
 
 
 def test_an_edit_that_changes_nothing_is_not_told_as_one():
-    assert why(grow("a>E", a=say("bashExecution", command="ls"), E=edit("a", "x")))["a"] == "as user"
+    assert explain_reasons(grow("a>E", a=say("bashExecution", command="ls"), E=make_edit("a", "x")))["a"] == "as user"
 
 
 def test_an_explanation_is_told_entry_by_entry():
     tree = grow("a>l", a=user("one"), l=Label(target="a", text="here"))
 
-    one, two = explanation_to_wire(explain(tree, "l"))
+    one, two = encode_explanation(explain(tree, "l"))
 
     assert one == {
         "id": "a", "type": "message", "role": "user", "reaches": True, "reason": "as it is", "representedBy": None,
@@ -654,10 +680,10 @@ def assert_paired(messages):
     remaining = list(messages)
     while remaining:
         message = remaining.pop(0)
-        assert answered_call(message) is None, "a result without its call"
-        for call in tool_calls(message):
+        assert get_answered_call(message) is None, "a result without its call"
+        for call in get_tool_calls(message):
             assert remaining, "a call without its result"
-            assert answered_call(remaining.pop(0)) == call.id
+            assert get_answered_call(remaining.pop(0)) == call.id
 
 
 @given(entry_lists(), st.data())
@@ -665,7 +691,7 @@ def test_every_call_is_answered_and_every_answer_called_for(entries, data):
     messages = build_context(Tree(entries), data.draw(places(entries))).to_llm()
 
     assert_paired(messages)
-    assert not any(stopped_abnormally(message) for message in messages)
+    assert not any(is_failed_turn(message) for message in messages)
 
 
 @given(damaged_entry_lists(), st.data())
@@ -673,7 +699,7 @@ def test_calls_are_answered_in_damaged_sessions_too(entries, data):
     messages = build_context(Tree(entries), data.draw(places(entries))).to_llm()
 
     assert_paired(messages)
-    assert not any(stopped_abnormally(message) for message in messages)
+    assert not any(is_failed_turn(message) for message in messages)
 
 
 @given(entry_lists(), st.data())
@@ -683,8 +709,8 @@ def test_an_entry_reaches_the_model_just_when_a_request_says_what_it_says(entrie
     explanation = explain(tree, leaf)
 
     heard = said(explanation.context.to_llm())
-    assert {item.entry.id for item in explanation.entries if item.reaches} == {
-        entry.id for entry in tree.path(leaf) if mark(entry.id) in heard
+    assert {item.entry.id for item in explanation.entries if item.reaches_model} == {
+        entry.id for entry in tree.get_path(leaf) if mark(entry.id) in heard
     }
 
 
@@ -694,17 +720,17 @@ def test_an_explanation_covers_the_path_and_adds_up_to_the_request(entries, data
 
     explanation = explain(tree, leaf)
 
-    assert [item.entry for item in explanation.entries] == tree.path(leaf)
+    assert [item.entry for item in explanation.entries] == tree.get_path(leaf)
     assert explanation.context == build_context(tree, leaf)
-    assert explanation.tokens == explanation.context.tokens()
-    assert all(item.reaches or item.tokens == 0 for item in explanation.entries)
+    assert explanation.tokens == explanation.context.count_tokens()
+    assert all(item.reaches_model or item.tokens == 0 for item in explanation.entries)
 
 
 @given(damaged_entry_lists(), st.data())
 def test_state_written_down_reads_back_the_same(entries, data):
     held = build_context(Tree(entries), data.draw(places(entries))).state
 
-    again = build_context(grow("K", K=compaction(state=held.to_wire())), "K").state
+    again = build_context(grow("K", K=make_compaction(state=held.to_wire())), "K").state
 
     assert again == held
 
@@ -715,7 +741,7 @@ def test_the_model_looked_up_from_below_is_the_one_that_holds(entries, data):
 
     held = build_context(tree, leaf).state
 
-    assert model_above(tree.up(leaf)) == (held.provider, held.model)
+    assert find_model_above(tree.walk_up(leaf)) == (held.provider, held.model)
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 99)), max_size=30), st.booleans())
@@ -724,7 +750,7 @@ def test_what_a_compaction_stands_for_need_not_be_read_to_know_the_context(
 ) -> None:
     session = memory()
     for kind, number in steps:
-        path = session.head.path()
+        path = session.head.get_path()
         anchor = path[number % len(path)].id if path and number % 3 else None
         spoken = [entry.id for entry in path if entry.type == "message"]
         match kind:
@@ -743,7 +769,7 @@ def test_what_a_compaction_stands_for_need_not_be_read_to_know_the_context(
                 session.append(ResetBoundary())
 
     tree, leaf = session.tree, session.head.leaf
-    assert build_context(tree, leaf) == context_of(tree.path(leaf))
+    assert build_context(tree, leaf) == build_path_context(tree.get_path(leaf))
 
 
 def test_a_long_history_before_a_compaction_is_not_read() -> None:
@@ -752,4 +778,4 @@ def test_a_long_history_before_a_compaction_is_not_read() -> None:
     kept = session.append(user("kept"))
     session.append(Compaction(summary="s", first_kept=kept.id))
 
-    assert [entry.type for entry in reach(session.tree, session.head.leaf)] == ["message", "compaction"]
+    assert [entry.type for entry in find_context_path(session.tree, session.head.leaf)] == ["message", "compaction"]

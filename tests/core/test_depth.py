@@ -8,27 +8,27 @@ from sessiontree.core.context import explain
 from sessiontree.core.entries import Entry
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user
-from sessiontree.core.outline import outline
+from sessiontree.core.outline import build_outline
 from sessiontree.core.plan import plan_fork, plan_navigate
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import Held
+from sessiontree.format.codec import MemoryLine
 
 SAID = user("x")
-LINE = Held(b"{}")
+LINE = MemoryLine(b"{}")
 
 
-def chain(length, *, first=None):
+def make_chain(length, *, first=None):
     """Entries 0 to `length` - 1, each under the one before; the first names `first` as its parent."""
     parents = [first, *map(str, range(length - 1))]
     return [
-        Entry(id=str(n), parent=parent, type="message", line=n + 2, source=LINE, kept=SAID)
+        Entry(id=str(n), parent=parent, type="message", line=n + 2, source=LINE, cached_body=SAID)
         for n, parent in enumerate(parents)
     ]
 
 
 @pytest.fixture
-def shallow():
+def limited_stack():
     """Hardly any stack to recurse on, and no tracing, which would make a million of anything slow."""
     limit, trace = sys.getrecursionlimit(), sys.gettrace()
     sys.settrace(None)
@@ -42,9 +42,9 @@ def shallow():
 def test_a_chain_of_a_million_entries_needs_no_recursion():
     count = 1_000_000
     last = str(count - 1)
-    tree = Tree(chain(count))
+    tree = Tree(make_chain(count))
 
-    path = tree.path(last)
+    path = tree.get_path(last)
 
     assert (len(path), path[0].id, path[-1].id) == (count, "0", last)
     assert sum(1 for _ in tree.walk(last)) == count
@@ -54,12 +54,12 @@ def test_a_chain_of_a_million_entries_needs_no_recursion():
 def test_a_deep_chain_is_explained_drawn_planned_and_checked_without_recursion():
     count = 100_000
     last = str(count - 1)
-    tree, heads = Tree(chain(count)), Heads()
+    tree, heads = Tree(make_chain(count)), Heads()
     heads.replay(tree, tree)
 
     assert heads.leaf == last
     assert len(explain(tree, last).entries) == count
-    assert len(outline(tree, last, "all")) == count
+    assert len(build_outline(tree, last, "all")) == count
     assert len(plan_fork(tree, last).entries) == count
     assert len(plan_navigate(tree, last, "0").abandoned) == count - 1
     assert find_problems(tree, heads) == []
@@ -69,8 +69,8 @@ def test_a_deep_chain_is_explained_drawn_planned_and_checked_without_recursion()
 def test_a_cycle_of_many_entries_is_cut_once():
     count = 100_000
     last = str(count - 1)
-    tree = Tree(chain(count, first=last))
+    tree = Tree(make_chain(count, first=last))
 
-    assert tree.parent("0") is None
-    assert len(tree.path(last)) == count
+    assert tree.get_parent("0") is None
+    assert len(tree.get_path(last)) == count
     assert [(problem.kind, problem.entry) for problem in find_problems(tree, Heads())] == [("cycle", "0")]

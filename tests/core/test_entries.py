@@ -14,13 +14,13 @@ def test_a_body_is_decoded_when_somebody_looks_and_only_once():
     class Source:
         looked: ClassVar[list[bytes]] = []
 
-        def raw(self, line):
+        def read_raw(self, line):
             return b"line %d" % line
 
-        def timestamp(self, raw):
+        def decode_timestamp(self, raw):
             return raw.decode()
 
-        def body(self, raw):
+        def decode_body(self, raw):
             self.looked.append(raw)
             return user("hello")
 
@@ -28,7 +28,7 @@ def test_a_body_is_decoded_when_somebody_looks_and_only_once():
 
     assert Source.looked == []
     assert lazy.body is lazy.body
-    assert lazy.decoded() is lazy.body
+    assert lazy.decode() is lazy.body
     assert Source.looked == [b"line 2"]
     assert lazy.timestamp == "line 2"
 
@@ -36,8 +36,8 @@ def test_a_body_is_decoded_when_somebody_looks_and_only_once():
 def test_a_body_can_be_looked_at_without_being_kept():
     said = entry("a")
 
-    assert said.decoded() == said.decoded()
-    assert said.kept is None
+    assert said.decode() == said.decode()
+    assert said.cached_body is None
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sessiontree.core.figures import dollars, pluralize, short_count, tell_tokens
+from sessiontree.core.figures import format_count, format_dollars, format_tokens, pluralize
 
 
 @pytest.mark.parametrize(
@@ -10,7 +10,7 @@ from sessiontree.core.figures import dollars, pluralize, short_count, tell_token
     [(0, "0"), (999, "999"), (1000, "1k"), (12_345, "12k"), (999_499, "999k"), (999_500, "1.0M"), ("odd", "0")],
 )
 def test_counts_are_short(count, words):
-    assert short_count(count) == words
+    assert format_count(count) == words
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_counts_are_short(count, words):
     ],
 )
 def test_no_cost_looks_like_nothing(cost, words):
-    assert dollars(cost) == words
+    assert format_dollars(cost) == words
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_one_thing_is_named_in_the_singular(given, words):
     ("count", "words"), [(0, "0 tokens"), (1, "1 token"), (12_345, "12k tokens"), ("odd", "0 tokens")]
 )
 def test_tokens_in_short(count, words):
-    assert tell_tokens(count) == words
+    assert format_tokens(count) == words

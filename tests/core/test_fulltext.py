@@ -5,7 +5,7 @@ from hypothesis import given
 
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import ContextEdit, CustomMessage
-from sessiontree.core.fulltext import Seen, fold, full_text, speaker
+from sessiontree.core.fulltext import VisibleEntries, build_full_text, fold, get_speaker
 from tests.builders import entry, grow, say
 from tests.strategies import damaged_entry_lists
 
@@ -62,14 +62,14 @@ from tests.strategies import damaged_entry_lists
     ],
 )
 def test_the_full_text_has_everything_that_is_said_and_no_images(body, text: str) -> None:
-    assert full_text(entry("a", None, body)) == text
+    assert build_full_text(entry("a", None, body)) == text
 
 
 def test_who_speaks_is_the_role_of_a_message_or_the_type() -> None:
-    assert speaker(entry("a", None, say("toolResult"))) == "toolResult"
-    assert speaker(entry("a", None, {"type": "custom_message", "customType": "x", "content": ""})) == "custom"
-    assert speaker(entry("a", None, {"type": "label", "targetId": "a"})) == "label"
-    assert speaker(entry("a", None, {"type": "message", "message": 7})) == "message"
+    assert get_speaker(entry("a", None, say("toolResult"))) == "toolResult"
+    assert get_speaker(entry("a", None, {"type": "custom_message", "customType": "x", "content": ""})) == "custom"
+    assert get_speaker(entry("a", None, {"type": "label", "targetId": "a"})) == "label"
+    assert get_speaker(entry("a", None, {"type": "message", "message": 7})) == "message"
 
 
 def test_case_composition_and_white_space_are_not_compared() -> None:
@@ -79,8 +79,8 @@ def test_case_composition_and_white_space_are_not_compared() -> None:
 @given(damaged_entry_lists())
 def test_any_entry_has_a_text(entries) -> None:
     for item in entries:
-        assert isinstance(full_text(item), str)
-        assert isinstance(speaker(item), str)
+        assert isinstance(build_full_text(item), str)
+        assert isinstance(get_speaker(item), str)
 
 
 def test_what_an_edit_replaces_is_not_seen_and_what_it_says_instead_is() -> None:
@@ -95,12 +95,12 @@ def test_what_an_edit_replaces_is_not_seen_and_what_it_says_instead_is() -> None
         h={"type": "branch_summary", "summary": "left"},
     )
 
-    def seen(leaf: str) -> str:
-        context = Seen(build_context(tree, leaf))
-        return "".join(entry.id for entry in tree if context.has(entry))
+    def find_visible(leaf: str) -> str:
+        context = VisibleEntries(build_context(tree, leaf))
+        return "".join(entry.id for entry in tree if context.contains(entry))
 
-    assert seen("c") == "abc"
-    assert seen("d") == "bcd"
-    assert seen("e") == "cde"
-    assert seen("f") == seen("g") == "de"
-    assert seen("h") == "deh"
+    assert find_visible("c") == "abc"
+    assert find_visible("d") == "bcd"
+    assert find_visible("e") == "cde"
+    assert find_visible("f") == find_visible("g") == "de"
+    assert find_visible("h") == "deh"

@@ -12,16 +12,24 @@ from sessiontree.core.entries import (
     Custom,
     Entry,
     Label,
-    entries_of,
+    iter_entries,
 )
-from sessiontree.core.heads import Begun, Heads, Move, describe_move, first_record, is_activity, tells_all
+from sessiontree.core.heads import (
+    BranchOrigin,
+    Heads,
+    Move,
+    build_first_record,
+    describe_move,
+    is_activity,
+    is_full_record,
+)
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import Held
+from sessiontree.format.codec import MemoryLine
 from tests.builders import TIME, entry, replayed
 from tests.strategies import damaged_entry_lists, entry_lists
 
 
-def record(id, parent, **data):
+def make_record(id, parent, **data):
     return entry(id, parent, Custom(custom_type=HEAD_RECORD, data=data), branch=data.get("current"))
 
 
@@ -33,15 +41,15 @@ START = (A, B)
 NAMES = ("main", "a", "b")
 
 
-def label(id, parent, **keys):
+def make_label(id, parent, **keys):
     return entry(id, parent, Label(target="a", text="x"), **keys)
 
 
 def test_the_first_record_of_a_file_says_where_all_are_and_that_nothing_can_be_undone():
-    first = first_record("main", {"main": "a", "b": "b"}, archived={"b"})
+    first = build_first_record("main", {"main": "a", "b": "b"}, archived={"b"})
 
     assert first.data == {"current": "main", "heads": {"main": "a", "b": "b"}, "archived": ["b"], "reset": True}
-    assert "archived" not in first_record("main", {"main": None}).data
+    assert "archived" not in build_first_record("main", {"main": None}).data
 
 
 # Lines of ours
@@ -62,7 +70,7 @@ def test_a_line_advances_its_branch_to_itself():
 
 
 def test_an_annotation_advances_nobody():
-    assert replayed(*START, label("c", "b", branch="main")).heads == {"main": "b"}
+    assert replayed(*START, make_label("c", "b", branch="main")).heads == {"main": "b"}
 
 
 def test_a_line_without_a_branch_moves_nobody_and_changes_nothing():
@@ -103,7 +111,7 @@ def test_a_line_that_does_not_go_on_from_the_head_is_a_move():
 
 
 def test_annotations_in_between_make_no_move():
-    heads = replayed(*START, label("c", "b", branch="main"), entry("d", "c", branch="main"))
+    heads = replayed(*START, make_label("c", "b", branch="main"), entry("d", "c", branch="main"))
 
     assert (heads.leaf, heads.moves) == ("d", [])
 
@@ -112,7 +120,7 @@ def test_a_branch_point_starts_a_branch_and_leaves_the_old_one_alone():
     heads = replayed(*START, entry("c", "a", BranchPoint(name="side", description="why"), branch="side"))
 
     assert heads.heads == {"main": "b", "side": "c"}
-    assert heads.info == {"side": Begun(created=TIME, description="why")}
+    assert heads.info == {"side": BranchOrigin(created=TIME, description="why")}
 
 
 # Lines of peers
@@ -126,11 +134,11 @@ def test_without_a_branch_in_any_line_the_head_is_the_last_entry():
 
 
 def test_a_file_that_ends_in_annotations_has_its_head_above_them():
-    assert replayed(entry("a"), entry("b", "a"), label("c", "b"), label("d", "c")).leaf == "b"
+    assert replayed(entry("a"), entry("b", "a"), make_label("c", "b"), make_label("d", "c")).leaf == "b"
 
 
 def test_a_peers_annotation_moves_to_where_it_hangs():
-    heads = replayed(entry("a"), entry("b", "a"), label("c", "a"))
+    heads = replayed(entry("a"), entry("b", "a"), make_label("c", "a"))
 
     assert heads.leaf == "a"
     assert heads.moves == [Move("main", "b", False)]
@@ -152,7 +160,7 @@ def test_a_peers_line_after_a_late_result_belongs_to_the_current_branch():
 
 
 def test_a_peers_line_after_one_on_a_branch_that_never_began_belongs_to_the_current_branch():
-    heads = replayed(*START, label("c", "b", branch="ghost"), entry("d", "b"))
+    heads = replayed(*START, make_label("c", "b", branch="ghost"), entry("d", "b"))
 
     assert heads.heads == {"main": "d"}
 
@@ -168,7 +176,7 @@ def test_a_peers_branch_point_starts_a_branch():
 
 
 def test_a_head_record_sets_all_heads():
-    heads = replayed(*START, record("c", "a", current="side", heads={"main": None, "side": "a"}))
+    heads = replayed(*START, make_record("c", "a", current="side", heads={"main": None, "side": "a"}))
 
     assert heads.heads == {"main": None, "side": "a"}
     assert (heads.current, heads.leaf) == ("side", "a")
@@ -177,7 +185,7 @@ def test_a_head_record_sets_all_heads():
 
 
 def test_a_head_record_with_a_from_is_a_move_that_can_be_undone():
-    heads = replayed(*START, record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}))
+    heads = replayed(*START, make_record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}))
 
     assert heads.moves == [Move("main", "b", False)]
     assert heads.undoable == Move("main", "b", False)
@@ -185,10 +193,10 @@ def test_a_head_record_with_a_from_is_a_move_that_can_be_undone():
 
 def test_a_second_undo_goes_one_move_further_back():
     moves = [
-        record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}),
-        record("d", "b", current="main", heads={"main": None}, **{"from": {}}),
+        make_record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}),
+        make_record("d", "b", current="main", heads={"main": None}, **{"from": {}}),
     ]
-    undo = record("e", "a", current="main", heads={"main": "a"}, undo=True, **{"from": {}})
+    undo = make_record("e", "a", current="main", heads={"main": "a"}, undo=True, **{"from": {}})
 
     heads = replayed(*START, *moves, undo)
 
@@ -197,7 +205,7 @@ def test_a_second_undo_goes_one_move_further_back():
 
 
 def test_an_undo_with_nothing_to_undo_is_only_logged():
-    heads = replayed(A, record("b", "a", current="main", heads={"main": None}, undo=True, **{"from": {}}))
+    heads = replayed(A, make_record("b", "a", current="main", heads={"main": None}, undo=True, **{"from": {}}))
 
     assert (heads.moves, heads.undoable) == ([Move("main", "a", False)], None)
 
@@ -206,13 +214,15 @@ def test_a_move_knows_which_branches_were_moved_and_hidden_with_it():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
     heads = {"main": "c", "side": "a"}
 
-    switched = replayed(*START, side, record("d", "c", current="main", heads=heads, archived=["side"], **{"from": {}}))
-    moved = replayed(*START, record("c", "a", current="main", heads={"main": "a", "new": None}, **{"from": {}}))
+    switched = replayed(
+        *START, side, make_record("d", "c", current="main", heads=heads, archived=["side"], **{"from": {}})
+    )
+    moved = replayed(*START, make_record("c", "a", current="main", heads={"main": "a", "new": None}, **{"from": {}}))
 
-    assert switched.undoable == Move("side", "c", True, others=(("main", "b"),), hid=("side",))
+    assert switched.undoable == Move("side", "c", True, other_heads=(("main", "b"),), newly_archived=("side",))
     assert moved.undoable == Move("main", "b", False)
-    assert switched.undoable.moved == ("main",)
-    assert moved.undoable.moved == ("main",)
+    assert switched.undoable.moved_branches == ("main",)
+    assert moved.undoable.moved_branches == ("main",)
 
 
 def test_what_was_hidden_before_a_move_was_not_hidden_by_it():
@@ -222,8 +232,8 @@ def test_what_was_hidden_before_a_move_was_not_hidden_by_it():
     heads = replayed(
         *START,
         side,
-        record("d", "b", heads={"main": "b", "side": "c"}, **hidden),
-        record("e", "a", heads={"main": "a", "side": "c"}, **hidden, **{"from": {}}),
+        make_record("d", "b", heads={"main": "b", "side": "c"}, **hidden),
+        make_record("e", "a", heads={"main": "a", "side": "c"}, **hidden, **{"from": {}}),
     )
 
     assert heads.undoable == Move("main", "b", False)
@@ -231,18 +241,20 @@ def test_what_was_hidden_before_a_move_was_not_hidden_by_it():
 
 def test_a_renamed_branch_has_its_new_name_in_the_moves_of_others():
     side = entry("c", "a", BranchPoint(name="side"), branch="side", current="main")
-    moved = record("d", "a", current="main", heads={"main": "a", "side": "a"}, archived=["side"], **{"from": {}})
-    renamed = record("e", "a", current="main", heads={"main": "a", "new": "a"}, renamed={"from": "side", "to": "new"})
+    moved = make_record("d", "a", current="main", heads={"main": "a", "side": "a"}, archived=["side"], **{"from": {}})
+    renamed = make_record(
+        "e", "a", current="main", heads={"main": "a", "new": "a"}, renamed={"from": "side", "to": "new"}
+    )
 
     heads = replayed(*START, side, moved, renamed)
 
-    assert heads.undoable == Move("main", "b", False, others=(("new", "c"),), hid=("new",))
+    assert heads.undoable == Move("main", "b", False, other_heads=(("new", "c"),), newly_archived=("new",))
 
 
 def test_a_reset_forgets_the_moves_and_the_branches_that_are_gone():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
 
-    heads = replayed(*START, side, record("d", "c", current="main", heads={"main": "c"}, reset=True))
+    heads = replayed(*START, side, make_record("d", "c", current="main", heads={"main": "c"}, reset=True))
 
     assert (heads.moves, heads.undoable, heads.info) == ([], None, {})
 
@@ -250,7 +262,7 @@ def test_a_reset_forgets_the_moves_and_the_branches_that_are_gone():
 def test_a_renamed_branch_keeps_what_is_known_of_it_and_its_moves():
     side = entry("c", "a", BranchPoint(name="side", description="why"), branch="side")
     moved = entry("d", "b", branch="side")
-    renamed = record(
+    renamed = make_record(
         "e",
         "d",
         current="new",
@@ -261,14 +273,14 @@ def test_a_renamed_branch_keeps_what_is_known_of_it_and_its_moves():
 
     heads = replayed(*START, side, moved, renamed)
 
-    assert heads.info == {"new": Begun(created=TIME, description="why")}
+    assert heads.info == {"new": BranchOrigin(created=TIME, description="why")}
     assert heads.moves == [Move("main", "b", True), Move("new", "c", False)]
     assert heads.undoable == Move("new", "c", False)
     assert heads.archived == {"main"}
 
 
 def test_renaming_a_branch_of_which_nothing_is_known_is_fine():
-    renamed = record("c", "b", current="trunk", heads={"trunk": "b"}, renamed={"from": "main", "to": "trunk"})
+    renamed = make_record("c", "b", current="trunk", heads={"trunk": "b"}, renamed={"from": "main", "to": "trunk"})
 
     heads = replayed(*START, renamed)
 
@@ -283,7 +295,7 @@ def test_a_head_record_that_makes_no_sense_changes_nothing(data):
 
 
 def test_a_record_that_drops_the_current_branch_makes_another_one_current():
-    dropping = record("c", "a", current="gone", heads={"side": None, "other": "a"}, archived=["side", "gone"])
+    dropping = make_record("c", "a", current="gone", heads={"side": None, "other": "a"}, archived=["side", "gone"])
 
     heads = replayed(*START, dropping)
 
@@ -293,13 +305,13 @@ def test_a_record_that_drops_the_current_branch_makes_another_one_current():
 
 
 def test_a_head_that_is_no_id_is_at_no_entry_rather_than_at_the_root():
-    heads = replayed(*START, record("c", "a", current="main", heads={"main": 5, "side": None}))
+    heads = replayed(*START, make_record("c", "a", current="main", heads={"main": 5, "side": None}))
 
     assert heads.heads == {"main": NO_ID, "side": None}
 
 
 def test_a_head_that_is_not_in_the_file_is_left_by_a_move():
-    heads = replayed(A, record("b", "a", current="main", heads={"main": "lost"}), entry("c", "a", branch="main"))
+    heads = replayed(A, make_record("b", "a", current="main", heads={"main": "lost"}), entry("c", "a", branch="main"))
 
     assert heads.leaf == "c"
     assert heads.moves == [Move("main", "lost", False)]
@@ -313,19 +325,19 @@ def test_the_file_ends_at_the_current_place_or_it_does_not():
     for lines, here in [
         ((), True),
         (START, True),
-        ((*START, label("c", "b", branch="main")), True),
+        ((*START, make_label("c", "b", branch="main")), True),
         ((*START, moved_on), False),
-        ((*START, moved_on, label("d", "b", branch="side", current="main")), False),
+        ((*START, moved_on, make_label("d", "b", branch="side", current="main")), False),
         ((*START, entry("c", "b", branch=None)), False),
     ]:
-        assert replayed(*lines).ends_here(Tree(lines)) is here
+        assert replayed(*lines).is_at_last_line(Tree(lines)) is here
 
 
 def test_a_record_of_what_is_true_now_replays_to_the_same():
     lines = [*START, entry("c", "a", BranchPoint(name="side"), branch="side")]
     live = replayed(*lines)
 
-    again = replayed(*lines, entry("d", "c", live.record(), branch="side"))
+    again = replayed(*lines, entry("d", "c", live.build_record(), branch="side"))
 
     assert (again.heads, again.current, again.moves) == (live.heads, live.current, live.moves)
 
@@ -333,7 +345,7 @@ def test_a_record_of_what_is_true_now_replays_to_the_same():
 def test_a_record_of_a_change_replays_to_the_change():
     live = replayed(*START)
 
-    body = live.record(moved=True, current="new", heads={"new": "a"}, archived=["new"], renamed=("main", "new"))
+    body = live.build_record(moved=True, current="new", heads={"new": "a"}, archived=["new"], renamed=("main", "new"))
     after = replayed(*START, entry("c", "a", body, branch="new"))
 
     assert (after.heads, after.current, after.archived) == ({"new": "a"}, "new", {"new"})
@@ -342,7 +354,7 @@ def test_a_record_of_a_change_replays_to_the_change():
 
 def test_a_record_of_an_undo_takes_a_move_back():
     lines = [*START, entry("c", "a", branch="main")]
-    undo = replayed(*lines).record(undo=True, heads={"main": "b"})
+    undo = replayed(*lines).build_record(undo=True, heads={"main": "b"})
 
     after = replayed(*lines, entry("d", "b", undo))
 
@@ -357,13 +369,13 @@ def test_a_move_by_a_record_knows_all_that_it_takes_to_put_everything_back(entri
     heads = {name: data.draw(leaves) for name in names}
     hidden = data.draw(some.sets(some.sampled_from(names)))
     current = data.draw(some.sampled_from(names))
-    body = before.record(moved=True, current=current, heads=heads, archived=before.archived | hidden)
+    body = before.build_record(moved=True, current=current, heads=heads, archived=before.archived | hidden)
 
     after = replayed(*entries, entry("moved", None, body))
     move = after.undoable
 
-    assert {**after.heads, **dict(move.others), move.branch: move.leaf} == before.heads
-    assert (move.branch, after.archived - set(move.hid)) == (before.current, before.archived)
+    assert {**after.heads, **dict(move.other_heads), move.branch: move.leaf} == before.heads
+    assert (move.branch, after.archived - set(move.newly_archived)) == (before.current, before.archived)
 
 
 @given(entry_lists())
@@ -412,7 +424,7 @@ def test_a_chain_moves_whom_its_entries_move(branch, current, parent, doubled):
     tree = Tree(items)
     whole, one_by_one = Heads(), Heads()
     whole.replay(items, tree)
-    for each in entries_of(items):
+    for each in iter_entries(items):
         one_by_one.apply(each, tree)
 
     assert tree.is_sound is not doubled
@@ -432,7 +444,7 @@ def test_a_chain_moves_whom_its_entries_move(branch, current, parent, doubled):
     )
 )
 def test_many_renames_at_once_are_each_of_them(records):
-    lines = [record(f"{number}", None, **data) for number, data in enumerate(records)]
+    lines = [make_record(f"{number}", None, **data) for number, data in enumerate(records)]
     tree, one_by_one = Tree(lines), Heads()
     for line in lines:
         one_by_one.apply(line, tree)
@@ -461,90 +473,93 @@ def test_a_record_tells_all_when_the_heads_after_it_are_the_same_whatever_stands
 
     alone, behind = replayed(line), replayed(*before, line)
 
-    assert tells_all(line) is all_told
+    assert is_full_record(line) is all_told
     assert ((alone.heads, alone.current) == (behind.heads, behind.current)) is all_told
-    assert not tells_all(entry("a", branch="main"))
+    assert not is_full_record(entry("a", branch="main"))
 
 
 # Files that are large
 
 
-class Name(str):
+class CountedName(str):
     """A name that counts how often names are looked at."""
 
-    looked = 0
+    comparisons = 0
 
     def __eq__(self, other):
-        Name.looked += 1
+        CountedName.comparisons += 1
         return super().__eq__(other)
 
     def __ne__(self, other):
-        Name.looked += 1
+        CountedName.comparisons += 1
         return super().__ne__(other)
 
     def __hash__(self):
-        Name.looked += 1
+        CountedName.comparisons += 1
         return super().__hash__()
 
 
-def kept(number, body, type="custom", branch="main"):
+def make_line(number, body, type="custom", branch="main"):
     """A line whose body is as it is given, with the very names that are in it."""
     custom_type = HEAD_RECORD if type == "custom" else None
     return Entry(
-        id=f"e{number}", parent=None, type=type, line=number + 2, source=Held(b"{}"), branch=branch,
-        custom_type=custom_type, kept=body,
+        id=f"e{number}", parent=None, type=type, line=number + 2, source=MemoryLine(b"{}"), branch=branch,
+        custom_type=custom_type, cached_body=body,
     )  # fmt: skip
 
 
-def says(**data):
+def make_record_body(**data):
     return Custom(custom_type=HEAD_RECORD, data=data)
 
 
-def names(count):
-    return [Name(f"b{number}") for number in range(count)]
+def make_names(count):
+    return [CountedName(f"b{number}") for number in range(count)]
 
 
-def everywhere(count):
-    return says(current="main", heads={"main": None, **dict.fromkeys(names(count))})
+def make_full_record(count):
+    return make_record_body(current="main", heads={"main": None, **dict.fromkeys(make_names(count))})
 
 
 LARGE = {
     "all are hidden": lambda count: [
-        says(current="main", heads=dict.fromkeys(names(count)), archived=names(count)),
+        make_record_body(current="main", heads=dict.fromkeys(make_names(count)), archived=make_names(count)),
     ],
-    "short moves": lambda count: [everywhere(count), *[says(**{"from": {}})] * count],
-    "short records that hide what is gone": lambda count: [everywhere(count), *[says(archived=[Name("gone")])] * count],
+    "short moves": lambda count: [make_full_record(count), *[make_record_body(**{"from": {}})] * count],
+    "short records that hide what is gone": lambda count: [
+        make_full_record(count),
+        *[make_record_body(archived=[CountedName("gone")])] * count,
+    ],
     "short resets": lambda count: [
-        *(BranchPoint(name=name) for name in names(count)),
-        *[says(reset=True)] * count,
+        *(BranchPoint(name=name) for name in make_names(count)),
+        *[make_record_body(reset=True)] * count,
     ],
     "moves and renames": lambda count: [
-        *[says(current=Name("a"), heads={Name("a"): None}, **{"from": {}})] * count,
-        *[says(renamed={"from": Name("b"), "to": Name("c")})] * count,
+        *[make_record_body(current=CountedName("a"), heads={CountedName("a"): None}, **{"from": {}})] * count,
+        *[make_record_body(renamed={"from": CountedName("b"), "to": CountedName("c")})] * count,
     ],
 }
 
 
 @pytest.mark.parametrize("bodies", LARGE.values(), ids=LARGE)
 def test_the_work_of_replaying_records_grows_with_the_file_and_no_faster(bodies):
-    def looks(count):
+    def count_comparisons(count):
         types = {BranchPoint: "branch_point", Custom: "custom"}
         lines = [
-            kept(number, body, types[type(body)], body.name if isinstance(body, BranchPoint) else "main")
+            make_line(number, body, types[type(body)], body.name if isinstance(body, BranchPoint) else "main")
             for number, body in enumerate(bodies(count))
         ]
         tree, heads = Tree(lines), Heads()
-        Name.looked = 0
+        CountedName.comparisons = 0
         heads.replay(lines, tree)
-        return Name.looked
+        return CountedName.comparisons
 
-    assert 0 < looks(400) < 3 * looks(200)
+    assert 0 < count_comparisons(400) < 3 * count_comparisons(200)
 
 
 def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no_faster(monkeypatch):
-    lines = [entry("e0"), *(label(f"e{number}", f"e{number - 1}") for number in range(1, 500))]
+    lines = [entry("e0"), *(make_label(f"e{number}", f"e{number - 1}") for number in range(1, 500))]
     tree, heads, steps = Tree(lines), Heads(), []
-    parent = tree.parent
+    parent = tree.get_parent
     monkeypatch.setattr(tree, "parent", lambda id: steps.append(id) or parent(id))
 
     heads.replay(lines, tree)
@@ -556,23 +571,23 @@ def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no
 # Merges and moves of other branches
 
 
-def merge_of(id, parent, *sources, **keys):
+def make_merge(id, parent, *sources, **keys):
     details = {"kind": "merge", "sources": list(sources)}
     return entry(id, parent, BranchSummary(summary="It works.", details=details), **keys)
 
 
 def test_a_merge_is_a_move_that_can_be_undone():
-    heads = replayed(*START, merge_of("c", "b", "a", branch="main"))
+    heads = replayed(*START, make_merge("c", "b", "a", branch="main"))
 
     assert heads.moves == [Move("main", "b", False, merge="c")]
     assert heads.undoable == heads.moves[0]
 
 
 def test_a_merge_into_another_branch_is_a_move_of_that_one():
-    heads = replayed(*START, merge_of("c", "a", "b", branch="side", current="main"))
+    heads = replayed(*START, make_merge("c", "a", "b", branch="side", current="main"))
 
-    assert heads.undoable == Move("main", "b", False, others=(("side", "a"),), merge="c", beside=True)
-    assert heads.undoable.moved == ("side",)
+    assert heads.undoable == Move("main", "b", False, other_heads=(("side", "a"),), merge="c", is_other_branch=True)
+    assert heads.undoable.moved_branches == ("side",)
 
 
 SIDE = (entry("c", "b", branch="side", current="main"),)
@@ -580,26 +595,26 @@ OF_SIDE = {"from": {"branch": "side", "leaf": "c"}}
 
 
 def test_a_record_may_be_a_move_of_another_branch_than_the_current_one():
-    heads = replayed(*START, *SIDE, record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE))
+    heads = replayed(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE))
 
-    assert heads.undoable == Move("main", "b", False, others=(("side", "c"),), beside=True)
-    assert heads.undoable.moved == ("side",)
-    assert heads.undoable.renamed({"side": "way"}).mover == ("way", "c")
+    assert heads.undoable == Move("main", "b", False, other_heads=(("side", "c"),), is_other_branch=True)
+    assert heads.undoable.moved_branches == ("side",)
+    assert heads.undoable.rename_branches({"side": "way"}).moved_head == ("way", "c")
 
 
 @pytest.mark.parametrize("origin", [None, {}, {"branch": 1}, {"branch": "lost"}, {"branch": "main"}])
 def test_a_record_that_does_not_name_another_branch_is_a_move_of_the_current_one(origin):
     heads = replayed(
-        *START, *SIDE, record("d", "b", current="main", heads={"main": "a", "side": "c"}, **{"from": origin})
+        *START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "c"}, **{"from": origin})
     )
 
     assert heads.undoable == Move("main", "b", False)
 
 
 def test_a_record_that_moves_the_current_branch_is_no_move_beside_it():
-    heads = replayed(*START, *SIDE, record("d", "b", current="main", heads={"main": "a", "side": "a"}, **OF_SIDE))
+    heads = replayed(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "a"}, **OF_SIDE))
 
-    assert heads.undoable == Move("main", "b", False, others=(("side", "c"),))
+    assert heads.undoable == Move("main", "b", False, other_heads=(("side", "c"),))
 
 
 def test_a_summary_that_is_no_merge_is_no_move():
@@ -610,28 +625,36 @@ def test_a_summary_that_is_no_merge_is_no_move():
 
 def test_the_summary_behind_the_record_of_a_promotion_belongs_to_it():
     side = entry("c", "b", branch="side")
-    promotion = record("d", "c", current="main", heads={"main": "c", "side": "c"}, archived=["side"], **{"from": {}})
-    heads = replayed(*START, side, promotion, merge_of("e", "c", "c", branch="main"))
+    promotion = make_record(
+        "d", "c", current="main", heads={"main": "c", "side": "c"}, archived=["side"], **{"from": {}}
+    )
+    heads = replayed(*START, side, promotion, make_merge("e", "c", "c", branch="main"))
 
     assert [move.merge for move in heads.moves] == [None, None]
-    assert heads.undoable.hid == ("side",)
+    assert heads.undoable.newly_archived == ("side",)
 
 
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ((record("c", "b", current="main", heads={"main": "a"}, **{"from": {}}),), "the move of main"),
+        ((make_record("c", "b", current="main", heads={"main": "a"}, **{"from": {}}),), "the move of main"),
         ((entry("c", "b", branch="side"),), "the switch from main to side"),
-        ((entry("c", "b", branch="side"), merge_of("d", "c", "b", branch="side")), "the merge of main into side"),
-        ((merge_of("c", "b", "lost", branch="main"),), "the merge into main"),
-        ((merge_of("c", "a", "b", branch="side", current="main"),), "the merge of main into side"),
+        ((entry("c", "b", branch="side"), make_merge("d", "c", "b", branch="side")), "the merge of main into side"),
+        ((make_merge("c", "b", "lost", branch="main"),), "the merge into main"),
+        ((make_merge("c", "a", "b", branch="side", current="main"),), "the merge of main into side"),
         (
-            (record("c", "b", current="two", heads={"main": "b", "two": "a"}, archived=["main"], **{"from": {}}),),
+            (make_record("c", "b", current="two", heads={"main": "b", "two": "a"}, archived=["main"], **{"from": {}}),),
             "the switch from main to two, which archived main",
         ),
-        ((record("c", "b", current="main", heads={"main": "b"}, **{"from": {}}),), "the copies on main"),
-        ((*SIDE, record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE)), "the move of side"),
-        ((*SIDE, record("d", "b", current="main", heads={"main": "b", "side": "c"}, **OF_SIDE)), "the copies on side"),
+        ((make_record("c", "b", current="main", heads={"main": "b"}, **{"from": {}}),), "the copies on main"),
+        (
+            (*SIDE, make_record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE)),
+            "the move of side",
+        ),
+        (
+            (*SIDE, make_record("d", "b", current="main", heads={"main": "b", "side": "c"}, **OF_SIDE)),
+            "the copies on side",
+        ),
     ],
 )
 def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):
@@ -648,8 +671,8 @@ def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):
         (A, True),
         (entry("p", "a", BranchPoint(name="side"), branch="side"), True),
         (entry("l", "a", Label(target="a", text="x"), branch="main"), False),
-        (record("r", "a", current="main", heads={"main": "a"}), False),
-        (record("r", "a", current="main", heads={"main": "a"}, **{"from": {"branch": "main", "leaf": "b"}}), True),
+        (make_record("r", "a", current="main", heads={"main": "a"}), False),
+        (make_record("r", "a", current="main", heads={"main": "a"}, **{"from": {"branch": "main", "leaf": "b"}}), True),
         (entry("r", "a", Custom(custom_type=HEAD_RECORD, data=5)), False),
     ],
 )

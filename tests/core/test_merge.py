@@ -13,14 +13,14 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
 )
 from sessiontree.core.merge import (
-    copied,
+    build_merge_details,
+    copy_body,
+    get_merge_sources,
     is_merge,
-    merge_details,
-    merged_from,
     plan_cherry_pick,
     plan_merge,
     plan_rebase,
-    rebased,
+    rebase_bodies,
 )
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.core.tree import Tree
@@ -29,11 +29,11 @@ from tests.builders import entry, grow, ids
 from tests.strategies import damaged_entry_lists, entry_lists, places
 
 
-def calling(*calls):
+def make_calls(*calls):
     return assistant([tool_call(call, "read", {}) for call in calls])
 
 
-def merged(*sources):
+def make_merge(*sources):
     return BranchSummary(summary="s", details={"kind": "merge", "sources": list(sources)})
 
 
@@ -49,19 +49,19 @@ def test_a_merge_covers_what_the_other_branch_has_since_they_parted():
 
 
 def test_what_was_merged_before_is_not_merged_again():
-    tree = grow("a>b>c>d>e a>x>m>y", m=merged("c"))
+    tree = grow("a>b>c>d>e a>x>m>y", m=make_merge("c"))
 
     assert ids(plan_merge(tree, "e", "y")) == "de"
     assert ids(plan_merge(tree, "c", "y")) == ""
 
 
 def test_a_merge_of_what_the_other_side_has_is_nothing_new_to_it():
-    tree = grow("a>b>m>c a>x>y", m=merged("x"))
+    tree = grow("a>b>m>c a>x>y", m=make_merge("x"))
 
     assert ids(plan_merge(tree, "c", "y")) == "bc"
     assert ids(plan_merge(tree, "c", "a")) == "bmc"
 
-    tree = grow("a>b>m a>x>n p", m=merged("p", "x"), n=merged("p"))
+    tree = grow("a>b>m a>x>n p", m=make_merge("p", "x"), n=make_merge("p"))
 
     assert ids(plan_merge(tree, "m", "n")) == "b"
     assert ids(plan_merge(tree, "m", "x")) == "bm"
@@ -76,7 +76,7 @@ def test_a_compaction_stands_for_what_came_before_it():
 @pytest.mark.parametrize(
     ("body", "sources"),
     [
-        (merged("a", "b"), ["a", "b"]),
+        (make_merge("a", "b"), ["a", "b"]),
         (BranchSummary(summary="s"), []),
         (BranchSummary(summary="s", details={"kind": "merge"}), []),
         (BranchSummary(summary="s", details={"kind": "merge", "sources": ["a", 3]}), ["a"]),
@@ -85,14 +85,14 @@ def test_a_compaction_stands_for_what_came_before_it():
     ],
 )
 def test_a_merge_says_what_it_was_made_from(body, sources):
-    assert merged_from(entry("m", body=body)) == sources
+    assert get_merge_sources(entry("m", body=body)) == sources
 
 
 def test_what_makes_a_summary_a_merge_is_read_back_and_stands_beside_what_else_is_said():
-    body = BranchSummary(summary="s", details=merge_details(["a", "b"], {"readFiles": ["x"], "kind": "mine"}))
+    body = BranchSummary(summary="s", details=build_merge_details(["a", "b"], {"readFiles": ["x"], "kind": "mine"}))
 
     assert is_merge(body)
-    assert merged_from(entry("m", body=body)) == ["a", "b"]
+    assert get_merge_sources(entry("m", body=body)) == ["a", "b"]
     assert body.details["readFiles"] == ["x"]
 
 
@@ -108,12 +108,12 @@ def test_copies_say_the_same_without_what_the_originals_took():
     used = {"input": 10, "output": 5, "cost": 0.01}
     result = tool_result("1", "read", "x")
 
-    assert copied(assistant("a", usage=used)) == assistant("a")
-    assert copied(Message({**result.message, "usage": used})) == result
-    assert copied(result) == result
-    assert copied(Compaction(summary="s", usage=used)) == Compaction(summary="s")
-    assert copied(BranchSummary(summary="s", usage=used)) == BranchSummary(summary="s")
-    assert copied(ThinkingLevelChange("high")) == ThinkingLevelChange("high")
+    assert copy_body(assistant("a", usage=used)) == assistant("a")
+    assert copy_body(Message({**result.message, "usage": used})) == result
+    assert copy_body(result) == result
+    assert copy_body(Compaction(summary="s", usage=used)) == Compaction(summary="s")
+    assert copy_body(BranchSummary(summary="s", usage=used)) == BranchSummary(summary="s")
+    assert copy_body(ThinkingLevelChange("high")) == ThinkingLevelChange("high")
 
 
 # Cherry-picks
@@ -129,7 +129,7 @@ def test_messages_are_picked_in_the_order_of_the_file_and_once():
 def test_a_turn_that_calls_tools_brings_their_results():
     tree = grow(
         "a>b>r>s>c",
-        b=calling("1", "2"),
+        b=make_calls("1", "2"),
         r=tool_result("1", "read", "x"),
         s=tool_result("2", "read", "y"),
         c=assistant("z"),
@@ -139,14 +139,14 @@ def test_a_turn_that_calls_tools_brings_their_results():
 
 
 def test_a_result_brings_its_call_and_the_other_results_of_the_turn():
-    tree = grow("a>b>r>s", b=calling("1", "2"), r=tool_result("1", "read", "x"), s=tool_result("2", "read", "y"))
+    tree = grow("a>b>r>s", b=make_calls("1", "2"), r=tool_result("1", "read", "x"), s=tool_result("2", "read", "y"))
 
     assert ids(plan_cherry_pick(tree, ["s"])) == "brs"
     assert ids(plan_cherry_pick(tree, ["s", "r", "b", "a"])) == "abrs"
 
 
 def test_of_two_results_of_one_call_the_chosen_one_is_taken_and_else_the_first():
-    tree = grow("b>r b>q", b=calling("1"), r=tool_result("1", "read", "x"), q=tool_result("1", "read", "y"))
+    tree = grow("b>r b>q", b=make_calls("1"), r=tool_result("1", "read", "x"), q=tool_result("1", "read", "y"))
 
     assert ids(plan_cherry_pick(tree, ["q"])) == "bq"
     assert ids(plan_cherry_pick(tree, ["b"])) == "br"
@@ -154,14 +154,14 @@ def test_of_two_results_of_one_call_the_chosen_one_is_taken_and_else_the_first()
 
 
 def test_results_are_looked_for_as_far_as_the_next_turn():
-    tree = grow("b>c>d>r", b=calling("1"), d=calling("1"), r=tool_result("1", "read", "x"))
+    tree = grow("b>c>d>r", b=make_calls("1"), d=make_calls("1"), r=tool_result("1", "read", "x"))
 
     assert ids(plan_cherry_pick(tree, ["b"])) == "b"
     assert ids(plan_cherry_pick(tree, ["r"])) == "dr"
 
 
 def test_calls_and_results_stay_together_when_others_are_picked_too():
-    tree = grow("a>b>r a>x", b=calling("1"), r=tool_result("1", "read", "x"))
+    tree = grow("a>b>r a>x", b=make_calls("1"), r=tool_result("1", "read", "x"))
     late = Tree([*(tree[id] for id in "ab"), entry("x", "a"), entry("r", "b", tool_result("1", "read", "x"))])
 
     assert ids(plan_cherry_pick(late, ["x", "b"])) == "brx"
@@ -214,7 +214,7 @@ def test_what_a_compaction_keeps_is_turned_to_the_copies(anchor, kept):
     tree = grow("a>b>l>c>m>K a>x", l=note, m=note, K=keeps)
     entries = plan_rebase(tree, "K", "x")
 
-    body = rebased(tree, entries, "x", COPIES)[-1]
+    body = rebase_bodies(tree, entries, "x", COPIES)[-1]
 
     assert isinstance(body, Compaction)
     assert (body.first_kept, body.state, body.system_message) == (kept, None, None)
@@ -232,7 +232,7 @@ def test_an_edit_is_turned_to_the_copy_of_its_target(target, turned):
     tree = grow("a>b>e a>x", e=ContextEdit(target=target))
     entries = plan_rebase(tree, "e", "x")
 
-    assert rebased(tree, entries, "x", COPIES)[-1] == ContextEdit(target=turned)
+    assert rebase_bodies(tree, entries, "x", COPIES)[-1] == ContextEdit(target=turned)
 
 
 def test_an_edit_of_an_entry_that_is_left_behind_cannot_be_copied():
@@ -251,9 +251,9 @@ def test_a_rebase_copies_entries_of_the_path_alone_and_one_body_for_each(entries
     except InvalidOperation:
         return
 
-    path = {one.id for one in tree.up(leaf)}
+    path = {one.id for one in tree.walk_up(leaf)}
     assert all(one.id in path and not one.is_annotation for one in planned)
-    assert len(rebased(tree, planned, onto, {one.id: one.id.upper() for one in planned})) == len(planned)
+    assert len(rebase_bodies(tree, planned, onto, {one.id: one.id.upper() for one in planned})) == len(planned)
 
 
 @given(damaged_entry_lists(), st.data())

@@ -7,25 +7,25 @@ from hypothesis import strategies as st
 from sessiontree.core.messages import (
     BRANCH_LEAD,
     COMPACTION_LEAD,
-    Spent,
     ToolCall,
-    answered_call,
+    UsageSum,
     assistant,
-    bash_execution,
-    blocks,
-    complete,
-    for_model,
-    full_usage,
-    image,
-    model_of,
-    number,
-    role,
-    shortcoming,
-    spent,
-    stopped_abnormally,
-    text,
+    build_bash_execution,
+    build_image_block,
+    coerce_number,
+    complete_message,
+    complete_usage,
+    convert_for_model,
+    describe_shortcoming,
+    extract_text,
+    get_answered_call,
+    get_model,
+    get_role,
+    get_tool_calls,
+    is_failed_turn,
+    iter_blocks,
+    sum_usage,
     tool_call,
-    tool_calls,
     tool_result,
     user,
 )
@@ -41,9 +41,9 @@ NOTHING_SPENT = {
 }
 
 
-def sent_text(message):
+def get_sent_text(message):
     """The text that a model is sent for `message`, in the user's name."""
-    sent = for_model(message)
+    sent = convert_for_model(message)
     assert sent["role"] == "user"
     [block] = sent["content"]
     assert block["type"] == "text"
@@ -77,14 +77,14 @@ def test_a_call_and_its_result_know_each_other():
     calling = assistant([tool_call("c1", "read", {"path": "x"})]).message
     result = tool_result("c1", "read", "text", error=True).message
 
-    [call] = tool_calls(calling)
+    [call] = get_tool_calls(calling)
     assert call == ToolCall("c1", "read", {"path": "x"})
-    assert answered_call(result) == call.id
+    assert get_answered_call(result) == call.id
     assert (result["toolName"], result["isError"]) == ("read", True)
 
 
 def test_usage_is_filled_up_to_the_full_form():
-    full = full_usage({"input": 10, "output": 5, "cost": 0.01, "reasoning": 3})
+    full = complete_usage({"input": 10, "output": 5, "cost": 0.01, "reasoning": 3})
 
     assert full["totalTokens"] == 15
     assert full["cost"] == {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0, "total": 0.01}
@@ -92,23 +92,23 @@ def test_usage_is_filled_up_to_the_full_form():
 
 
 def test_a_total_that_is_given_stays():
-    assert full_usage({"input": 10, "totalTokens": 99})["totalTokens"] == 99
-    assert full_usage({"cost": {"input": 1, "total": 7}})["cost"]["total"] == 7
+    assert complete_usage({"input": 10, "totalTokens": 99})["totalTokens"] == 99
+    assert complete_usage({"cost": {"input": 1, "total": 7}})["cost"]["total"] == 7
 
 
 def test_costs_by_kind_are_added_up():
-    assert full_usage({"cost": {"input": 1, "cacheRead": 2}})["cost"]["total"] == 3
+    assert complete_usage({"cost": {"input": 1, "cacheRead": 2}})["cost"]["total"] == 3
 
 
 def test_usage_in_the_full_form_stays_as_it_is():
-    full = full_usage({"input": 10, "cost": 0.01})
+    full = complete_usage({"input": 10, "cost": 0.01})
 
-    assert full_usage(full) == full
-    assert full_usage({**full, "cost": {"input": 1}})["cost"]["total"] == 1
+    assert complete_usage(full) == full
+    assert complete_usage({**full, "cost": {"input": 1}})["cost"]["total"] == 1
 
 
 def test_a_message_is_completed_as_peers_write_it():
-    filled = complete({"role": "assistant", "content": "hi"}, now=7, provider="p", model="m")
+    filled = complete_message({"role": "assistant", "content": "hi"}, now=7, provider="p", model="m")
 
     assert filled == {
         "role": "assistant",
@@ -125,52 +125,52 @@ def test_a_message_is_completed_as_peers_write_it():
 def test_completing_keeps_what_is_there():
     given_ = {"role": "assistant", "content": [tool_call("c", "n", {})], "model": "mine", "timestamp": 1}
 
-    filled = complete(given_, now=7, model="other")
+    filled = complete_message(given_, now=7, model="other")
 
     assert (filled["model"], filled["timestamp"], filled["stopReason"]) == ("mine", 1, "toolUse")
     assert filled["content"] == given_["content"]
     assert "provider" not in given_
-    assert complete({**given_, "stopReason": "length"}, now=7)["stopReason"] == "length"
+    assert complete_message({**given_, "stopReason": "length"}, now=7)["stopReason"] == "length"
 
 
 def test_completing_a_result_says_that_it_is_no_error():
-    filled = complete({"role": "toolResult", "toolCallId": "c", "content": "text"}, now=7)
+    filled = complete_message({"role": "toolResult", "toolCallId": "c", "content": "text"}, now=7)
 
     assert filled["isError"] is False
     assert filled["content"] == [{"type": "text", "text": "text"}]
-    assert complete({"role": "toolResult"}, now=7)["content"] == []
+    assert complete_message({"role": "toolResult"}, now=7)["content"] == []
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "toolResult"])
 def test_a_message_that_lacks_nothing_is_taken_as_it_is(role):
-    whole = complete({"role": role, "content": [{"type": "text", "text": "x"}]}, now=7)
+    whole = complete_message({"role": role, "content": [{"type": "text", "text": "x"}]}, now=7)
 
-    assert complete(whole, now=8) is whole
+    assert complete_message(whole, now=8) is whole
 
 
 @pytest.mark.parametrize("lacking", ["content", "usage", "api", "provider", "model", "stopReason", "timestamp"])
 def test_an_answer_that_lacks_anything_is_completed(lacking):
-    whole = complete({"role": "assistant", "content": [{"type": "text", "text": "x"}]}, now=7)
+    whole = complete_message({"role": "assistant", "content": [{"type": "text", "text": "x"}]}, now=7)
 
-    filled = complete({key: value for key, value in whole.items() if key != lacking}, now=7)
+    filled = complete_message({key: value for key, value in whole.items() if key != lacking}, now=7)
 
     assert filled.keys() == whole.keys()
 
 
 def test_usage_that_lacks_nothing_stays_in_its_order_with_what_else_it_says():
-    whole = complete({"role": "assistant", "content": []}, now=7)
+    whole = complete_message({"role": "assistant", "content": []}, now=7)
     usage = {"reasoning": 5, **dict(reversed(whole["usage"].items()))}
 
-    assert complete({**whole, "usage": usage}, now=8)["usage"] is usage
+    assert complete_message({**whole, "usage": usage}, now=8)["usage"] is usage
 
 
 @pytest.mark.parametrize(
     "usage", [None, 5, [], "cost", {**NOTHING_SPENT, "cost": 5}, {**NOTHING_SPENT, "cost": {"input": 1}}]
 )
 def test_usage_that_is_no_whole_one_is_completed(usage):
-    whole = complete({"role": "assistant", "content": []}, now=7)
+    whole = complete_message({"role": "assistant", "content": []}, now=7)
 
-    filled = complete({**whole, "usage": usage}, now=8)["usage"]
+    filled = complete_message({**whole, "usage": usage}, now=8)["usage"]
 
     assert (filled.keys(), filled["cost"].keys()) == (NOTHING_SPENT.keys(), NOTHING_SPENT["cost"].keys())
 
@@ -178,13 +178,13 @@ def test_usage_that_is_no_whole_one_is_completed(usage):
 def test_a_dict_that_makes_up_what_it_is_asked_for_is_left_as_it_was():
     given_ = defaultdict(list, role="assistant", content=[])
 
-    filled = complete(given_, now=7)
+    filled = complete_message(given_, now=7)
 
     assert (filled["api"], filled["timestamp"], given_) == ("unknown", 7, {"role": "assistant", "content": []})
 
 
 def test_completing_another_role_adds_only_the_time():
-    assert complete({"role": "user", "content": "x"}, now=7) == {"role": "user", "content": "x", "timestamp": 7}
+    assert complete_message({"role": "user", "content": "x"}, now=7) == {"role": "user", "content": "x", "timestamp": 7}
 
 
 # Reading messages
@@ -192,13 +192,13 @@ def test_completing_another_role_adds_only_the_time():
 
 @pytest.mark.parametrize("odd", [None, True, "5", float("inf"), float("-inf"), float("nan"), 10**400, [], {}])
 def test_what_is_no_finite_number_counts_nothing(odd):
-    assert number(odd) == 0
+    assert coerce_number(odd) == 0
 
 
 def test_a_number_stays_what_it_is():
-    assert number(5) == 5
-    assert number(0.25) == 0.25
-    assert number(10**50) == 10**50
+    assert coerce_number(5) == 5
+    assert coerce_number(0.25) == 0.25
+    assert coerce_number(10**50) == 10**50
 
 
 def test_text_joins_the_text_blocks_and_passes_over_the_rest():
@@ -210,34 +210,34 @@ def test_text_joins_the_text_blocks_and_passes_over_the_rest():
         {"type": "text", "text": "b"},
     ]
 
-    assert text(content) == "a\n\nb"
-    assert text("plain") == "plain"
-    assert text(None) == ""
+    assert extract_text(content) == "a\n\nb"
+    assert extract_text("plain") == "plain"
+    assert extract_text(None) == ""
 
 
 def test_a_plain_string_is_one_text_block():
-    assert list(blocks("a")) == [{"type": "text", "text": "a"}]
-    assert list(blocks(7)) == []
+    assert list(iter_blocks("a")) == [{"type": "text", "text": "a"}]
+    assert list(iter_blocks(7)) == []
 
 
 def test_only_an_assistant_calls_tools():
     call = tool_call("c", "n", {})
 
-    assert list(tool_calls({"role": "user", "content": [call]})) == []
-    assert list(tool_calls({"role": "assistant", "content": [call, {"type": "text"}]})) == [ToolCall("c", "n", {})]
+    assert list(get_tool_calls({"role": "user", "content": [call]})) == []
+    assert list(get_tool_calls({"role": "assistant", "content": [call, {"type": "text"}]})) == [ToolCall("c", "n", {})]
 
 
 def test_only_a_tool_result_answers():
-    assert answered_call({"role": "user", "toolCallId": "c"}) is None
-    assert answered_call({"role": "toolResult"}) == ""
+    assert get_answered_call({"role": "user", "toolCallId": "c"}) is None
+    assert get_answered_call({"role": "toolResult"}) == ""
 
 
 def test_a_turn_that_failed_or_was_aborted_stopped_abnormally():
-    assert stopped_abnormally({"role": "assistant", "stopReason": "error"})
-    assert stopped_abnormally({"role": "assistant", "stopReason": "aborted"})
-    assert not stopped_abnormally({"role": "assistant", "stopReason": "length"})
-    assert not stopped_abnormally({"role": "user", "stopReason": "error"})
-    assert not stopped_abnormally({"role": "assistant", "stopReason": ["error"]})
+    assert is_failed_turn({"role": "assistant", "stopReason": "error"})
+    assert is_failed_turn({"role": "assistant", "stopReason": "aborted"})
+    assert not is_failed_turn({"role": "assistant", "stopReason": "length"})
+    assert not is_failed_turn({"role": "user", "stopReason": "error"})
+    assert not is_failed_turn({"role": "assistant", "stopReason": ["error"]})
 
 
 @pytest.mark.parametrize(
@@ -253,23 +253,23 @@ def test_a_turn_that_failed_or_was_aborted_stopped_abnormally():
     ],
 )
 def test_an_answer_that_was_cut_off_or_says_nothing_is_none(message, why):
-    assert shortcoming({"role": "assistant", **message}) == why
+    assert describe_shortcoming({"role": "assistant", **message}) == why
 
 
 def test_the_model_is_known_only_where_an_assistant_names_it_in_full():
-    assert model_of({"role": "assistant", "provider": "p", "model": "m"}) == ("p", "m")
-    assert model_of({"role": "assistant", "model": "m"}) is None
-    assert model_of({"role": "user", "provider": "p", "model": "m"}) is None
+    assert get_model({"role": "assistant", "provider": "p", "model": "m"}) == ("p", "m")
+    assert get_model({"role": "assistant", "model": "m"}) is None
+    assert get_model({"role": "user", "provider": "p", "model": "m"}) is None
 
 
 def test_what_was_spent_is_the_total_or_else_the_sum():
-    assert spent({"totalTokens": 9, "input": 1, "cost": {"total": 0.5}}) == Spent(9, 0.5)
-    assert spent({"input": 1, "output": 2, "cost": 0.5}) == Spent(3, 0.5)
+    assert sum_usage({"totalTokens": 9, "input": 1, "cost": {"total": 0.5}}) == UsageSum(9, 0.5)
+    assert sum_usage({"input": 1, "output": 2, "cost": 0.5}) == UsageSum(3, 0.5)
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"totalTokens": 0, "cost": {"total": 0}}, "odd"])
 def test_nothing_recorded_is_not_the_same_as_zero(nothing):
-    assert spent(nothing) is None
+    assert sum_usage(nothing) is None
 
 
 # What a model is sent
@@ -279,12 +279,12 @@ def test_nothing_recorded_is_not_the_same_as_zero(nothing):
 def test_the_roles_that_models_know_are_sent_as_they_are(kind):
     message = {"role": kind, "content": "x", "extra": 1}
 
-    assert for_model(message) is message
+    assert convert_for_model(message) is message
 
 
 def test_summaries_are_sent_as_the_users_with_a_lead_that_says_which():
-    compacted = sent_text({"role": "compactionSummary", "summary": "S"})
-    branch = sent_text({"role": "branchSummary", "summary": "S"})
+    compacted = get_sent_text({"role": "compactionSummary", "summary": "S"})
+    branch = get_sent_text({"role": "branchSummary", "summary": "S"})
 
     assert compacted == f"{COMPACTION_LEAD}\n\n<summary>\nS\n</summary>"
     assert branch == f"{BRANCH_LEAD}\n\n<summary>\nS\n</summary>"
@@ -294,21 +294,21 @@ def test_summaries_are_sent_as_the_users_with_a_lead_that_says_which():
 def test_custom_messages_are_sent_as_the_users_without_their_details(kind):
     message = {"role": kind, "content": "x", "details": {"secret": 1}, "timestamp": 5}
 
-    assert for_model(message) == {"role": "user", "content": [{"type": "text", "text": "x"}], "timestamp": 5}
-    assert for_model({"role": kind, "content": [{"type": "image"}, 3]})["content"] == [{"type": "image"}]
+    assert convert_for_model(message) == {"role": "user", "content": [{"type": "text", "text": "x"}], "timestamp": 5}
+    assert convert_for_model({"role": kind, "content": [{"type": "image"}, 3]})["content"] == [{"type": "image"}]
 
 
 def test_a_developer_speaks_as_the_system():
-    assert for_model({"role": "developer", "content": "x"}) == {"role": "system", "content": "x"}
+    assert convert_for_model({"role": "developer", "content": "x"}) == {"role": "system", "content": "x"}
 
 
 def test_an_unknown_role_is_not_sent():
-    assert for_model({"role": "martian", "content": "x"}) is None
-    assert for_model({}) is None
+    assert convert_for_model({"role": "martian", "content": "x"}) is None
+    assert convert_for_model({}) is None
 
 
 def test_a_shell_run_is_sent_with_command_and_output():
-    said = sent_text({"role": "bashExecution", "command": "ls", "output": "a.txt", "exitCode": 0})
+    said = get_sent_text({"role": "bashExecution", "command": "ls", "output": "a.txt", "exitCode": 0})
 
     assert "`ls`" in said
     assert "```\na.txt\n```" in said
@@ -316,30 +316,30 @@ def test_a_shell_run_is_sent_with_command_and_output():
 
 
 def test_a_shell_run_tells_of_silence_failure_cancelling_and_cuts():
-    assert "printed nothing" in sent_text({"role": "pythonExecution", "code": "pass"})
-    assert "`pass`" in sent_text({"role": "pythonExecution", "code": "pass"})
-    assert "code 2" in sent_text({"role": "bashExecution", "command": "x", "exitCode": 2})
-    cancelled = sent_text({"role": "bashExecution", "command": "x", "exitCode": 2, "cancelled": True})
+    assert "printed nothing" in get_sent_text({"role": "pythonExecution", "code": "pass"})
+    assert "`pass`" in get_sent_text({"role": "pythonExecution", "code": "pass"})
+    assert "code 2" in get_sent_text({"role": "bashExecution", "command": "x", "exitCode": 2})
+    cancelled = get_sent_text({"role": "bashExecution", "command": "x", "exitCode": 2, "cancelled": True})
     assert "cancelled" in cancelled
     assert "code 2" not in cancelled
     cut = {"role": "bashExecution", "command": "x", "truncated": True, "fullOutputPath": "/tmp/all"}
-    assert "/tmp/all" in sent_text(cut)
-    assert "/tmp/all" not in sent_text({**cut, "truncated": False})
-    assert "cut" in sent_text({**cut, "fullOutputPath": None})
+    assert "/tmp/all" in get_sent_text(cut)
+    assert "/tmp/all" not in get_sent_text({**cut, "truncated": False})
+    assert "cut" in get_sent_text({**cut, "fullOutputPath": None})
 
 
 def test_a_shell_run_can_be_kept_from_the_model():
-    assert for_model({"role": "bashExecution", "command": "x", "excludeFromContext": True}) is None
-    assert for_model({"role": "bashExecution", "command": "x", "excludeFromContext": False}) is not None
+    assert convert_for_model({"role": "bashExecution", "command": "x", "excludeFromContext": True}) is None
+    assert convert_for_model({"role": "bashExecution", "command": "x", "excludeFromContext": False}) is not None
 
 
 def test_mentioned_files_are_sent_with_their_paths():
     files = [{"path": "a.py", "content": "print()"}, "odd", {"path": "b.py"}]
 
-    said = sent_text({"role": "fileMention", "text": "look", "content": "here", "files": files})
+    said = get_sent_text({"role": "fileMention", "text": "look", "content": "here", "files": files})
 
     assert said == "look\n\nhere\n\na.py\nprint()\n\nb.py\n"
-    assert sent_text({"role": "fileMention", "files": "odd"}) == ""
+    assert get_sent_text({"role": "fileMention", "files": "odd"}) == ""
 
 
 ROLES = st.sampled_from(
@@ -352,14 +352,14 @@ KEYS = ["content", "usage", "stopReason", "toolCallId", "summary", "exitCode", "
 def test_any_json_is_read_without_harm(kind, fields):
     message = {"role": kind, **fields}
 
-    assert role(message) == kind
-    assert isinstance(stopped_abnormally(message), bool)
-    assert all(isinstance(call.id, str) for call in tool_calls(message))
-    assert all(isinstance(block, dict) for block in blocks(fields.get("content")))
-    sent = for_model(message)
+    assert get_role(message) == kind
+    assert isinstance(is_failed_turn(message), bool)
+    assert all(isinstance(call.id, str) for call in get_tool_calls(message))
+    assert all(isinstance(block, dict) for block in iter_blocks(fields.get("content")))
+    sent = convert_for_model(message)
     assert sent is None or sent["role"] in ("user", "assistant", "toolResult", "system")
-    assert complete(message, now=1)["role"] == kind
-    assert (spent(fields.get("usage")) or Spent(1, 1)) != Spent(0, 0)
+    assert complete_message(message, now=1)["role"] == kind
+    assert (sum_usage(fields.get("usage")) or UsageSum(1, 1)) != UsageSum(0, 0)
 
 
 def test_a_tool_result_may_have_details_that_no_model_sees() -> None:
@@ -370,8 +370,8 @@ def test_a_tool_result_may_have_details_that_no_model_sees() -> None:
 
 
 def test_a_command_of_the_user_is_written_as_peers_write_it() -> None:
-    ran = bash_execution("make", "ok", exit_code=0).message
-    ended = bash_execution(
+    ran = build_bash_execution("make", "ok", exit_code=0).message
+    ended = build_bash_execution(
         "make", "…", exit_code=None, truncated=True, full_output="/tmp/all", in_context=False
     ).message
 
@@ -392,8 +392,8 @@ def test_a_command_of_the_user_is_written_as_peers_write_it() -> None:
         "fullOutputPath": "/tmp/all",
         "excludeFromContext": True,
     }
-    assert for_model(ended) is None
+    assert convert_for_model(ended) is None
 
 
 def test_an_image_is_a_block() -> None:
-    assert image(b"\0\1", "image/png") == {"type": "image", "data": "AAE=", "mimeType": "image/png"}
+    assert build_image_block(b"\0\1", "image/png") == {"type": "image", "data": "AAE=", "mimeType": "image/png"}

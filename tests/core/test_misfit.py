@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from sessiontree.core.misfit import misfit
+from sessiontree.core.misfit import describe_validation_error
 
 
 class Inner(Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,4 +36,4 @@ def test_a_misfit_says_where_and_why(value: Any, where: str, why: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(value, Shape)
 
-    assert misfit(raised.value, "field") == (where, why)
+    assert describe_validation_error(raised.value, "field") == (where, why)

@@ -22,53 +22,62 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
-from sessiontree.core.fulltext import speaker, unify
+from sessiontree.core.fulltext import get_speaker, normalize_case
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import ToolCall, answered_call, assistant, role, tool_call, tool_calls, tool_result, user
+from sessiontree.core.messages import (
+    ToolCall,
+    assistant,
+    get_answered_call,
+    get_role,
+    get_tool_calls,
+    tool_call,
+    tool_result,
+    user,
+)
 from sessiontree.core.outline import (
+    CALL_SEARCH_LIMIT,
     FILTERS,
-    REACH,
+    MAX_GUIDE_WIDTH,
     TEXT_LENGTH,
-    WIDEST,
-    Calls,
-    calls_of_results,
-    finish,
+    CallLookup,
+    build_outline,
+    format_entry,
+    format_entry_row,
+    format_hidden,
     lay_out,
-    one_line,
-    outline,
-    plain_text,
-    row_text,
-    survey,
-    tell_hidden,
+    map_results_to_calls,
+    run_steps,
+    shorten_to_line,
+    survey_tree,
 )
 from sessiontree.core.tree import Tree
-from sessiontree.format.codec import Held
+from sessiontree.format.codec import MemoryLine
 from tests.builders import entry, grow, ids, say
 from tests.shapes import tree_of
 from tests.strategies import damaged_entry_lists, places
 
 
-def drawing(tree, leaf=None, filter="default"):
-    return [row.prefix + row.entry.id for row in outline(tree, leaf, filter)]
+def draw_ids(tree, leaf=None, filter="default"):
+    return [row.prefix + row.entry.id for row in build_outline(tree, leaf, filter)]
 
 
-def shown(tree, filter, leaf=None):
-    return ids(row.entry for row in outline(tree, leaf, filter))
+def list_shown(tree, filter, leaf=None):
+    return ids(row.entry for row in build_outline(tree, leaf, filter))
 
 
 # Drawing
 
 
 def test_a_chain_stays_flat():
-    assert drawing(grow("a>b>c")) == ["a", "b", "c"]
+    assert draw_ids(grow("a>b>c")) == ["a", "b", "c"]
 
 
 def test_children_of_a_branch_point_go_in_and_their_chains_once_more():
-    assert drawing(grow("a>b>c>d a>e")) == ["a", "├─ b", "│     c", "│     d", "└─ e"]
+    assert draw_ids(grow("a>b>c>d a>e")) == ["a", "├─ b", "│     c", "│     d", "└─ e"]
 
 
 def test_a_branch_below_a_branch_keeps_the_rails_of_its_elders():
-    assert drawing(grow("a>b>c a>d b>e d>f d>g>h>i")) == [
+    assert draw_ids(grow("a>b>c a>d b>e d>f d>g>h>i")) == [
         "a",
         "├─ b",
         "│  ├─ c",
@@ -82,17 +91,17 @@ def test_a_branch_below_a_branch_keeps_the_rails_of_its_elders():
 
 
 def test_several_roots_stand_at_the_left_and_what_follows_each_further_in():
-    assert drawing(grow("a>b>c d>e")) == ["a", "   b", "   c", "d", "   e"]
-    assert drawing(grow("a>b a>c d>e>f e>g")) == ["a", "├─ b", "└─ c", "d", "   e", "   ├─ f", "   └─ g"]
-    assert drawing(grow("m>a>b m>c>d", m=ModelChange(model="m"))) == ["a", "   b", "c", "   d"]
+    assert draw_ids(grow("a>b>c d>e")) == ["a", "   b", "   c", "d", "   e"]
+    assert draw_ids(grow("a>b a>c d>e>f e>g")) == ["a", "├─ b", "└─ c", "d", "   e", "   ├─ f", "   └─ g"]
+    assert draw_ids(grow("m>a>b m>c>d", m=ModelChange(model="m"))) == ["a", "   b", "c", "   d"]
 
 
 def test_one_root_alone_leaves_its_chain_at_the_left():
-    assert drawing(grow("a>b>c")) == ["a", "b", "c"]
+    assert draw_ids(grow("a>b>c")) == ["a", "b", "c"]
 
 
 def test_the_active_branch_comes_first_and_is_marked():
-    rows = outline(grow("a>b a>c"), "c")
+    rows = build_outline(grow("a>b a>c"), "c")
 
     assert [(row.entry.id, row.on_path, row.active) for row in rows] == [
         ("a", True, False),
@@ -102,16 +111,16 @@ def test_the_active_branch_comes_first_and_is_marked():
 
 
 def test_before_everything_nothing_is_active():
-    assert not any(row.active or row.on_path for row in outline(grow("a>b"), None))
+    assert not any(row.active or row.on_path for row in build_outline(grow("a>b"), None))
 
 
 def test_a_hidden_leaf_makes_the_nearest_row_above_it_active():
-    [a, b] = outline(grow("a>b>c", c=ModelChange(model="m")), "c")
+    [a, b] = build_outline(grow("a>b>c", c=ModelChange(model="m")), "c")
 
     assert (a.active, b.active) == (False, True)
 
 
-def heads_at(**places: str | None) -> Heads:
+def make_heads(**places: str | None) -> Heads:
     heads = Heads()
     heads.heads.update(places)
     return heads
@@ -119,30 +128,30 @@ def heads_at(**places: str | None) -> Heads:
 
 def test_a_branch_is_named_at_its_head_or_at_the_nearest_row_above_a_hidden_one():
     tree = grow("m>a>b>n a>c", m=ModelChange(model="m"), n=ModelChange(model="m"))
-    heads = heads_at(main="n", other="c", also="c", first="m", empty=None, lost="unknown", old="b")
+    heads = make_heads(main="n", other="c", also="c", first="m", empty=None, lost="unknown", old="b")
     heads.archived.add("old")
 
-    rows = outline(tree, "n", heads=heads)
+    rows = build_outline(tree, "n", heads=heads)
 
     assert [(row.entry.id, list(row.branches)) for row in rows] == [
         ("a", []),
         ("b", ["main"]),
         ("c", ["other", "also"]),
     ]
-    everything = {row.entry.id: list(row.branches) for row in outline(tree, "n", "all", heads)}
+    everything = {row.entry.id: list(row.branches) for row in build_outline(tree, "n", "all", heads)}
     assert everything == {"m": ["first"], "a": [], "b": [], "n": ["main"], "c": ["other", "also"]}
-    assert not any(row.branches for row in outline(tree, "n"))
+    assert not any(row.branches for row in build_outline(tree, "n"))
 
 
 def test_a_head_that_a_filter_hides_is_told_at_the_nearest_row_above_and_not_as_its_head():
     tree = grow("a>b>m>n a>c", b=assistant("b"), c=assistant("c"), m=ModelChange(model="m"), n=ModelChange(model="m"))
-    heads = heads_at(main="n", other="c", note="m", first="a", lost="unknown", empty=None)
+    heads = make_heads(main="n", other="c", note="m", first="a", lost="unknown", empty=None)
 
-    [a] = outline(tree, "n", "user-only", heads)
+    [a] = build_outline(tree, "n", "user-only", heads)
 
     assert (a.active, list(a.branches)) == (False, ["first"])
     assert (a.active_hidden, list(a.branches_hidden)) == (True, ["main", "other", "note"])
-    [a, b, c] = outline(tree, "n", "default", heads)
+    [a, b, c] = build_outline(tree, "n", "default", heads)
     assert [(row.active, list(row.branches)) for row in (a, b, c)] == [
         (False, ["first"]),
         (True, ["main", "note"]),
@@ -154,7 +163,7 @@ def test_a_head_that_a_filter_hides_is_told_at_the_nearest_row_above_and_not_as_
 def test_a_head_above_all_rows_that_are_shown_is_told_nowhere():
     tree = grow("a>b", a=assistant("a"))
 
-    [b] = outline(tree, "a", "user-only", heads_at(main="a"))
+    [b] = build_outline(tree, "a", "user-only", make_heads(main="a"))
 
     assert (b.active, b.active_hidden) == (False, False)
     assert not [*b.branches, *b.branches_hidden]
@@ -170,14 +179,14 @@ def test_a_head_above_all_rows_that_are_shown_is_told_nowhere():
     ],
 )
 def test_hidden_heads_in_words(branches: tuple[str, ...], active: bool, words: str):
-    assert tell_hidden(branches, active) == words
+    assert format_hidden(branches, active) == words
 
 
 def test_children_of_a_hidden_entry_hang_from_the_nearest_row_above():
     tree = grow("a>m>b m>c", m=ModelChange(model="m"))
 
-    assert drawing(tree) == ["a", "├─ b", "└─ c"]
-    assert drawing(tree, filter="all") == ["a", "m", "├─ b", "└─ c"]
+    assert draw_ids(tree) == ["a", "├─ b", "└─ c"]
+    assert draw_ids(tree, filter="all") == ["a", "m", "├─ b", "└─ c"]
 
 
 # Filters
@@ -198,14 +207,14 @@ FILTERED = grow(
     [("all", "abcdef"), ("default", "acd"), ("no-tools", "ad"), ("user-only", "a"), ("labeled-only", "d")],
 )
 def test_a_filter_shows_what_it_is_for(filter, visible):
-    assert shown(FILTERED, filter) == visible
+    assert list_shown(FILTERED, filter) == visible
 
 
 def test_a_turn_that_only_calls_tools_is_shown_when_it_is_the_leaf_or_failed():
     failed = assistant([tool_call("c1", "read", {})], stop_reason="error")
 
-    assert shown(grow("a>b", b=CALL), "default", leaf="b") == "ab"
-    assert shown(grow("a>b", b=failed), "default") == "ab"
+    assert list_shown(grow("a>b", b=CALL), "default", leaf="b") == "ab"
+    assert list_shown(grow("a>b", b=failed), "default") == "ab"
 
 
 # Rows
@@ -253,15 +262,15 @@ def test_a_turn_that_only_calls_tools_is_shown_when_it_is_the_leaf_or_failed():
     ],
 )
 def test_a_row_says_what_its_entry_is(body, row):
-    assert row_text(entry("a", None, body)) == row
+    assert format_entry_row(entry("a", None, body)) == row
 
 
 def test_a_result_is_shown_by_the_call_it_answers():
     tree = grow("a>b>c", a=CALL, b=tool_result("c1", "read", "x"), c=ModelChange())
-    calls = calls_of_results(tree)
+    calls = map_results_to_calls(tree)
 
     assert calls == {"b": ToolCall("c1", "read", {"path": "x"})}
-    assert row_text(tree["b"], calls) == "[read: x]"
+    assert format_entry_row(tree["b"], calls) == "[read: x]"
 
 
 def test_a_call_id_that_is_used_again_names_the_call_on_the_results_own_path():
@@ -269,7 +278,7 @@ def test_a_call_id_that_is_used_again_names_the_call_on_the_results_own_path():
     result = tool_result("c1", "?", "x")
     tree = grow("r>a>b r>c>d e", a=CALL, b=result, c=other, d=result, e=tool_result("c1", "?", "x"))
 
-    calls = calls_of_results(tree)
+    calls = map_results_to_calls(tree)
 
     assert {id: call.name for id, call in calls.items()} == {"b": "read", "d": "write"}
 
@@ -285,13 +294,13 @@ def test_a_call_id_that_is_used_again_names_the_call_on_the_results_own_path():
     ],
 )
 def test_plain_text_leaves_the_role_out(body, words):
-    assert plain_text(entry("a", None, body)) == words
+    assert format_entry(entry("a", None, body)) == words
 
 
 def test_one_line_has_single_blanks_and_an_end():
-    assert one_line(" a\t\nb ") == "a b"
-    assert len(one_line("word " * 1000)) == 200
-    assert one_line(" " * 10_000 + "late") == ""
+    assert shorten_to_line(" a\t\nb ") == "a b"
+    assert len(shorten_to_line("word " * 1000)) == 200
+    assert shorten_to_line(" " * 10_000 + "late") == ""
 
 
 @given(damaged_entry_lists(), st.sampled_from(FILTERS), st.data())
@@ -299,22 +308,25 @@ def test_any_session_can_be_drawn_in_any_filter(entries, filter, data):
     tree = Tree(entries)
     leaf = data.draw(places(entries))
 
-    rows = outline(tree, leaf, filter)
+    rows = build_outline(tree, leaf, filter)
 
     assert len({row.entry.id for row in rows}) == len(rows)
-    assert [row.entry for row in outline(tree, leaf, "all")] == [entry for entry, _ in tree.walk(leaf)]
+    assert [row.entry for row in build_outline(tree, leaf, "all")] == [entry for entry, _ in tree.walk(leaf)]
     assert sum(row.active for row in rows) <= 1
-    assert all("\n" not in row_text(row.entry, calls_of_results(tree)) or row.entry.type != "message" for row in rows)
+    assert all(
+        "\n" not in format_entry_row(row.entry, map_results_to_calls(tree)) or row.entry.type != "message"
+        for row in rows
+    )
 
 
 # Rows of a tree of any size
 
 
-def rows_of(tree, leaf=None, filter="default", *words):
-    return finish(lay_out(finish(survey(tree, leaf)), filter, words))
+def build_rows(tree, leaf=None, filter="default", *words):
+    return run_steps(lay_out(run_steps(survey_tree(tree, leaf)), filter, words))
 
 
-def shown_rows(rows):
+def join_row_ids(rows):
     return "".join(map(rows.id, range(len(rows))))
 
 
@@ -322,58 +334,58 @@ BRANCHED = grow("a>b>c>d a>e>f e>g>h")
 
 
 def test_rows_that_follow_one_another_without_a_parting_are_a_segment():
-    rows = rows_of(BRANCHED)
+    rows = build_rows(BRANCHED)
 
-    assert shown_rows(rows) == "abcdefgh"
-    assert [shown_rows(rows)[first] for first in rows.firsts] == ["a", "b", "e", "f", "g"]
-    assert (rows.segment(2), rows.segment(7)) == (range(1, 4), range(6, 8))
-    assert (rows.above(7), rows.above(4), rows.above(0)) == (4, 0, None)
+    assert join_row_ids(rows) == "abcdefgh"
+    assert [join_row_ids(rows)[first] for first in rows.firsts] == ["a", "b", "e", "f", "g"]
+    assert (rows.get_segment(2), rows.get_segment(7)) == (range(1, 4), range(6, 8))
+    assert (rows.find_segment_above(7), rows.find_segment_above(4), rows.find_segment_above(0)) == (4, 0, None)
 
 
 def test_what_can_be_folded_is_all_that_is_below_the_first_of_a_segment():
-    rows = rows_of(BRANCHED)
+    rows = build_rows(BRANCHED)
 
-    assert [rows.below(row) for row in (0, 1, 4)] == [range(1, 8), range(2, 4), range(5, 8)]
-    assert not rows.below(2), "not the first of its segment"
-    assert not rows.below(5), "nothing is below it"
+    assert [rows.get_foldable(row) for row in (0, 1, 4)] == [range(1, 8), range(2, 4), range(5, 8)]
+    assert not rows.get_foldable(2), "not the first of its segment"
+    assert not rows.get_foldable(5), "nothing is below it"
 
 
 def test_of_a_wide_prefix_only_the_end_can_be_asked_for():
-    rows = rows_of(BRANCHED)
+    rows = build_rows(BRANCHED)
 
-    assert rows.prefix(7) == "         "
-    assert rows.prefix(5) == "   ├─ "
-    assert (rows.width(5), rows.prefix(5, 4), rows.prefix(5, 0)) == (6, " ├─ ", "")
+    assert rows.draw_prefix(7) == "         "
+    assert rows.draw_prefix(5) == "   ├─ "
+    assert (rows.get_width(5), rows.draw_prefix(5, 4), rows.draw_prefix(5, 0)) == (6, " ├─ ", "")
 
 
 @given(damaged_entry_lists(), st.sampled_from(FILTERS))
 def test_a_guide_is_the_prefix_as_long_as_that_is_not_wide(entries, filter):
-    rows = rows_of(Tree(entries), None, filter)
+    rows = build_rows(Tree(entries), None, filter)
 
     for row in range(len(rows)):
-        assert rows.width(row) > WIDEST or rows.guide(row) == rows.prefix(row)
+        assert rows.get_width(row) > MAX_GUIDE_WIDTH or rows.draw_guide(row) == rows.draw_prefix(row)
 
 
 def test_a_guide_of_a_deep_row_is_bounded_and_tells_how_many_levels_it_leaves_out():
-    rows = rows_of(tree_of("comb", 40), "m39")
+    rows = build_rows(tree_of("comb", 40), "m39")
 
-    guides = {rows.id(row): rows.guide(row) for row in range(len(rows))}
+    guides = {rows.get_id(row): rows.draw_guide(row) for row in range(len(rows))}
 
     assert guides["m16"] == "│  " * 15 + "├─ "
     assert guides["m17"] == "8… " + "│  " * 8 + "├─ "
     assert guides["m24"] == "8… " + "│  " * 15 + "├─ "
     assert guides["m25"] == "16… " + "│  " * 8 + "├─ "
     assert guides["s25"] == "16… " + "│  " * 8 + "└─ "
-    assert max(map(len, guides.values())) <= WIDEST + len("24… ")
+    assert max(map(len, guides.values())) <= MAX_GUIDE_WIDTH + len("24… ")
     assert rows.is_deep
-    assert not rows_of(tree_of("comb", 16), "m15").is_deep
+    assert not build_rows(tree_of("comb", 16), "m15").is_deep
 
 
 def test_a_hidden_entry_is_found_by_the_nearest_row_above_it():
-    rows = rows_of(grow("m>a>n>b", m=ModelChange(model="m"), n=ModelChange(model="m")), "n")
+    rows = build_rows(grow("m>a>n>b", m=ModelChange(model="m"), n=ModelChange(model="m")), "n")
 
-    assert (rows.nearest("b"), rows.nearest("n"), rows.active) == (1, 0, 0)
-    assert (rows.nearest("m"), rows.nearest("unknown"), rows.nearest(None)) == (None, None, None)
+    assert (rows.find_row("b"), rows.find_row("n"), rows.active) == (1, 0, 0)
+    assert (rows.find_row("m"), rows.find_row("unknown"), rows.find_row(None)) == (None, None, None)
 
 
 SAID = grow(
@@ -400,49 +412,51 @@ SAID = grow(
     ],
 )
 def test_a_search_finds_rows_that_say_all_words_by_text_role_label_or_call(words, found):
-    assert shown_rows(rows_of(SAID, None, "default", *words)) == found
+    assert join_row_ids(build_rows(SAID, None, "default", *words)) == found
 
 
 @given(damaged_entry_lists(), st.data())
 def test_a_search_finds_what_the_row_and_the_text_of_any_entry_say(entries, data):
     tree = Tree(entries)
-    shape = finish(survey(tree, None))
-    finish(shape.read())
+    shape = run_steps(survey_tree(tree, None))
+    run_steps(shape.read_texts())
 
-    calls = Calls(tree)
+    calls = CallLookup(tree)
     for position, id in enumerate(shape.ids):
-        words = f"{speaker(tree[id])} {row_text(tree[id], calls)}"
-        assert set(unify(words).replace(":", " ").split()) <= set(shape.text(position).replace(":", " ").split())
+        words = f"{get_speaker(tree[id])} {format_entry_row(tree[id], calls)}"
+        assert set(normalize_case(words).replace(":", " ").split()) <= set(
+            shape.get_search_text(position).replace(":", " ").split()
+        )
 
 
 def test_a_search_that_was_given_up_is_gone_on_with_where_it_was():
     tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(2000)])
-    shape = finish(survey(tree, None))
-    begun = shape.read()
+    shape = run_steps(survey_tree(tree, None))
+    begun = shape.read_texts()
     done = [next(begun), next(begun), next(begun)]
     begun.close()
 
-    assert next(shape.read()) > done[-1]
-    assert shown_rows(finish(lay_out(shape, "default", ("e1999",)))) == "e1999"
+    assert next(shape.read_texts()) > done[-1]
+    assert join_row_ids(run_steps(lay_out(shape, "default", ("e1999",)))) == "e1999"
 
 
 def test_a_search_looks_only_through_what_the_filter_shows():
-    assert shown_rows(rows_of(SAID, None, "user-only", "fix")) == "a"
+    assert join_row_ids(build_rows(SAID, None, "user-only", "fix")) == "a"
 
 
 def test_turns_are_where_the_user_or_the_assistant_speaks():
-    assert list(rows_of(SAID).turns) == [0, 2]
+    assert list(build_rows(SAID).turns) == [0, 2]
 
 
 def test_a_tree_that_grew_is_surveyed_again_without_reading_the_old_entries():
     tree = grow("a>b")
-    before = finish(survey(tree, "b"))
+    before = run_steps(survey_tree(tree, "b"))
     tree["a"].source = None
     tree.add(entry("c", "b", line=4))
 
-    after = finish(survey(tree, "c", before))
+    after = run_steps(survey_tree(tree, "c", before))
 
-    assert shown_rows(finish(lay_out(after))) == "abc"
+    assert join_row_ids(run_steps(lay_out(after))) == "abc"
 
 
 def test_the_work_of_looking_at_a_row_does_not_grow_with_the_tree():
@@ -450,17 +464,17 @@ def test_the_work_of_looking_at_a_row_does_not_grow_with_the_tree():
     for number in range(3000):
         deep.add(entry(f"s{number}", f"s{number - 1}" if number else None, line=2 * number + 2))
         deep.add(entry(f"t{number}", f"s{number - 1}" if number else None, line=2 * number + 3))
-    rows = rows_of(deep)
-    deepest = max(range(len(rows)), key=rows.width)
+    rows = build_rows(deep)
+    deepest = max(range(len(rows)), key=rows.get_width)
 
-    assert rows.width(deepest) > 8000
-    assert len(rows.prefix(deepest, 80)) == 80
+    assert rows.get_width(deepest) > 8000
+    assert len(rows.draw_prefix(deepest, 80)) == 80
 
 
 def test_work_on_a_large_tree_can_be_paused():
     tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(2000)])
 
-    steps = list(survey(tree, None))
+    steps = list(survey_tree(tree, None))
 
     assert len(steps) >= 2 * 2000 // 512
     assert all(0 <= done <= 1 for done in steps)
@@ -470,8 +484,8 @@ def test_work_on_a_large_tree_can_be_paused():
 def test_what_the_user_says_ends_the_search_for_a_call():
     tree = grow("a>b>c", a=CALL, b=user("stop"), c=tool_result("c1", "read", "late"))
 
-    assert row_text(tree["c"], Calls(tree)) == "[read]"
-    assert shown_rows(rows_of(tree, None, "default", "read:")) == ""
+    assert format_entry_row(tree["c"], CallLookup(tree)) == "[read]"
+    assert join_row_ids(build_rows(tree, None, "default", "read:")) == ""
 
 
 def test_a_call_is_looked_for_only_so_far_above_its_result():
@@ -483,70 +497,74 @@ def test_a_call_is_looked_for_only_so_far_above_its_result():
     said.append(entry("result", "r299", tool_result("c1", "read", ""), line=400))
     tree = Tree(said)
 
-    calls = Calls(tree)
-    assert row_text(tree["result"], calls) == "[read]"
-    assert row_text(tree["r0"], calls) == "[ls]"
-    assert shown_rows(rows_of(tree, None, "default", "read:")) == ""
+    calls = CallLookup(tree)
+    assert format_entry_row(tree["result"], calls) == "[read]"
+    assert format_entry_row(tree["r0"], calls) == "[ls]"
+    assert join_row_ids(build_rows(tree, None, "default", "read:")) == ""
 
 
 def test_a_label_on_what_is_not_there_shows_nothing():
     tree = grow("a>b", b=Label(target="gone", text="lost"))
 
-    assert outline(tree, "a", "labeled-only") == []
+    assert build_outline(tree, "a", "labeled-only") == []
 
 
 def test_what_is_added_while_a_tree_is_surveyed_is_left_for_the_next_time():
     tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(600)])
-    steps = survey(tree, None)
+    steps = survey_tree(tree, None)
     while next(steps) == 0:
         pass
     tree.add(entry("late", "e0", line=700))  # where the survey was already
-    first = finish(steps)
+    first = run_steps(steps)
 
     assert "late" not in first.positions
-    assert "late" in finish(survey(tree, None, first)).positions
+    assert "late" in run_steps(survey_tree(tree, None, first)).positions
 
 
 def test_a_message_that_is_no_json_makes_a_row_and_can_be_searched_for():
     tree = grow("a")
     raw = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user"'
-    tree.add(Entry(id="b", parent="a", type="message", line=3, source=Held(raw)))
+    tree.add(Entry(id="b", parent="a", type="message", line=3, source=MemoryLine(raw)))
 
-    assert shown_rows(rows_of(tree)) == "ab"
-    assert shown_rows(rows_of(tree, None, "user-only")) == "a"
-    assert shown_rows(rows_of(tree, None, "default", "message")) == "b"
+    assert join_row_ids(build_rows(tree)) == "ab"
+    assert join_row_ids(build_rows(tree, None, "user-only")) == "a"
+    assert join_row_ids(build_rows(tree, None, "default", "message")) == "b"
 
 
 def test_a_row_names_as_many_calls_as_it_can_hold():
     made = assistant([tool_call(f"c{number}", "read", {"path": f"{number}.txt"}) for number in range(20_000)])
 
-    row = row_text(entry("a", None, made))
+    row = format_entry_row(entry("a", None, made))
 
     assert row.startswith("assistant: [read: 0.txt], [read: 1.txt]")
     assert row.endswith(" more")
     assert len(row) < TEXT_LENGTH * 2
 
 
-def calls_by_search(tree):
+def search_calls(tree):
     """The call that each result answers, by a plain search of all that is above it."""
     found = {}
     for id in tree.ids():
-        message = message_of(tree, id)
-        for above in list(tree.up_ids(id))[1 : outline_module.REACH] if answered_call(message) is not None else ():
-            made = [call for call in tool_calls(message_of(tree, above)) if call.id == answered_call(message)]
+        message = get_message(tree, id)
+        for above in (
+            list(tree.walk_up_ids(id))[1 : outline_module.CALL_SEARCH_LIMIT]
+            if get_answered_call(message) is not None
+            else ()
+        ):
+            made = [call for call in get_tool_calls(get_message(tree, above)) if call.id == get_answered_call(message)]
             if made:
                 found[id] = made[0]
-            if made or role(message_of(tree, above)) == "user":
+            if made or get_role(get_message(tree, above)) == "user":
                 break
     return found
 
 
-def message_of(tree, id):
+def get_message(tree, id):
     body = tree[id].body
     return body.message if isinstance(body, Message) else {}
 
 
-def talk(length):
+def make_talk(length):
     """Messages by one letter each: `a` calls, `r` answers a call, `x` answers none, `u` is the user, `n` a note."""
     bodies = {
         "a": lambda n: assistant([tool_call(f"c{n % 3}", "read", {"path": str(n)}), tool_call("same", str(n), {})]),
@@ -564,9 +582,9 @@ def talk(length):
     )
 
 
-@given(talk(40))
+@given(make_talk(40))
 def test_calls_are_those_that_a_search_upwards_finds(tree):
-    assert calls_of_results(tree) == calls_by_search(tree)
+    assert map_results_to_calls(tree) == search_calls(tree)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -580,18 +598,21 @@ def test_calls_are_found_as_well_when_what_was_looked_at_is_forgotten(monkeypatc
         answer = tool_result(f"c{chance.randrange(3)}", "read", "text")
         tree.add(entry(str(number), above, chance.choice([made, answer, answer, answer, user("text")])))
 
-    assert calls_of_results(tree) == calls_by_search(tree)
+    assert map_results_to_calls(tree) == search_calls(tree)
 
 
 def test_a_row_says_the_same_of_an_entry_that_was_decoded_before():
     said = entry("a", None, user("hello"))
-    row, words = row_text(said), plain_text(said)
+    row, words = format_entry_row(said), format_entry(said)
 
     assert isinstance(said.body, Message)
-    assert (row_text(said), plain_text(said)) == (row, words) == ("user: hello", "hello")
+    assert (format_entry_row(said), format_entry(said)) == (row, words) == ("user: hello", "hello")
 
 
-@pytest.mark.parametrize("between", [REACH - 3, REACH - 2, REACH - 1, REACH, REACH * 3])
+@pytest.mark.parametrize(
+    "between",
+    [CALL_SEARCH_LIMIT - 3, CALL_SEARCH_LIMIT - 2, CALL_SEARCH_LIMIT - 1, CALL_SEARCH_LIMIT, CALL_SEARCH_LIMIT * 3],
+)
 def test_a_call_is_found_within_reach_whatever_was_asked_before(between):
     tree = Tree([entry("u", None), entry("a", "u", assistant([tool_call("c", "read", {"path": "x"})]))])
     above = "a"
@@ -600,9 +621,9 @@ def test_a_call_is_found_within_reach_whatever_was_asked_before(between):
         tree.add(entry(f"r{number}", f"n{number}", tool_result("c", "read", "text")))
         above = f"n{number}"
 
-    upwards, downwards = Calls(tree), Calls(tree)
+    upwards, downwards = CallLookup(tree), CallLookup(tree)
     results = [f"r{number}" for number in range(between)]
-    expected = calls_by_search(tree)
+    expected = search_calls(tree)
 
     assert [downwards.get(id) for id in results] == [expected.get(id) for id in results]
     assert [upwards.get(id) for id in reversed(results)] == [expected.get(id) for id in reversed(results)]
@@ -610,18 +631,18 @@ def test_a_call_is_found_within_reach_whatever_was_asked_before(between):
 
 @pytest.mark.parametrize("shape", ["calls", "wide_calls"])
 def test_a_message_is_not_decoded_again_for_every_result_that_answers_it(shape):
-    def decoded(count):
+    def count_decoded(count):
         tree, seen = tree_of(shape, count), 0
         source = tree["a"].source
-        body = source.body
+        body = source.decode_body
 
-        def counted(raw):
+        def count_and_read(raw):
             nonlocal seen
             seen += len(raw)
             return body(raw)
 
-        source.body = counted
-        assert len(calls_of_results(tree)) == (count if shape == "wide_calls" else REACH - 1)
+        source.decode_body = count_and_read
+        assert len(map_results_to_calls(tree)) == (count if shape == "wide_calls" else CALL_SEARCH_LIMIT - 1)
         return seen
 
-    assert decoded(2000) < 2.5 * decoded(1000)
+    assert count_decoded(2000) < 2.5 * count_decoded(1000)

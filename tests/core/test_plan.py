@@ -14,7 +14,7 @@ from sessiontree.core.entries import (
     Usage,
 )
 from sessiontree.core.messages import assistant, tool_call, user
-from sessiontree.core.plan import last_prompt, plan_fork, plan_move, plan_navigate, said
+from sessiontree.core.plan import collect_summary_input, find_last_prompt, plan_fork, plan_move, plan_navigate
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
 from tests.builders import file_of, grow, hang, header, ids, read, say
@@ -23,7 +23,7 @@ from tests.strategies import damaged_entry_lists, places
 REPLY = assistant("reply")
 
 
-def compaction(first_kept):
+def make_compaction(first_kept):
     return Compaction(summary="S", first_kept=first_kept)
 
 
@@ -38,7 +38,7 @@ def test_choosing_a_users_message_goes_before_it_with_its_text_in_the_editor():
     assert (plan.new_leaf, plan.editor_text) == ("b", "two")
     assert (plan.target, plan.old_leaf, plan.common_ancestor) == ("c", "d", "c")
     assert ids(plan.abandoned) == "d"
-    assert plan.moves
+    assert plan.is_move
 
 
 def test_choosing_the_first_message_goes_before_everything():
@@ -55,7 +55,7 @@ def test_choosing_anything_else_goes_to_it():
 
 
 def test_choosing_the_leaf_is_no_move_unless_it_is_a_users_message():
-    assert not plan_navigate(grow("a>b", b=REPLY), "b", "b").moves
+    assert not plan_navigate(grow("a>b", b=REPLY), "b", "b").is_move
 
     again = plan_navigate(grow("a>b", a=REPLY, b=user("again")), "b", "b")
 
@@ -102,7 +102,7 @@ def test_what_is_left_is_not_decoded_to_look_for_a_compaction():
     tree = Tree(read(file_of(header(), *lines))[1])
 
     assert ids(plan_navigate(tree, "c", None).abandoned) == "abc"
-    assert [entry for entry in tree if entry.kept is not None] == []
+    assert [entry for entry in tree if entry.cached_body is not None] == []
 
 
 def test_an_unknown_target_is_an_error():
@@ -114,19 +114,19 @@ def test_an_unknown_target_is_an_error():
     ("first_kept", "summarized"), [("c", "cKd"), ("K", "Kd"), ("gone", "Kd"), (None, "Kd"), ("d", "Kd"), ("b", "bcKd")]
 )
 def test_a_compaction_and_what_it_keeps_stand_for_everything_before(first_kept, summarized):
-    tree = grow("a>b>c>K>d a>z", K=compaction(first_kept))
+    tree = grow("a>b>c>K>d a>z", K=make_compaction(first_kept))
 
     assert ids(plan_navigate(tree, "d", "z").abandoned) == summarized
 
 
 def test_what_a_compaction_keeps_may_begin_above_the_part_that_is_left():
-    tree = grow("a>b>c>K>d b>z", K=compaction("a"))
+    tree = grow("a>b>c>K>d b>z", K=make_compaction("a"))
 
     assert ids(plan_navigate(tree, "d", "z").abandoned) == "cKd"
 
 
 def test_an_older_compaction_in_the_kept_part_is_not_summarized_again():
-    tree = grow("a>J>b>K>c z", J=compaction("a"), K=compaction("a"))
+    tree = grow("a>J>b>K>c z", J=make_compaction("a"), K=make_compaction("a"))
 
     assert ids(plan_navigate(tree, "c", "z").abandoned) == "abKc"
 
@@ -158,19 +158,19 @@ def test_a_fork_leaves_labels_head_records_and_branch_points_behind():
 
 
 def test_an_anchor_that_is_left_behind_moves_to_the_next_entry():
-    tree = grow("a>l>b>K>d", l=Label(target="a", text="x"), K=compaction("l"))
+    tree = grow("a>l>b>K>d", l=Label(target="a", text="x"), K=make_compaction("l"))
 
     assert plan_fork(tree, "d").anchors == {"K": "b"}
 
 
 def test_an_anchor_right_before_its_compaction_comes_to_keep_nothing():
-    tree = grow("a>l>K", l=Label(target="a", text="x"), K=compaction("l"))
+    tree = grow("a>l>K", l=Label(target="a", text="x"), K=make_compaction("l"))
 
     assert plan_fork(tree, "K").anchors == {"K": "K"}
 
 
 def test_an_anchor_that_stays_is_not_touched():
-    assert plan_fork(grow("a>b>K", K=compaction("b")), "K").anchors == {}
+    assert plan_fork(grow("a>b>K", K=make_compaction("b")), "K").anchors == {}
 
 
 def test_what_is_left_behind_at_the_end_leaves_no_trace():
@@ -204,7 +204,7 @@ def test_whatever_is_chosen_the_plan_stays_inside_the_tree(entries, data):
     plan = plan_navigate(tree, old, target)
 
     assert plan.new_leaf is None or not tree[plan.new_leaf].is_annotation
-    assert {entry.id for entry in plan.abandoned} <= {entry.id for entry in tree.abandoned(old, target)}
+    assert {entry.id for entry in plan.abandoned} <= {entry.id for entry in tree.find_abandoned(old, target)}
     assert plan_move(tree, old, target).abandoned == plan.abandoned
 
 
@@ -217,7 +217,7 @@ def test_what_entries_said_is_what_the_context_at_the_leaf_has_of_them():
     earlier = BranchSummary(summary="before", details={"readFiles": ["r.py"]})
     tree = grow("a>s>b>c>d>e", s=earlier, b=user("first"), c=call, d=edit, e=say("system", "be brief"))
 
-    found = said(tree, "e", [tree[id] for id in "sbcde"])
+    found = collect_summary_input(tree, "e", [tree[id] for id in "sbcde"])
 
     assert [message["role"] for message in found.messages] == ["branchSummary", "user", "assistant"]
     assert found.messages[1]["content"] == "edited"
@@ -227,5 +227,5 @@ def test_what_entries_said_is_what_the_context_at_the_leaf_has_of_them():
 def test_the_last_prompt_is_the_users_last_message():
     tree = grow("a>b>c", b=user("again"), c=REPLY)
 
-    assert last_prompt(tree.path("c")) is tree["b"]
-    assert last_prompt([]) is None
+    assert find_last_prompt(tree.get_path("c")) is tree["b"]
+    assert find_last_prompt([]) is None

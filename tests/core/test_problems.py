@@ -5,39 +5,41 @@ from msgspec import UNSET
 from sessiontree.core.entries import HEAD_RECORD, Compaction, ContextEdit, Custom, Label
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import assistant, tool_call, tool_result
-from sessiontree.core.problems import find_problems, problem_to_wire
+from sessiontree.core.problems import encode_problem, find_problems
 from sessiontree.core.tree import Tree
 from tests.builders import entry, file_of, grow, hang, header, read, work
 from tests.strategies import damaged_entry_lists, entry_lists
 
 
-def problems(tree):
+def list_problems(tree):
     heads = Heads()
     heads.replay(tree.entries, tree)
     return find_problems(tree, heads)
 
 
-def told(tree):
-    return [(problem.kind, problem.severity, problem.entry, problem.line) for problem in problems(tree)]
+def list_problem_facts(tree):
+    return [(problem.kind, problem.severity, problem.entry, problem.line) for problem in list_problems(tree)]
 
 
-def calling(*ids, stop="toolUse"):
+def make_calls(*ids, stop="toolUse"):
     return assistant([tool_call(id, "read", {}) for id in ids], stop_reason=stop)
 
 
-def compaction(first_kept):
+def make_compaction(first_kept):
     return Compaction(summary="S", first_kept=first_kept)
 
 
 def test_a_sound_session_has_no_problems():
     assert (
-        told(grow("a>b>c b>d", b=calling("c1"), c=tool_result("c1", "read", "x"), d=tool_result("c1", "read", "y")))
+        list_problem_facts(
+            grow("a>b>c b>d", b=make_calls("c1"), c=tool_result("c1", "read", "x"), d=tool_result("c1", "read", "y"))
+        )
         == []
     )
 
 
 def test_a_shadowed_entry_is_reported_with_the_line_that_counts():
-    [problem] = problems(hang("a", "b<a", "a"))
+    [problem] = list_problems(hang("a", "b<a", "a"))
 
     assert (problem.kind, problem.severity, problem.entry, problem.line) == ("duplicate_id", "fault", "a", 2)
     assert "line 4" in problem.message
@@ -50,74 +52,78 @@ def test_a_shadowed_entry_is_reported_with_the_line_that_counts():
 def test_an_entry_that_hangs_from_nothing_is_reported(lines, kind, line):
     tree = hang(*lines.split())
 
-    assert told(tree) == [(kind, "fault", "b", line)]
-    assert "'b'" in problems(tree)[0].message
+    assert list_problem_facts(tree) == [(kind, "fault", "b", line)]
+    assert "'b'" in list_problems(tree)[0].message
 
 
 @pytest.mark.parametrize("anchor", ["gone", "x", "c"])
 def test_an_anchor_that_is_not_above_its_compaction_is_a_fault(anchor):
-    tree = grow("a>b>K>c a>x", K=compaction(anchor))
+    tree = grow("a>b>K>c a>x", K=make_compaction(anchor))
 
-    assert told(tree) == [("missing_anchor", "fault", "K", 4)]
-    assert repr(anchor) in problems(tree)[0].message
+    assert list_problem_facts(tree) == [("missing_anchor", "fault", "K", 4)]
+    assert repr(anchor) in list_problems(tree)[0].message
 
 
 @pytest.mark.parametrize("anchor", ["a", "b", "K", None])
 def test_an_anchor_above_its_compaction_is_no_problem(anchor):
-    assert told(grow("a>b>K>c a>x", K=compaction(anchor))) == []
+    assert list_problem_facts(grow("a>b>K>c a>x", K=make_compaction(anchor))) == []
 
 
 def test_an_anchor_that_is_no_id_is_a_fault():
-    assert told(grow("a", a={"type": "compaction", "firstKeptEntryId": 5})) == [("missing_anchor", "fault", "a", 2)]
+    assert list_problem_facts(grow("a", a={"type": "compaction", "firstKeptEntryId": 5})) == [
+        ("missing_anchor", "fault", "a", 2)
+    ]
 
 
 @pytest.mark.parametrize("parent", [5, False, [], {}])
 def test_a_parent_that_is_no_id_is_a_fault(parent):
-    assert told(Tree([entry("a", parent, line=2)])) == [("orphan", "fault", "a", 2)]
+    assert list_problem_facts(Tree([entry("a", parent, line=2)])) == [("orphan", "fault", "a", 2)]
 
 
 @pytest.mark.parametrize("fields", [{"message": 5}, {"message": None}, {"message": "x"}, {}])
 def test_a_line_that_should_have_a_message_and_has_none_is_a_fault(fields):
-    assert told(grow("a", a={"type": "message", **fields})) == [("malformed_line", "fault", "a", 2)]
-    assert told(grow("a", a={"type": "message", "message": {}})) == []
+    assert list_problem_facts(grow("a", a={"type": "message", **fields})) == [("malformed_line", "fault", "a", 2)]
+    assert list_problem_facts(grow("a", a={"type": "message", "message": {}})) == []
 
 
 def test_a_header_behind_the_first_is_worth_a_note():
-    assert told(Tree([entry("a"), entry("s", None, header(), line=3)])) == [("second_header", "note", "s", 3)]
+    assert list_problem_facts(Tree([entry("a"), entry("s", None, header(), line=3)])) == [
+        ("second_header", "note", "s", 3)
+    ]
 
 
 def test_a_label_on_nothing_is_worth_a_note():
-    assert told(grow("a>b", b=Label(target="gone", text="x"))) == [("unknown_target", "note", "b", 3)]
+    assert list_problem_facts(grow("a>b", b=Label(target="gone", text="x"))) == [("unknown_target", "note", "b", 3)]
 
 
 def test_an_edit_of_nothing_is_worth_a_note():
     tree = grow("a>b>c", b=ContextEdit(target="gone"), c=ContextEdit(target="a"))
 
-    assert told(tree) == [("unknown_target", "note", "b", 3)]
-    assert problems(tree)[0].message == "edit of 'gone', which is not in the file"
+    assert list_problem_facts(tree) == [("unknown_target", "note", "b", 3)]
+    assert list_problems(tree)[0].message == "edit of 'gone', which is not in the file"
 
 
 def test_an_unanswered_call_is_a_note_not_a_fault():
-    tree = grow("a>b>c", a=calling("c1", "c2"), b=tool_result("c1", "read", "x"))
+    tree = grow("a>b>c", a=make_calls("c1", "c2"), b=tool_result("c1", "read", "x"))
 
-    assert told(tree) == [("unanswered_call", "note", "a", 2)]
-    assert "'c2' (read)" in problems(tree)[0].message
+    assert list_problem_facts(tree) == [("unanswered_call", "note", "a", 2)]
+    assert "'c2' (read)" in list_problems(tree)[0].message
 
 
 def test_a_result_on_another_branch_answers_nothing():
-    tree = grow("r>a>x r>b", a=calling("c1"), b=tool_result("c1", "read", "x"))
+    tree = grow("r>a>x r>b", a=make_calls("c1"), b=tool_result("c1", "read", "x"))
 
-    assert told(tree) == [("unanswered_call", "note", "a", 3)]
+    assert list_problem_facts(tree) == [("unanswered_call", "note", "a", 3)]
 
 
 def test_a_turn_that_failed_waits_for_no_result():
-    assert told(grow("a", a=calling("c1", stop="aborted"))) == []
+    assert list_problem_facts(grow("a", a=make_calls("c1", stop="aborted"))) == []
 
 
 def test_a_head_that_is_not_in_the_file_is_a_fault():
     record = Custom(custom_type=HEAD_RECORD, data={"current": "main", "heads": {"main": "lost", "side": None}})
 
-    [problem] = problems(grow("a>b", b=record))
+    [problem] = list_problems(grow("a>b", b=record))
 
     assert (problem.kind, problem.severity, problem.entry) == ("missing_head", "fault", "lost")
     assert "'main'" in problem.message
@@ -130,21 +136,23 @@ def test_a_head_that_is_not_in_the_file_is_a_fault():
     + [{"current": current, "heads": {"main": "a"}} for current in (5, ["main"], "gone")],
 )
 def test_a_head_record_that_does_not_say_where_the_branches_are_is_a_fault(data):
-    assert told(grow("a>b", b=Custom(custom_type=HEAD_RECORD, data=data))) == [("malformed_line", "fault", "b", 3)]
+    assert list_problem_facts(grow("a>b", b=Custom(custom_type=HEAD_RECORD, data=data))) == [
+        ("malformed_line", "fault", "b", 3)
+    ]
 
 
 @given(entry_lists())
 def test_a_well_formed_session_has_no_fault(entries):
-    assert [problem for problem in problems(Tree(entries)) if problem.severity == "fault"] == []
+    assert [problem for problem in list_problems(Tree(entries)) if problem.severity == "fault"] == []
 
 
 @given(damaged_entry_lists())
 def test_every_entry_that_lost_its_place_is_reported(entries):
     tree = Tree(entries)
 
-    found = problems(tree)
+    found = list_problems(tree)
 
-    lost = {entry.id for entry in tree if entry.parent is not None and tree.parent(entry.id) is None}
+    lost = {entry.id for entry in tree if entry.parent is not None and tree.get_parent(entry.id) is None}
     assert {problem.entry for problem in found if problem.kind in ("orphan", "self_parent", "cycle")} == lost
     assert sum(problem.kind == "duplicate_id" for problem in found) == len(entries) - len(tree)
 
@@ -152,13 +160,13 @@ def test_every_entry_that_lost_its_place_is_reported(entries):
 def test_a_line_that_begins_well_but_is_no_json_is_a_fault():
     [torn] = read(file_of(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}}'))[1]
 
-    assert told(Tree([torn])) == [("malformed_line", "fault", "a", 2)]
+    assert list_problem_facts(Tree([torn])) == [("malformed_line", "fault", "a", 2)]
 
 
 def test_a_line_that_is_not_utf_8_is_a_fault():
     [odd] = read(file_of(header(), b'{"type":"message","id":"a","parentId":null,"message":{"content":"\xff"}}'))[1]
 
-    assert told(Tree([odd])) == [("not_utf8", "fault", "a", 2)]
+    assert list_problem_facts(Tree([odd])) == [("not_utf8", "fault", "a", 2)]
 
 
 def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
@@ -167,7 +175,7 @@ def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
     entries = read(file_of(header(), *(line % pair for pair in zip("abd", behind, strict=True))))[1]
 
     assert [entry.branch for entry in entries] == [UNSET, UNSET, "side"]
-    [problem] = problems(Tree(entries))
+    [problem] = list_problems(Tree(entries))
     assert (problem.kind, problem.severity, problem.entry, problem.line) == ("hidden_key", "fault", "a", 2)
     assert problem.message.startswith("id, branch behind the message")
 
@@ -175,13 +183,13 @@ def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
 def test_odd_fields_are_no_reason_to_fail():
     tree = Tree([entry("a", None, {"type": "message", "message": {"role": [1]}}), entry("b", "a", {"type": "label"})])
 
-    assert [problem.kind for problem in problems(tree)] == ["unknown_target"]
+    assert [problem.kind for problem in list_problems(tree)] == ["unknown_target"]
 
 
 def test_a_problem_is_given_to_programs_with_all_it_says():
-    [problem] = problems(Tree([entry("a", "gone")]))
+    [problem] = list_problems(Tree([entry("a", "gone")]))
 
-    assert problem_to_wire(problem) == {
+    assert encode_problem(problem) == {
         "kind": "orphan",
         "severity": "fault",
         "message": problem.message,
@@ -192,15 +200,15 @@ def test_a_problem_is_given_to_programs_with_all_it_says():
 
 
 def test_one_id_for_all_tool_calls_makes_looking_for_problems_no_slower():
-    def turns(count):
+    def make_turns(count):
         tree, above = Tree(), None
         for number in range(count):
-            tree.add(entry(f"a{number}", above, calling("call"), line=2 * number + 2))
+            tree.add(entry(f"a{number}", above, make_calls("call"), line=2 * number + 2))
             above = f"b{number}"
             tree.add(entry(above, f"a{number}", tool_result("call", "read", "x"), line=2 * number + 3))
         return tree
 
-    few, many = turns(300), turns(600)
+    few, many = make_turns(300), make_turns(600)
 
-    assert problems(many) == []
-    assert work(lambda: problems(many)) < 2.5 * work(lambda: problems(few))
+    assert list_problems(many) == []
+    assert work(lambda: list_problems(many)) < 2.5 * work(lambda: list_problems(few))

@@ -11,17 +11,17 @@ from tests.builders import TIME_MS
 DAY = 86_400_000
 
 
-def parse(text: str):
+def parse_now(text: str):
     return parse_query(text, now=TIME_MS)
 
 
 def test_words_phrases_and_beginnings_are_told_apart() -> None:
-    query = parse('Cache "two  Ways" beg* "open end')
+    query = parse_now('Cache "two  Ways" beg* "open end')
 
     assert query.terms == (
         Term(text="cache"),
         Term(text="two ways"),
-        Term(text="beg", begins=True),
+        Term(text="beg", is_word_start=True),
         Term(text="open end"),
     )
 
@@ -60,54 +60,56 @@ def test_words_phrases_and_beginnings_are_told_apart() -> None:
     ],
 )
 def test_all_terms_must_match(query: str, text: str, found: bool) -> None:
-    assert parse(query).matches(fold(text)) is found
+    assert parse_now(query).matches(fold(text)) is found
 
 
 def test_marks_are_looked_at_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, is_mark = 0, query._is_mark
 
-    def counted(letter: str) -> bool:
+    def count_mark(letter: str) -> bool:
         nonlocal looked_at
         looked_at += 1
         return is_mark(letter)
 
-    monkeypatch.setattr(query, "_is_mark", counted)
+    monkeypatch.setattr(query, "_is_mark", count_mark)
     text = "x" + "\u0302" * 500
 
-    assert not parse("\u0302*").matches(text)
+    assert not parse_now("\u0302*").matches(text)
     assert looked_at <= len(text)
 
 
 def test_a_phrase_does_not_go_on_from_one_part_to_the_next() -> None:
-    query = parse('"two ways" out')
+    query = parse_now('"two ways" out')
 
     assert query.matches(fold_parts(["Two\nways", "out"]))
     assert not query.matches(fold_parts(["out of two", "ways"]))
 
 
 def test_roles_are_compared_without_case_and_several_are_alternatives() -> None:
-    query = parse("x role:User,tool role:compaction")
+    query = parse_now("x role:User,tool role:compaction")
 
-    assert [query.takes(role) for role in ("user", "toolResult", "compaction", "assistant")] == [True] * 3 + [False]
-    assert parse("x").takes("anybody")
+    assert [query.accepts_role(role) for role in ("user", "toolResult", "compaction", "assistant")] == [True] * 3 + [
+        False
+    ]
+    assert parse_now("x").accepts_role("anybody")
 
 
 def test_since_takes_hours_days_weeks_and_dates() -> None:
-    assert parse("since:7d").since == TIME_MS - 7 * DAY
-    assert parse("since:12h").since == TIME_MS - DAY // 2
-    assert parse("since:2w").since == TIME_MS - 14 * DAY
-    assert parse("since:2026-01-01").since == TIME_MS
-    assert parse("x").since is None
+    assert parse_now("since:7d").since == TIME_MS - 7 * DAY
+    assert parse_now("since:12h").since == TIME_MS - DAY // 2
+    assert parse_now("since:2w").since == TIME_MS - 14 * DAY
+    assert parse_now("since:2026-01-01").since == TIME_MS
+    assert parse_now("x").since is None
     with pytest.raises(InvalidOperation, match="'yesterday'"):
-        parse("since:yesterday")
+        parse_now("since:yesterday")
 
 
 def test_filters_alone_are_a_query_and_an_empty_filter_is_a_word() -> None:
-    assert parse("role:user").terms == ()
-    assert parse("role:").terms == (Term(text="role:"),)
+    assert parse_now("role:user").terms == ()
+    assert parse_now("role:").terms == (Term(text="role:"),)
 
 
 @pytest.mark.parametrize("text", ["", "  ", '""', '" "'])
 def test_nothing_to_look_for_is_an_error(text: str) -> None:
     with pytest.raises(InvalidOperation):
-        parse(text)
+        parse_now(text)

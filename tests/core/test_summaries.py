@@ -3,31 +3,31 @@ import pytest
 from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.core.summaries import (
-    BRANCH,
-    HISTORY,
+    BRANCH_PROMPT,
+    HISTORY_PROMPT,
     NO_HISTORY,
     RESULT_LENGTH,
-    UPDATE,
-    Files,
-    branch_prompt,
-    cut,
-    files_of,
-    history_prompt,
-    joined_files,
-    newest,
-    portion,
-    prefix_prompt,
-    split_turn,
-    spoken,
-    task_for,
-    untagged,
+    UPDATE_PROMPT,
+    TouchedFiles,
+    build_branch_prompt,
+    build_history_prompt,
+    build_prefix_prompt,
+    choose_prompts,
+    collect_files,
+    format_message,
+    format_newest,
+    join_split_turn,
+    join_within_budget,
+    merge_files,
+    strip_file_lists,
+    truncate,
 )
 from tests.builders import entry, say
 
 IMAGE = {"type": "image", "data": "", "mimeType": "image/png"}
 
 
-def calling(name, **arguments):
+def make_call(name, **arguments):
     return assistant([tool_call("c", name, arguments)]).message
 
 
@@ -55,55 +55,55 @@ def calling(name, **arguments):
     ],
 )
 def test_a_message_as_a_summarizer_reads_it(message, words):
-    assert spoken(message.message) == words
+    assert format_message(message.message) == words
 
 
 def test_thinking_is_left_out_and_calls_are_shown_with_their_arguments():
     thought = {"type": "thinking", "thinking": "hmm"}
     turn = assistant([thought, {"type": "text", "text": "I look"}, tool_call("c", "read", {"path": "ä.py", "line": 3})])
 
-    assert spoken(turn.message) == '[Assistant]: I look\n[Assistant calls]: read(path="ä.py", line=3)'
+    assert format_message(turn.message) == '[Assistant]: I look\n[Assistant calls]: read(path="ä.py", line=3)'
 
 
 def test_arguments_that_are_no_object_are_shown_as_they_are():
     odd = say("assistant", [{"type": "toolCall", "id": "c", "name": "read", "arguments": "{broken"}])
 
-    assert spoken(odd.message) == '[Assistant calls]: read(="{broken")'
+    assert format_message(odd.message) == '[Assistant calls]: read(="{broken")'
 
 
 def test_long_results_are_cut_with_a_count_of_what_is_missing():
-    words = spoken(tool_result("c", "bash", "x" * (RESULT_LENGTH + 7)).message)
+    words = format_message(tool_result("c", "bash", "x" * (RESULT_LENGTH + 7)).message)
 
     assert words == f"[Result of bash]: {'x' * RESULT_LENGTH}\n[… 7 more characters]"
-    assert cut("short", 5) == "short"
+    assert truncate("short", 5) == "short"
 
 
 def test_a_portion_holds_as_many_texts_as_fit():
     texts = ["a" * 10, "b" * 10, "c" * 100, "d"]
 
-    assert portion(texts, 6) == ("a" * 10 + "\n\n" + "b" * 10, 2)
-    assert portion(texts[:1], 6) == ("a" * 10, 1)
+    assert join_within_budget(texts, 6) == ("a" * 10 + "\n\n" + "b" * 10, 2)
+    assert join_within_budget(texts[:1], 6) == ("a" * 10, 1)
 
 
 def test_the_first_text_of_a_portion_is_there_even_if_it_has_to_be_cut():
-    assert portion(["c" * 100, "d"], 6) == ("c" * 24 + "\n[… 76 more characters]", 1)
+    assert join_within_budget(["c" * 100, "d"], 6) == ("c" * 24 + "\n[… 76 more characters]", 1)
 
 
 def test_the_newest_messages_come_first_into_the_budget_and_stay_in_order():
     messages = [user("one " * 20).message, assistant("two").message, tool_result("c", "x", "out").message]
 
-    assert newest([*messages, user("three").message], 10) == "[Assistant]: two\n\n[User]: three"
-    assert newest([], 10) == ""
+    assert format_newest([*messages, user("three").message], 10) == "[Assistant]: two\n\n[User]: three"
+    assert format_newest([], 10) == ""
 
 
 def test_the_last_message_is_there_even_if_it_has_to_be_cut():
-    assert newest([user("x" * 99).message], 5) == f"{'[User]: ' + 'x' * 12}\n[… 87 more characters]"
+    assert format_newest([user("x" * 99).message], 5) == f"{'[User]: ' + 'x' * 12}\n[… 87 more characters]"
 
 
 def test_a_summary_that_does_not_fit_is_there_as_far_as_it_fits():
     summary = say("branchSummary", summary="s" * 99).message
 
-    shown = newest([summary, user("last").message], 12)
+    shown = format_newest([summary, user("last").message], 12)
 
     assert shown.endswith("more characters]\n\n[User]: last")
     assert shown.startswith("[User]: Another branch")
@@ -113,49 +113,49 @@ def test_a_summary_that_does_not_fit_is_there_as_far_as_it_fits():
 
 
 def test_a_history_is_asked_for_with_the_earlier_summary_and_the_focus():
-    first = history_prompt("TALK")
-    later = history_prompt("TALK", previous="EARLIER", focus=" the tests ")
+    first = build_history_prompt("TALK")
+    later = build_history_prompt("TALK", previous="EARLIER", focus=" the tests ")
 
-    assert first == f"<conversation>\nTALK\n</conversation>\n\n{HISTORY}"
+    assert first == f"<conversation>\nTALK\n</conversation>\n\n{HISTORY_PROMPT}"
     assert later.startswith("<conversation>\nTALK\n</conversation>\n\n<earlier-summary>\nEARLIER\n</earlier-summary>")
-    assert UPDATE in later
-    assert HISTORY not in later
+    assert UPDATE_PROMPT in later
+    assert HISTORY_PROMPT not in later
     assert later.endswith("Pay special attention to this: the tests")
-    assert history_prompt("TALK", focus=" ") == first
+    assert build_history_prompt("TALK", focus=" ") == first
 
 
 def test_the_beginning_of_a_turn_is_asked_for_in_its_own_way():
-    assert prefix_prompt("TALK").startswith(
+    assert build_prefix_prompt("TALK").startswith(
         "<conversation>\nTALK\n</conversation>\n\nThe conversation above is the beg"
     )
-    assert "EARLIER" in prefix_prompt("TALK", previous="EARLIER")
+    assert "EARLIER" in build_prefix_prompt("TALK", previous="EARLIER")
 
 
 def test_instructions_for_a_branch_are_added_or_take_the_place_of_ours():
-    assert BRANCH in branch_prompt("TALK", BRANCH)
-    added = branch_prompt("TALK", BRANCH, instructions="the API")
-    assert BRANCH in added
+    assert BRANCH_PROMPT in build_branch_prompt("TALK", BRANCH_PROMPT)
+    added = build_branch_prompt("TALK", BRANCH_PROMPT, instructions="the API")
+    assert BRANCH_PROMPT in added
     assert added.endswith("Pay special attention to this: the API")
-    replaced = branch_prompt("TALK", BRANCH, instructions="In one word.", replace=True)
+    replaced = build_branch_prompt("TALK", BRANCH_PROMPT, instructions="In one word.", replace=True)
     assert replaced == "<conversation>\nTALK\n</conversation>\n\nIn one word."
-    assert branch_prompt("TALK", BRANCH, replace=True) == branch_prompt("TALK", BRANCH)
+    assert build_branch_prompt("TALK", BRANCH_PROMPT, replace=True) == build_branch_prompt("TALK", BRANCH_PROMPT)
 
 
 def test_models_with_a_small_window_are_asked_for_a_few_sentences():
-    task = task_for(4096)
+    task = choose_prompts(4096)
 
-    assert history_prompt("TALK", task=task).endswith(task.history)
-    assert history_prompt("TALK", task=task, previous="EARLIER").endswith(task.update)
-    assert prefix_prompt("TALK", task=task).endswith(task.prefix)
+    assert build_history_prompt("TALK", task=task).endswith(task.history)
+    assert build_history_prompt("TALK", task=task, previous="EARLIER").endswith(task.update)
+    assert build_prefix_prompt("TALK", task=task).endswith(task.prefix)
     for words in (task.history, task.update, task.prefix, task.branch, task.merge):
         assert "short sentences" in words
         assert len(words) < 300
-    assert task_for(32_768).history == HISTORY
+    assert choose_prompts(32_768).history == HISTORY_PROMPT
 
 
 def test_a_split_turn_has_the_history_and_its_own_beginning():
-    assert split_turn("H", "P").startswith("H\n\n---\n\n")
-    assert split_turn(None, "P").startswith(NO_HISTORY)
+    assert join_split_turn("H", "P").startswith("H\n\n---\n\n")
+    assert join_split_turn(None, "P").startswith(NO_HISTORY)
 
 
 # Files
@@ -163,19 +163,22 @@ def test_a_split_turn_has_the_history_and_its_own_beginning():
 
 def test_files_are_sorted_and_a_modified_file_is_not_listed_as_read():
     calls = [
-        calling("read", path="b"),
-        calling("read", path="a"),
-        calling("edit", path="b"),
-        calling("write", path="c"),
+        make_call("read", path="b"),
+        make_call("read", path="a"),
+        make_call("edit", path="b"),
+        make_call("write", path="c"),
     ]
 
-    assert files_of(calls) == Files(read=("a",), modified=("b", "c"))
+    assert collect_files(calls) == TouchedFiles(read=("a",), modified=("b", "c"))
 
 
 def test_calls_without_a_path_and_other_tools_touch_no_files():
     odd = say("assistant", [{"type": "toolCall", "id": "c", "name": "read", "arguments": "x"}]).message
 
-    assert files_of([calling("read", path=3), calling("read", path=""), calling("bash", path="x"), odd]) == Files()
+    assert (
+        collect_files([make_call("read", path=3), make_call("read", path=""), make_call("bash", path="x"), odd])
+        == TouchedFiles()
+    )
 
 
 def test_lists_of_earlier_summaries_are_carried_over_but_not_those_of_hooks():
@@ -188,22 +191,22 @@ def test_lists_of_earlier_summaries_are_carried_over_but_not_those_of_hooks():
         entry("e"),
     ]
 
-    files = files_of([calling("edit", path="r")], earlier)
+    files = collect_files([make_call("edit", path="r")], earlier)
 
-    assert files == Files(read=("r2",), modified=("m", "r"))
+    assert files == TouchedFiles(read=("r2",), modified=("m", "r"))
     assert files.to_wire() == {"readFiles": ["r2"], "modifiedFiles": ["m", "r"]}
 
 
 def test_several_lists_are_joined_as_one():
-    lists = [Files(read=("a", "b")), Files(read=("c",), modified=("a",))]
+    lists = [TouchedFiles(read=("a", "b")), TouchedFiles(read=("c",), modified=("a",))]
 
-    assert joined_files(lists) == Files(read=("b", "c"), modified=("a",))
+    assert merge_files(lists) == TouchedFiles(read=("b", "c"), modified=("a",))
 
 
 def test_lists_stand_behind_the_summary_and_can_be_taken_off_again():
-    tagged = Files(read=("a", "b"), modified=("c",)).tagged("What happened.")
+    tagged = TouchedFiles(read=("a", "b"), modified=("c",)).append_to_summary("What happened.")
 
     expected = "What happened.\n\n<read-files>\na\nb\n</read-files>\n\n<modified-files>\nc\n</modified-files>"
     assert tagged == expected
-    assert untagged(tagged) == "What happened."
-    assert Files().tagged("x") == untagged("x") == "x"
+    assert strip_file_lists(tagged) == "What happened."
+    assert TouchedFiles().append_to_summary("x") == strip_file_lists("x") == "x"

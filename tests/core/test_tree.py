@@ -10,7 +10,7 @@ from tests.shapes import tree_of
 from tests.strategies import damaged_entry_lists, entry_lists, places
 
 
-def drawn(tree, active=None):
+def draw_walk(tree, active=None):
     return " ".join(f"{entry.id}{depth}" for entry, depth in tree.walk(active))
 
 
@@ -34,12 +34,12 @@ def test_an_unknown_entry_is_an_error():
 
 def test_an_unknown_leaf_is_an_error_not_an_empty_path():
     with pytest.raises(NotFound, match="deadbeef"):
-        grow("a>b").path("deadbeef")
+        grow("a>b").get_path("deadbeef")
 
 
 def test_ids_are_found_by_their_beginning_in_file_order():
-    assert grow("b1>a1 b1>b2").starting_with("b") == ["b1", "b2"]
-    assert grow("b1").starting_with("c") == []
+    assert grow("b1>a1 b1>b2").find_by_prefix("b") == ["b1", "b2"]
+    assert grow("b1").find_by_prefix("c") == []
 
 
 def test_real_entries_are_counted_and_the_last_annotation_is_known():
@@ -55,12 +55,12 @@ def test_real_entries_are_counted_and_the_last_annotation_is_known():
 def test_a_path_goes_from_the_root_to_the_leaf():
     tree = grow("a>b>c b>d")
 
-    assert ids(tree.path("d")) == "abd"
-    assert ids(tree.up("d")) == "dba"
+    assert ids(tree.get_path("d")) == "abd"
+    assert ids(tree.walk_up("d")) == "dba"
 
 
 def test_before_everything_the_path_is_empty():
-    assert grow("a>b").path(None) == []
+    assert grow("a>b").get_path(None) == []
 
 
 def test_children_come_oldest_first_then_in_file_order():
@@ -68,38 +68,38 @@ def test_children_come_oldest_first_then_in_file_order():
     for id, time in [("b", "2026-01-01T00:00:03Z"), ("c", "2026-01-01T00:00:01+00:00"), ("d", "2026-01-01T00:00:03Z")]:
         tree.add(entry(id, "a", line=len(tree) + 2, timestamp=time))
 
-    assert ids(tree.children("a")) == "cbd"
-    assert ids(tree.children("b")) == ""
+    assert ids(tree.get_children("a")) == "cbd"
+    assert ids(tree.get_children("b")) == ""
 
 
 def test_a_child_without_a_time_counts_as_the_oldest():
     tree = grow("a>b")
     tree.add(entry("c", "a", line=9, timestamp="soon"))
 
-    assert ids(tree.children("a")) == "cb"
+    assert ids(tree.get_children("a")) == "cb"
 
 
 def test_roots_are_the_children_of_nothing():
-    assert ids(grow("a>b c").roots()) == "ac"
+    assert ids(grow("a>b c").get_roots()) == "ac"
 
 
 def test_the_tree_grows_after_it_was_looked_at():
     tree = grow("a>b")
-    assert ids(tree.children("a")) == "b"
+    assert ids(tree.get_children("a")) == "b"
 
     tree.add(entry("c", "a", line=9))
 
-    assert ids(tree.children("a")) == "bc"
-    assert ids(tree.path("c")) == "ac"
+    assert ids(tree.get_children("a")) == "bc"
+    assert ids(tree.get_path("c")) == "ac"
 
 
 def test_an_annotation_is_no_real_place():
     tree = grow("a>b>c", b=Usage(kind="warm"), c=Usage(kind="warm"))
 
-    assert tree.real("c") == "a"
-    assert tree.real("a") == "a"
-    assert tree.real(None) is None
-    assert grow("a", a=Usage(kind="warm")).real("a") is None
+    assert tree.skip_annotations("c") == "a"
+    assert tree.skip_annotations("a") == "a"
+    assert tree.skip_annotations(None) is None
+    assert grow("a", a=Usage(kind="warm")).skip_annotations("a") is None
 
 
 @given(damaged_entry_lists(), st.data())
@@ -107,9 +107,9 @@ def test_the_length_of_a_path_is_that_of_its_entries(entries, data):
     tree = Tree(entries)
     leaves = data.draw(st.lists(places(entries).filter(bool)))
 
-    lengths = tree.path_lengths(leaves)
+    lengths = tree.measure_paths(leaves)
 
-    assert {leaf: lengths[leaf] for leaf in leaves} == {leaf: len(tree.path(leaf)) for leaf in leaves}
+    assert {leaf: lengths[leaf] for leaf in leaves} == {leaf: len(tree.get_path(leaf)) for leaf in leaves}
 
 
 def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
@@ -117,7 +117,7 @@ def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
     chain = Chain(ids=["b", "c", "d"], parent="a", line=3, source=first.source)
     tree = Tree([first, chain, entry("e", "b"), entry("f", "d")])
 
-    lengths = tree.path_lengths(["e", "f", "c", "a"])
+    lengths = tree.measure_paths(["e", "f", "c", "a"])
 
     assert [lengths[leaf] for leaf in "efca"] == [3, 5, 3, 1]
 
@@ -126,43 +126,43 @@ def test_the_entries_behind_so_many_others_are_given():
     first, last = entry("a"), entry("d", "c")
     tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source), last])
 
-    assert [[one.id for one in tree.entries_from(count)] for count in range(5)] == [
+    assert [[one.id for one in tree.get_entries_from(count)] for count in range(5)] == [
         ["a", "b", "c", "d"],
         ["b", "c", "d"],
         ["c", "d"],
         ["d"],
         [],
     ]
-    assert tree.entries_from(1)[0] is tree["b"]
-    assert repr(tree.entries_from(1)) == "<3 entries>"
+    assert tree.get_entries_from(1)[0] is tree["b"]
+    assert repr(tree.get_entries_from(1)) == "<3 entries>"
 
 
 def test_the_common_ancestor_is_the_deepest_shared_entry():
     tree = grow("a>b>c b>d e")
 
-    assert tree.common_ancestor("c", "d") == "b"
-    assert tree.common_ancestor("c", "b") == "b"
-    assert tree.common_ancestor("c", "d", "a") == "a"
-    assert tree.common_ancestor("c") == "c"
-    assert tree.common_ancestor("c", "e") is None
-    assert tree.common_ancestor("c", None) is None
+    assert tree.find_common_ancestor("c", "d") == "b"
+    assert tree.find_common_ancestor("c", "b") == "b"
+    assert tree.find_common_ancestor("c", "d", "a") == "a"
+    assert tree.find_common_ancestor("c") == "c"
+    assert tree.find_common_ancestor("c", "e") is None
+    assert tree.find_common_ancestor("c", None) is None
 
 
 def test_abandoned_stops_at_the_common_ancestor():
     tree = grow("a>b>c>d b>e")
 
-    assert ids(tree.abandoned("d", "e")) == "cd"
-    assert ids(tree.abandoned("d", "b")) == "cd"
-    assert ids(tree.abandoned("b", "d")) == ""
-    assert ids(tree.abandoned("d", None)) == "abcd"
+    assert ids(tree.find_abandoned("d", "e")) == "cd"
+    assert ids(tree.find_abandoned("d", "b")) == "cd"
+    assert ids(tree.find_abandoned("b", "d")) == ""
+    assert ids(tree.find_abandoned("d", None)) == "abcd"
 
 
 def test_a_walk_takes_the_active_branch_first_and_else_goes_by_age():
     tree = grow("a>b>c a>d>e f")
 
-    assert drawn(tree) == "a0 b1 c2 d1 e2 f0"
-    assert drawn(tree, "e") == "a0 d1 e2 b1 c2 f0"
-    assert drawn(tree, "f") == "f0 a0 b1 c2 d1 e2"
+    assert draw_walk(tree) == "a0 b1 c2 d1 e2 f0"
+    assert draw_walk(tree, "e") == "a0 d1 e2 b1 c2 f0"
+    assert draw_walk(tree, "f") == "f0 a0 b1 c2 d1 e2"
 
 
 def test_a_walk_towards_an_unknown_leaf_is_an_error():
@@ -181,7 +181,7 @@ def test_a_walk_that_was_interrupted_anywhere_is_whole_the_next_time(shape):
         interrupted(lambda tree=tree: list(tree.walk_ids()), call)
 
         assert list(tree.walk_ids()) == whole
-        assert [tree.parent(id) for id, _ in whole] == [hang(*shape).parent(id) for id, _ in whole]
+        assert [tree.get_parent(id) for id, _ in whole] == [hang(*shape).get_parent(id) for id, _ in whole]
 
 
 # Labels and the name
@@ -194,12 +194,12 @@ def test_labels_are_live_in_file_order_until_they_are_cleared():
     tree.add(entry("e", "d", Label(target="a", text="again")))
     assert tree.labels == {"a": "again", "b": "second"}
     assert list(tree.labels) == ["a", "b"]
-    assert tree.label_entry("a").id == "e"
+    assert tree.get_label_entry("a").id == "e"
 
     tree.add(entry("f", "e", Label(target="a")))
     assert tree.labels == {"b": "second"}
-    assert tree.label("a") is None
-    assert tree.label_entry("a") is None
+    assert tree.get_label("a") is None
+    assert tree.get_label_entry("a") is None
 
 
 def test_an_empty_label_clears_and_clearing_nothing_is_fine():
@@ -215,11 +215,11 @@ def test_the_name_is_the_last_one_in_the_file_on_any_branch():
 
 
 def test_an_empty_name_takes_it_away_and_is_told_from_none_at_all():
-    assert (grow("a").name, grow("a").named) == (None, False)
+    assert (grow("a").name, grow("a").has_been_named) == (None, False)
 
     cleared = grow("a>b", a=SessionInfo("one"), b=SessionInfo(""))
 
-    assert (cleared.name, cleared.named) == (None, True)
+    assert (cleared.name, cleared.has_been_named) == (None, True)
 
 
 # Damage
@@ -228,50 +228,50 @@ def test_an_empty_name_takes_it_away_and_is_told_from_none_at_all():
 def test_an_orphan_is_a_root():
     tree = hang("a", "b<gone", "c<b")
 
-    assert tree.parent("b") is None
-    assert ids(tree.roots()) == "ab"
-    assert ids(tree.path("c")) == "bc"
+    assert tree.get_parent("b") is None
+    assert ids(tree.get_roots()) == "ab"
+    assert ids(tree.get_path("c")) == "bc"
 
 
 def test_an_orphan_is_adopted_when_its_parent_comes_later():
     tree = hang("b<a")
-    assert ids(tree.roots()) == "b"
+    assert ids(tree.get_roots()) == "b"
 
     tree.add(entry("a", line=9))
 
-    assert ids(tree.roots()) == "a"
-    assert ids(tree.path("b")) == "ab"
+    assert ids(tree.get_roots()) == "a"
+    assert ids(tree.get_path("b")) == "ab"
 
 
 def test_its_own_parent_is_a_root():
     tree = hang("a<a", "b<a")
 
-    assert ids(tree.path("b")) == "ab"
-    assert drawn(tree) == "a0 b1"
+    assert ids(tree.get_path("b")) == "ab"
+    assert draw_walk(tree) == "a0 b1"
 
 
 @pytest.mark.parametrize(("lines", "path"), [("a<c b<a c<b", "a"), ("c<b a<c b<a", "ca"), ("b<a c<b a<c", "bca")])
 def test_a_cycle_is_cut_at_the_member_that_stands_first_in_the_file(lines, path):
     tree = hang(*lines.split())
 
-    assert ids(tree.path("a")) == path
-    assert ids(tree.roots()) == lines[0]
+    assert ids(tree.get_path("a")) == path
+    assert ids(tree.get_roots()) == lines[0]
 
 
 def test_what_hangs_from_a_cycle_stays_with_it():
     tree = hang("x<b", "a<b", "b<a")
 
-    assert ids(tree.path("x")) == "abx"
+    assert ids(tree.get_path("x")) == "abx"
 
 
 def test_of_entries_with_one_id_the_last_counts():
     tree = hang("a", "b<a", "c", "b<c")
 
-    assert ids(tree.path("b")) == "cb"
+    assert ids(tree.get_path("b")) == "cb"
     assert len(tree) == 3
     assert len(tree.entries) == 4
     assert ids(tree) == "acb"
-    assert ids(tree.children("a")) == ""
+    assert ids(tree.get_children("a")) == ""
 
 
 @pytest.mark.parametrize("lines", ["a b<gone", "a b<b", "a<b b<a", "a b<a b<a"])
@@ -293,10 +293,10 @@ def test_moving_the_leaf_splits_the_old_path_in_two(entries, data):
     tree = Tree(entries)
     old, new = data.draw(places(entries)), data.draw(places(entries))
 
-    kept = tree.path(tree.common_ancestor(old, new))
+    kept = tree.get_path(tree.find_common_ancestor(old, new))
 
-    assert kept + tree.abandoned(old, new) == tree.path(old)
-    assert tree.path(new)[: len(kept)] == kept
+    assert kept + tree.find_abandoned(old, new) == tree.get_path(old)
+    assert tree.get_path(new)[: len(kept)] == kept
 
 
 @given(damaged_entry_lists())
@@ -306,8 +306,8 @@ def test_whatever_the_input_every_entry_has_one_place_and_every_walk_ends(entrie
     walked = [(entry.id, depth) for entry, depth in tree.walk()]
 
     assert sorted(id for id, _ in walked) == sorted({entry.id for entry in entries})
-    assert all(len(tree.path(id)) == depth + 1 for id, depth in walked)
-    assert all(id in [child.id for child in tree.children(tree.parent(id))] for id, _ in walked)
+    assert all(len(tree.get_path(id)) == depth + 1 for id, depth in walked)
+    assert all(id in [child.id for child in tree.get_children(tree.get_parent(id))] for id, _ in walked)
 
 
 @given(damaged_entry_lists(), st.data())
@@ -315,7 +315,7 @@ def test_moving_the_leaf_splits_the_old_path_in_damaged_sessions_too(entries, da
     tree = Tree(entries)
     old, new = data.draw(places(entries)), data.draw(places(entries))
 
-    assert tree.path(tree.common_ancestor(old, new)) + tree.abandoned(old, new) == tree.path(old)
+    assert tree.get_path(tree.find_common_ancestor(old, new)) + tree.find_abandoned(old, new) == tree.get_path(old)
 
 
 @given(damaged_entry_lists())
@@ -335,13 +335,17 @@ def test_a_tree_that_was_looked_at_while_it_grew_is_the_same_tree(entries):
 def test_a_tree_that_grows_by_one_where_it_can_is_the_same_tree(entries):
     grown, whole = Tree(), Tree()
     for number, new in enumerate(entries):
-        if new.type != "message" or not grown.grow(new):
+        if new.type != "message" or not grown.try_append_message(new):
             grown.add(new)
         whole.add(new)
         if number % 3 == 0:
             assert list(grown.walk()) == list(whole.walk())
 
-    assert (grown.is_sound, grown.real_count, grown.upsets) == (whole.is_sound, whole.real_count, whole.upsets)
+    assert (grown.is_sound, grown.real_count, grown.history_changes) == (
+        whole.is_sound,
+        whole.real_count,
+        whole.history_changes,
+    )
     assert list(grown.walk()) == list(whole.walk())
     assert list(grown.entries) == list(whole.entries)
 
@@ -350,19 +354,19 @@ def test_below_nothing_or_under_an_id_that_is_there_a_tree_does_not_just_grow():
     tree = grow("a>b")
     before = list(tree.entries)
 
-    assert not tree.grow(entry("c", "missing"))
-    assert not tree.grow(entry("b", "a"))
+    assert not tree.try_append_message(entry("c", "missing"))
+    assert not tree.try_append_message(entry("b", "a"))
 
     assert (list(tree.entries), tree.is_sound) == (before, True)
-    assert tree.grow(entry("c", "b"))
-    assert ids(tree.path("c")) == "abc"
+    assert tree.try_append_message(entry("c", "b"))
+    assert ids(tree.get_path("c")) == "abc"
 
 
 def test_a_chain_is_entries_one_under_another():
     first = entry("a", line=2)
     tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source)])
 
-    assert (ids(tree.path("c")), len(tree), tree.is_sound) == ("abc", 3, True)
+    assert (ids(tree.get_path("c")), len(tree), tree.is_sound) == ("abc", 3, True)
     assert [found.line for found in tree] == [2, 3, 4]
 
 
@@ -370,13 +374,13 @@ def test_of_a_chain_that_repeats_an_id_the_last_counts():
     first = entry("a", line=2)
     tree = Tree([first, Chain(ids=["b", "a"], parent=None, line=3, source=first.source)])
 
-    assert (ids(tree.path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
+    assert (ids(tree.get_path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
 
 
 def test_a_chain_under_nothing_is_a_root():
     tree = Tree([Chain(ids=["b", "c"], parent="a", line=2, source=entry("x").source)])
 
-    assert (ids(tree.roots()), tree.is_sound) == ("b", False)
+    assert (ids(tree.get_roots()), tree.is_sound) == ("b", False)
 
 
 @given(damaged_entry_lists())
@@ -384,30 +388,32 @@ def test_the_nearest_real_entry_is_the_same_however_often_and_early_it_is_asked_
     tree = Tree()
     for line in entries:
         tree.add(line)
-        for id in tree.ids():
-            assert tree.real(id) == next((entry.id for entry in tree.up(id) if not entry.is_annotation), None)
+        for id in tree.iter_ids():
+            assert tree.skip_annotations(id) == next(
+                (entry.id for entry in tree.walk_up(id) if not entry.is_annotation), None
+            )
 
 
 def test_the_nearest_real_entry_is_another_once_a_missing_parent_is_there():
     orphan = entry("b", "a", Usage(kind="warm"), line=2)
     tree = Tree([orphan])
-    assert tree.real("b") is None
+    assert tree.skip_annotations("b") is None
 
     tree.add(entry("a", line=3))
 
-    assert tree.real("b") == "a"
+    assert tree.skip_annotations("b") == "a"
 
 
 def test_a_line_upsets_others_by_an_id_that_was_there_or_was_missed():
     tree = grow("a>b")
     tree.add(entry("d", "c", line=4))
-    assert (tree.upsets, tree.parent("d")) == (0, None)
+    assert (tree.history_changes, tree.get_parent("d")) == (0, None)
 
     tree.add(entry("c", "b", line=5))
-    assert (tree.upsets, tree.parent("d")) == (1, "c")
+    assert (tree.history_changes, tree.get_parent("d")) == (1, "c")
 
     tree.extend([Chain(ids=["e", "a"], parent="d", line=6, source=tree["d"].source)])
-    assert tree.upsets == 2
+    assert tree.history_changes == 2
 
 
 def test_peeking_at_an_entry_of_a_chain_keeps_nothing_and_gives_what_was_made_before():

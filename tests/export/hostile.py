@@ -20,13 +20,13 @@ ROLES = (
 )
 
 
-def _blocks(text: str) -> list[dict[str, Any]]:
+def _make_blocks(text: str) -> list[dict[str, Any]]:
     return [
         {"type": "text", "text": text},
         {"type": "text", "text": f"```{text}\n{text}\n```\n\n[{text}](<{text}>) ![{text}](<{text}>) `{text}`"},
         {"type": "text", "text": f"| {text} |\n|---|\n| {text} |\n\n# {text}\n\n- {text}\n\n> {text}"},
         {"type": "thinking", "thinking": text, "thinkingSignature": text},
-        {"type": "toolCall", "id": text, "name": text, "arguments": _nested(text)},
+        {"type": "toolCall", "id": text, "name": text, "arguments": _make_nested(text)},
         {"type": "toolCall", "id": "c", "name": "bash", "arguments": {"command": text, "path": text, "content": text}},
         {"type": "toolCall", "id": "d", "name": "edit", "arguments": {"path": text, "oldText": "x", "newText": text}},
         {"type": "toolCall", "id": "e", "name": "read", "arguments": text},
@@ -36,15 +36,15 @@ def _blocks(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def _nested(text: str) -> dict[str, Any]:
+def _make_nested(text: str) -> dict[str, Any]:
     return {"value": text, text: [text, {"deep": text}], "kind": "merge", "diff": f"+{text}", "path": text}
 
 
-def bodies(text: str) -> Iterator[dict[str, Any]]:
+def iterate_bodies(text: str) -> Iterator[dict[str, Any]]:
     """Entries without their place: each field of each type holds the text once, in every form that it takes."""
     for type, (_, fields) in WIRE.items():
         for field in fields.values():
-            forms = (text, [text], _nested(text), {"content": text}, {"content": _blocks(text)})
+            forms = (text, [text], _make_nested(text), {"content": text}, {"content": _make_blocks(text)})
             taken = [form for form in forms if field.read(form) and field.read(form) not in (True, 0)]
             for form in taken if type != "message" else ():
                 yield {"type": type, field.wire: form}
@@ -52,17 +52,21 @@ def bodies(text: str) -> Iterator[dict[str, Any]]:
     for role in ROLES:
         for key in MESSAGE_FIELDS:
             yield {"type": "message", "message": {"role": role, "content": "said", key: text}}
-        everything: dict[str, Any] = {"content": _blocks(text), "details": _nested(text), "sections": {text: text}}
+        everything: dict[str, Any] = {
+            "content": _make_blocks(text),
+            "details": _make_nested(text),
+            "sections": {text: text},
+        }
         everything |= {
             "toolsAdded": [{"name": text}],
             "files": [{"path": text, "content": text}],
-            "usage": _nested(text),
+            "usage": _make_nested(text),
         }
         yield {"type": "message", "message": {"role": role, **everything, "timestamp": text, "isError": True}}
-    yield {"type": text, "field": text, "data": _nested(text)}
+    yield {"type": text, "field": text, "data": _make_nested(text)}
 
 
-def hostile_lines(texts: Iterable[str]) -> list[bytes]:
+def make_hostile_lines(texts: Iterable[str]) -> list[bytes]:
     """A session with all of `bodies` for each text, twice: on the active path, and on a branch beside it."""
     texts = list(texts)
     first = texts[0]
@@ -72,7 +76,7 @@ def hostile_lines(texts: Iterable[str]) -> list[bytes]:
     for side in ("aside", "main"):
         parent = None
         for text in texts:
-            for body in bodies(text):
+            for body in iterate_bodies(text):
                 number += 1
                 id = f"{number} {text}" if number % 3 == 0 else f"{number:08x}"
                 place = {"id": id, "parentId": parent, "timestamp": text if number % 5 == 0 else "2026-01-01T00:00:00Z"}

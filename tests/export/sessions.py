@@ -16,7 +16,7 @@ from sessiontree.store.memory import MemoryStore
 SECRET = "sk-ant-api03-" + "Zx9" * 12
 
 
-def picture(width: int = 24, height: int = 9) -> str:
+def make_picture(width: int = 24, height: int = 9) -> str:
     """A PNG in base64."""
     pixels = b"".join(b"\0" + bytes((90, 140, 190)) * width for _ in range(height))
 
@@ -29,7 +29,7 @@ def picture(width: int = 24, height: int = 9) -> str:
     ).decode()
 
 
-def story() -> st.Session:
+def make_story() -> st.Session:
     """Every kind of entry that a conversation has, on three branches, always the same."""
     numbers = iter(range(1, 1000))
     ticks = iter(range(1_767_600_000_000, 1_767_700_000_000, 17_000))
@@ -71,7 +71,10 @@ def story() -> st.Session:
     session.create_branch("dict", at="two ways")
     session.append(
         st.user(
-            [{"type": "text", "text": "Take the dict."}, {"type": "image", "data": picture(), "mimeType": "image/png"}]
+            [
+                {"type": "text", "text": "Take the dict."},
+                {"type": "image", "data": make_picture(), "mimeType": "image/png"},
+            ]
         )
     )
     session.append(
@@ -93,8 +96,8 @@ def story() -> st.Session:
     session.append(
         BranchSummary(
             summary="A cache was tried.",
-            abandoned_leaf=session.place("cache"),
-            details={"kind": "merge", "sources": [session.place("cache")]},
+            abandoned_leaf=session.resolve_place("cache"),
+            details={"kind": "merge", "sources": [session.resolve_place("cache")]},
         )
     )
     session.append(st.user("Write the note."))
@@ -102,7 +105,7 @@ def story() -> st.Session:
     return session
 
 
-def long_session(count: int) -> list[bytes]:
+def make_long_session(count: int) -> list[bytes]:
     """A chain of `count` messages."""
     lines: list[dict[str, Any]] = [
         {"type": "session", "version": 3, "id": "long", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/p"}

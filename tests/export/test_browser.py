@@ -12,64 +12,64 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import sessiontree as st
 from sessiontree.core.context import build_context
-from sessiontree.core.outline import FILTERS, outline, row_text
+from sessiontree.core.outline import FILTERS, build_outline, format_entry_row
 from sessiontree.export import export
-from sessiontree.export.page import page
+from sessiontree.export.page import render_html
 from sessiontree.export.snapshot import Snapshot, read_snapshot
-from sessiontree.export.view import visible
+from sessiontree.export.view import make_visible
 from tests.export.conftest import Open
-from tests.export.sessions import long_session, story
+from tests.export.sessions import make_long_session, make_story
 from tests.strategies import sessions
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 
 
 @cache
-def html() -> bytes:
-    return export(story().lines()).content
+def render_story() -> bytes:
+    return export(make_story().read_lines()).content
 
 
-def shown(visited: Any) -> list[str]:
+def list_titles(visited: Any) -> list[str]:
     """The titles of the entries that the reading side shows."""
     return visited.locator("#path article h3").all_text_contents()
 
 
-def rows(visited: Any) -> list[str]:
+def list_rows(visited: Any) -> list[str]:
     return visited.locator(".row").all_inner_texts()
 
 
-def row(visited: Any, words: str) -> Any:
+def find_row(visited: Any, words: str) -> Any:
     return visited.locator(".row", has_text=words).first
 
 
 def test_opening_shows_the_active_path_and_where_it_ends(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
-    assert shown(visited)[:3] == ["Model", "Thinking level", "User"]
-    assert shown(visited)[-1] == "Assistant"
+    assert list_titles(visited)[:3] == ["Model", "Thinking level", "User"]
+    assert list_titles(visited)[-1] == "Assistant"
     assert visited.title() == "Make the report fast"
-    assert "← active" in row(visited, "25 ms instead").inner_text()
+    assert "← active" in find_row(visited, "25 ms instead").inner_text()
     assert visited.locator("#reset").is_hidden()
 
 
 def test_a_path_of_one_entry_is_told_in_the_singular(visit: Open) -> None:
     session = st.memory()
     session.append(st.user("alone"))
-    visited = visit(export(session.lines()).content)
+    visited = visit(export(session.read_lines()).content)
 
     assert visited.locator("#where").text_content() == "main · 1 entry"
 
 
 def test_choosing_an_entry_shows_the_path_to_it_and_escape_leads_back(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
-    row(visited, "A second run").click()
+    find_row(visited, "A second run").click()
     assert "A second run takes 40 ms." in visited.locator("#path").text_content()
     assert "Take the dict." not in visited.locator("#path").text_content()
     visited.keyboard.press("Escape")
     assert "Take the dict." in visited.locator("#path").text_content()
 
-    row(visited, "Try the cache").click()
+    find_row(visited, "Try the cache").click()
     assert "A second run" not in visited.locator("#path").text_content()
     visited.get_by_role("button", name="Reset to session leaf").click()
     assert "25 ms instead" in visited.locator("#path").text_content()
@@ -77,15 +77,15 @@ def test_choosing_an_entry_shows_the_path_to_it_and_escape_leads_back(visit: Ope
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_the_tree_is_drawn_as_in_the_terminal(visit: Open, filter: str) -> None:
-    session = story()
-    visited = visit(html())
+    session = make_story()
+    visited = visit(render_story())
 
     visited.select_option("#filter", label=filter)
 
-    assert drawn_by(visited) == drawing(read_snapshot(session.lines()), filter)
+    assert read_drawn_rows(visited) == draw_rows(read_snapshot(session.read_lines()), filter)
 
 
-def drawn_by(visited: Any) -> list[tuple[str, str, list[str]]]:
+def read_drawn_rows(visited: Any) -> list[tuple[str, str, list[str]]]:
     """The rows of the page: connectors, words, and the names of branches, in any order."""
     script = """[...document.querySelectorAll('.row')].map((row) => [
       (row.querySelector('.depth')?.textContent ?? '') + row.querySelector('.rail').textContent,
@@ -93,17 +93,17 @@ def drawn_by(visited: Any) -> list[tuple[str, str, list[str]]]:
     return [(prefix, words, sorted(branches)) for prefix, words, branches in visited.evaluate(script)]
 
 
-def drawing(whole: Snapshot, filter: str) -> list[tuple[str, str, list[str]]]:
+def draw_rows(whole: Snapshot, filter: str) -> list[tuple[str, str, list[str]]]:
     """The same rows as the terminal has them."""
     return [
-        (row.prefix, visible(row_text(row.entry, whole.calls)), sorted(map(visible, row.branches)))
-        for row in outline(whole.tree, whole.leaf, filter, whole.heads)
+        (row.prefix, make_visible(format_entry_row(row.entry, whole.calls)), sorted(map(make_visible, row.branches)))
+        for row in build_outline(whole.tree, whole.leaf, filter, whole.heads)
     ]
 
 
 def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open) -> None:
     """What the script draws is what `outline` draws; what it calls the model's view is what `Context.request` has."""
-    visited = visit(html())
+    visited = visit(render_story())
     checked = 0
 
     @settings(max_examples=25, suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
@@ -111,14 +111,16 @@ def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open
     def check(data: bytes) -> None:
         nonlocal checked
         whole = read_snapshot(data.split(b"\n")[:-1])
-        visited.set_content("".join(page(whole)), wait_until="commit")
+        visited.set_content("".join(render_html(whole)), wait_until="commit")
         visited.wait_for_selector("html[data-ready]", state="attached")
         for number, filter in enumerate(FILTERS):
             visited.evaluate(f"document.getElementById('filter').value = '{number}'")
             visited.dispatch_event("#filter", "change")
-            assert drawn_by(visited) == drawing(whole, filter)
+            assert read_drawn_rows(visited) == draw_rows(whole, filter)
         visited.keyboard.press("m")
-        assert visited.evaluate("[...document.querySelectorAll('#path article')].map(a => a.id)") == sent(whole)
+        assert visited.evaluate("[...document.querySelectorAll('#path article')].map(a => a.id)") == list_sent_entries(
+            whole
+        )
         visited.keyboard.press("Escape")
         checked += 1
 
@@ -126,10 +128,10 @@ def test_any_session_is_drawn_and_sent_by_the_page_as_by_the_library(visit: Open
     assert checked > 10
 
 
-def sent(whole: Snapshot) -> list[str]:
+def list_sent_entries(whole: Snapshot) -> list[str]:
     """The entries that a request carries, once each, by the ids they have on the page."""
     numbers = {entry.id: number for number, (entry, _) in enumerate(whole.tree.walk(whole.leaf))}
-    ids = dict.fromkeys(id for id, _ in build_context(whole.tree, whole.leaf).request())
+    ids = dict.fromkeys(id for id, _ in build_context(whole.tree, whole.leaf).build_request())
     return [f"e{numbers[id]}" for id in ids]
 
 
@@ -139,13 +141,13 @@ def test_the_models_view_has_results_in_the_order_of_their_calls(visit: Open) ->
     session.append(st.tool_result("b", "read", "second"))
     session.append(st.tool_result("a", "read", "first"))
 
-    visited = visit(export(session.lines()).content, fragment="#view=model")
+    visited = visit(export(session.read_lines()).content, fragment="#view=model")
 
-    assert shown(visited) == ["Assistant", "read a", "read b"]
+    assert list_titles(visited) == ["Assistant", "read a", "read b"]
 
 
 def test_an_empty_session_opens(visit: Open) -> None:
-    visited = visit(export(st.memory().lines()).content)
+    visited = visit(export(st.memory().read_lines()).content)
 
     assert "There is nothing" in visited.locator("#path").text_content()
     visited.keyboard.press("m")
@@ -153,20 +155,20 @@ def test_an_empty_session_opens(visit: Open) -> None:
 
 
 def test_what_is_unfolded_stays_unfolded_on_other_paths(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     visited.keyboard.press("o")
-    row(visited, "A second run").click()
+    find_row(visited, "A second run").click()
 
     assert visited.locator("details.fold[open]").count() == 1
 
 
 def test_the_models_view_has_the_compaction_first_and_leaves_out_what_is_not_sent(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     visited.get_by_role("button", name="Model’s view").click()
 
-    assert shown(visited)[0] == "Compaction"
+    assert list_titles(visited)[0] == "Compaction"
     assert "I will read it first." not in visited.locator("#path").text_content()
     assert "overloaded" not in visited.locator("#path").text_content()
     visited.keyboard.press("m")
@@ -174,12 +176,12 @@ def test_the_models_view_has_the_compaction_first_and_leaves_out_what_is_not_sen
 
 
 def test_search_looks_into_all_branches_and_folded_outputs(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     def search(words: str) -> list[str]:
         visited.fill("#search", words)
         visited.wait_for_timeout(150)
-        return rows(visited)
+        return list_rows(visited)
 
     assert len(search("LINE 57")) == 1
     assert any("Try the cache" in text for text in search('"the cache"'))
@@ -189,22 +191,22 @@ def test_search_looks_into_all_branches_and_folded_outputs(visit: Open) -> None:
     assert search("uadratic*") == []
     assert "0 of" in visited.locator("#count").inner_text()
     visited.locator("#search").press("Escape")
-    assert len(rows(visited)) > 10
+    assert len(list_rows(visited)) > 10
 
 
 def test_branches_fold_and_unfold(visit: Open) -> None:
-    visited = visit(html())
-    before = len(rows(visited))
+    visited = visit(render_story())
+    before = len(list_rows(visited))
 
-    row(visited, "[branch cache").locator(".fold").click()
-    assert len(rows(visited)) == before - 2
-    assert row(visited, "[branch cache").get_attribute("aria-expanded") == "false"
+    find_row(visited, "[branch cache").locator(".fold").click()
+    assert len(list_rows(visited)) == before - 2
+    assert find_row(visited, "[branch cache").get_attribute("aria-expanded") == "false"
     visited.get_by_role("button", name="Unfold all").click()
-    assert len(rows(visited)) == before
+    assert len(list_rows(visited)) == before
 
 
 def test_the_tree_is_worked_with_the_keyboard_alone(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     visited.keyboard.press("/")
     assert visited.evaluate("document.activeElement.id") == "search"
@@ -217,14 +219,14 @@ def test_the_tree_is_worked_with_the_keyboard_alone(visit: Open) -> None:
     assert "A second run takes 40 ms." in visited.locator("#path").text_content()
     visited.keyboard.press("ArrowLeft")
     visited.keyboard.press("ArrowLeft")
-    assert len(rows(visited)) < 6
+    assert len(list_rows(visited)) < 6
     visited.keyboard.press("ArrowRight")
     visited.keyboard.press("Escape")
     assert "Take the dict." in visited.locator("#path").text_content()
 
 
 def test_entries_are_stepped_through_with_j_and_k(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     for _ in range(3):
         visited.keyboard.press("j")
@@ -234,33 +236,33 @@ def test_entries_are_stepped_through_with_j_and_k(visit: Open) -> None:
 
 
 def test_links_lead_to_a_leaf_and_to_an_entry(visit: Open) -> None:
-    session = story()
-    leaf, entry = session.place("cache"), session.place("two ways")
+    session = make_story()
+    leaf, entry = session.resolve_place("cache"), session.resolve_place("two ways")
 
-    visited = visit(html(), fragment=f"#leaf={leaf}&entry={entry}")
+    visited = visit(render_story(), fragment=f"#leaf={leaf}&entry={entry}")
 
     assert "A second run takes 40 ms." in visited.locator("#path").text_content()
     assert "Two ways" in visited.locator("article.target").text_content()
-    elsewhere = visit(html(), fragment=f"#entry={entry}")
+    elsewhere = visit(render_story(), fragment=f"#entry={entry}")
     assert "25 ms instead" in elsewhere.locator("#path").text_content()
     assert "Two ways" in elsewhere.locator("article.target").text_content()
 
 
 def test_a_link_to_nothing_shows_the_session_as_it_is(visit: Open) -> None:
-    assert "25 ms instead" in visit(html(), fragment="#leaf=gone&entry=<x>").locator("#path").text_content()
+    assert "25 ms instead" in visit(render_story(), fragment="#leaf=gone&entry=<x>").locator("#path").text_content()
 
 
 def test_going_back_leads_to_what_was_shown_before(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
-    row(visited, "A second run").click()
+    find_row(visited, "A second run").click()
     visited.go_back()
 
     visited.wait_for_function("document.querySelector('#path').textContent.includes('Take the dict.')")
 
 
 def test_what_is_copied_is_what_is_shown(visit: Open) -> None:
-    visited = visit(html(), permissions=["clipboard-read", "clipboard-write"])
+    visited = visit(render_story(), permissions=["clipboard-read", "clipboard-write"])
 
     code = visited.locator(".prose pre").first
     code.hover()
@@ -276,7 +278,7 @@ def test_what_is_copied_is_what_is_shown(visit: Open) -> None:
 
 
 def test_two_branches_stand_side_by_side_with_their_figures(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     visited.get_by_role("button", name="Compare").click()
 
@@ -285,7 +287,7 @@ def test_two_branches_stand_side_by_side_with_their_figures(visit: Open) -> None
     assert "Try the cache." in sides[1]
     assert not any("Where does the time go?" in side for side in sides)
     figures = visited.locator("#versus table").inner_text()
-    result = st.diff(story(), "dict", "cache")
+    result = st.diff(make_story(), "dict", "cache")
     for stats in result.stats:
         assert f"${stats.cost:.4f}" in figures
         assert f"{stats.tokens:,.0f}" in figures
@@ -296,7 +298,7 @@ def test_two_branches_stand_side_by_side_with_their_figures(visit: Open) -> None
 
 
 def test_thinking_and_outputs_unfold_together(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     assert not visited.get_by_text("Measure before guessing.").is_visible()
     visited.keyboard.press("t")
@@ -306,7 +308,7 @@ def test_thinking_and_outputs_unfold_together(visit: Open) -> None:
 
 
 def test_the_tree_can_be_made_wider_and_put_away(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
     width = visited.locator("#sidebar").bounding_box()["width"]
 
     grip = visited.locator("#grip").bounding_box()
@@ -326,7 +328,7 @@ def test_the_tree_can_be_made_wider_and_put_away(visit: Open) -> None:
 
 
 def test_on_a_phone_the_tree_is_not_in_the_way_before_the_script_is_at_work(visit: Open) -> None:
-    visited = visit(html(), **PHONE)
+    visited = visit(render_story(), **PHONE)
     visited.get_by_role("button", name="Show the tree").tap()
     assert visited.locator("#sidebar").is_visible()
 
@@ -336,18 +338,18 @@ def test_on_a_phone_the_tree_is_not_in_the_way_before_the_script_is_at_work(visi
 
 
 def test_on_a_phone_the_tree_waits_until_it_is_asked_for(visit: Open) -> None:
-    visited = visit(html(), **PHONE)
+    visited = visit(render_story(), **PHONE)
 
     assert visited.locator("#sidebar").is_hidden()
     visited.get_by_role("button", name="Show the tree").tap()
-    row(visited, "Try the cache").tap()
+    find_row(visited, "Try the cache").tap()
     assert visited.locator("#sidebar").is_hidden()
     assert "Try the cache." in visited.locator("#path").text_content()
 
 
 @pytest.mark.parametrize("options", [{}, PHONE], ids=["desk", "phone"])
 def test_nothing_is_wider_than_the_window(visit: Open, options: dict[str, Any]) -> None:
-    visited = visit(html(), **options)
+    visited = visit(render_story(), **options)
 
     assert visited.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert visited.evaluate("reading.scrollWidth <= reading.clientWidth")
@@ -363,7 +365,7 @@ def test_where_a_tree_is_wide_connectors_go_out_of_sight_and_never_the_words(
         tried = session.tree[session.head.leaf or ""]
         session.append(st.assistant(f"first try {number}"), parent=tried, branch=None)
         session.append(st.assistant(f"second try {number}"), parent=tried)
-    visited = visit(export(session.lines()).content, **options)
+    visited = visit(export(session.read_lines()).content, **options)
     if options:
         visited.get_by_role("button", name="Show the tree").tap()
     out_of_sight = """[...document.querySelectorAll('.row')].filter((row) => {
@@ -380,7 +382,7 @@ def test_where_a_tree_is_wide_connectors_go_out_of_sight_and_never_the_words(
 
 def test_light_and_dark_follow_the_system_and_can_be_changed(visit: Open) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
-    light, dark = visit(html()), visit(html(), color_scheme="dark")
+    light, dark = visit(render_story()), visit(render_story(), color_scheme="dark")
 
     assert light.evaluate(paper) != dark.evaluate(paper)
     light.get_by_role("button", name="Light or dark").click()
@@ -392,14 +394,14 @@ CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_enough_contrast(visit: Open, scheme: str) -> None:
-    visited = visit(html(), color_scheme=scheme)
+    visited = visit(render_story(), color_scheme=scheme)
     visited.keyboard.press("t")
 
     assert visited.evaluate(CONTRAST) == []
 
 
 def test_every_control_has_a_name_and_the_keyboard_reaches_them_in_reading_order(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
     reached: list[str] = []
 
     for _ in range(14):
@@ -429,7 +431,7 @@ def test_every_control_has_a_name_and_the_keyboard_reaches_them_in_reading_order
 
 
 def test_the_tree_tells_assistive_technology_where_one_is(visit: Open) -> None:
-    visited = visit(html())
+    visited = visit(render_story())
 
     at = visited.locator("#tree").get_attribute("aria-activedescendant")
     assert "25 ms instead" in visited.locator(f"#{at}").inner_text()
@@ -438,7 +440,7 @@ def test_the_tree_tells_assistive_technology_where_one_is(visit: Open) -> None:
 
 
 def test_printing_shows_the_conversation_alone_and_all_of_it(visit: Open) -> None:
-    visited = visit(export(long_session(400)).content)
+    visited = visit(export(make_long_session(400)).content)
 
     visited.evaluate("dispatchEvent(new Event('beforeprint'))")
     visited.emulate_media(media="print")
@@ -449,7 +451,7 @@ def test_printing_shows_the_conversation_alone_and_all_of_it(visit: Open) -> Non
 
 
 def test_without_a_script_the_active_path_is_read_and_no_dead_controls_are_shown(visit: Open) -> None:
-    visited = visit(export(long_session(300)).content, java_script_enabled=False)
+    visited = visit(export(make_long_session(300)).content, java_script_enabled=False)
 
     assert visited.locator("#path article").count() == 300
     assert visited.locator("#sidebar").is_hidden()
@@ -467,7 +469,7 @@ def test_pages_of_recorded_sessions_open_without_an_error(visit: Open) -> None:
 
 def test_ten_thousand_entries_open_and_answer_at_once(visit: Open) -> None:
     """The page says itself when it was ready. A second is promised; a busy machine is given twice that here."""
-    made = export(long_session(10_000)).content
+    made = export(make_long_session(10_000)).content
 
     visited = visit(made)
     ready = visited.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd")

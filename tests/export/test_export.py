@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from sessiontree.export import FORMS, default_name, form_of
-from sessiontree.home import user_homes
+from sessiontree.export import FORMATS, build_file_name, detect_format
+from sessiontree.home import list_user_homes
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_file_is_called_after_the_session_and_ends_as_its_form(form: str) -> None:
-    name = default_name("01890000-0000-7000-8000-00000000abcd", form)
+    name = build_file_name("01890000-0000-7000-8000-00000000abcd", form)
 
     assert name.startswith("session-00000000abcd.")
-    assert form_of(name) == form
+    assert detect_format(name) == form
 
 
 @pytest.mark.parametrize("id", ["", "../..", '"; rm', "\x1b[2J\n", "é" * 20])
 def test_nothing_of_an_id_that_means_something_elsewhere_is_in_the_name(id: str) -> None:
-    name = default_name(id, "html").removeprefix("session-").removesuffix(".html")
+    name = build_file_name(id, "html").removeprefix("session-").removesuffix(".html")
 
     assert name.isascii()
     assert name.isalnum()
@@ -30,4 +30,4 @@ def test_the_users_home_is_taken_out_unless_it_is_the_root(
 ) -> None:
     monkeypatch.setenv("HOME", home)
 
-    assert user_homes() == taken_out
+    assert list_user_homes() == taken_out

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sessiontree.export.page import page
+from sessiontree.export.page import render_html
 from sessiontree.export.snapshot import read_snapshot
 from tests.export.conftest import Open
-from tests.export.hostile import hostile_lines
+from tests.export.hostile import make_hostile_lines
 from tests.export.payloads import ASK, PAYLOADS
 
 
@@ -49,7 +49,7 @@ def strings(value: Any) -> list[str]:
 
 @cache
 def hostile_page(half: int) -> str:
-    return "".join(page(read_snapshot(hostile_lines(PAYLOADS[half::2]))))
+    return "".join(render_html(read_snapshot(make_hostile_lines(PAYLOADS[half::2]))))
 
 
 @pytest.mark.parametrize("half", [0, 1])
@@ -118,7 +118,7 @@ def test_nothing_runs_and_nothing_is_requested(visit: Open, half: int, policy: b
 @pytest.mark.parametrize("policy", [True, False], ids=["with-policy", "without-policy"])
 @pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
 def test_nothing_of_a_single_payload_runs_or_is_requested(visit: Open, payload: str, policy: bool) -> None:
-    check(visit, "".join(page(read_snapshot(hostile_lines([payload])))), policy)
+    check(visit, "".join(render_html(read_snapshot(make_hostile_lines([payload])))), policy)
 
 
 def test_the_test_would_notice_a_page_that_does_not_escape(visit: Open) -> None:

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given, settings
 
 from sessiontree.export import export
-from sessiontree.export.page import AT_ONCE, CHUNK, page
-from sessiontree.export.picture import LARGEST_AREA, read_picture
-from sessiontree.export.prose import LONGEST_CODE, code, prose
+from sessiontree.export.page import CHUNK_SIZE, INITIAL_ENTRIES, render_html
+from sessiontree.export.picture import MAX_PIXELS, read_picture
+from sessiontree.export.prose import MAX_CODE_LENGTH, highlight_code, markdown_to_html
 from sessiontree.export.snapshot import read_snapshot
-from sessiontree.export.template import embedded
-from tests.export.sessions import long_session, picture, story
+from sessiontree.export.template import embed_json
+from tests.export.sessions import make_long_session, make_picture, make_story
 from tests.strategies import damaged_sessions
 
 
-def html() -> str:
-    return "".join(page(read_snapshot(story().lines())))
+def render_story() -> str:
+    return "".join(render_html(read_snapshot(make_story().read_lines())))
 
 
 def test_the_policy_lets_only_our_script_and_style_in_and_nothing_out() -> None:
-    text = html()
+    text = render_story()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
     assert policy is not None
     allowed = policy[1].replace("&#39;", "'")
@@ -45,12 +45,12 @@ def test_the_policy_lets_only_our_script_and_style_in_and_nothing_out() -> None:
 
 
 def test_the_page_needs_no_other_file() -> None:
-    assert not re.search(r"(?:src|href)=\"(?!data:image/|#|https://example\.org)", html())
-    assert "@import" not in html()
-    assert "url(" not in html()
+    assert not re.search(r"(?:src|href)=\"(?!data:image/|#|https://example\.org)", render_story())
+    assert "@import" not in render_story()
+    assert "url(" not in render_story()
 
 
-class Words(HTMLParser):
+class VisibleText(HTMLParser):
     """What a reader sees where no script runs."""
 
     def __init__(self, text: str) -> None:
@@ -70,7 +70,7 @@ class Words(HTMLParser):
 
 
 def test_the_active_path_and_no_other_reads_without_a_script() -> None:
-    words = Words(html()).words
+    words = VisibleText(render_story()).words
 
     for said in (
         "Take the dict.",
@@ -81,25 +81,25 @@ def test_the_active_path_and_no_other_reads_without_a_script() -> None:
     ):
         assert said in words
     assert "A second run takes 40 ms." not in words
-    assert "A second run takes 40 ms." in html()
+    assert "A second run takes 40 ms." in render_story()
 
 
 def test_a_long_path_reads_without_a_script_too_and_is_text_for_the_script() -> None:
-    text = "".join(page(read_snapshot(long_session(AT_ONCE + 2 * CHUNK))))
+    text = "".join(render_html(read_snapshot(make_long_session(INITIAL_ENTRIES + 2 * CHUNK_SIZE))))
 
     assert text.count("<noscript>") == 2
-    assert f"number {AT_ONCE + 2 * CHUNK - 1} " in Words(text).words
+    assert f"number {INITIAL_ENTRIES + 2 * CHUNK_SIZE - 1} " in VisibleText(text).words
 
 
 def test_data_cannot_end_the_element_that_they_stand_in() -> None:
     hostile = {"a": "</script><!--<script>\u2028"}
 
-    assert "<" not in embedded(hostile)
-    assert json.loads(embedded(hostile)) == hostile
+    assert "<" not in embed_json(hostile)
+    assert json.loads(embed_json(hostile)) == hostile
 
 
 def test_markdown_is_rendered_and_code_highlighted() -> None:
-    made = prose("**bold** `code`\n\n```python\ndef f(): pass\n```")
+    made = markdown_to_html("**bold** `code`\n\n```python\ndef f(): pass\n```")
 
     assert "<strong>bold</strong>" in made
     assert '<span class="k">def</span>' in made
@@ -118,16 +118,16 @@ def test_markdown_is_rendered_and_code_highlighted() -> None:
     ],
 )
 def test_what_could_act_is_text_or_a_plain_link(text: str, made: str) -> None:
-    assert prose(text) == f"<p>{made}</p>\n"
+    assert markdown_to_html(text) == f"<p>{made}</p>\n"
 
 
 def test_code_without_a_known_language_or_too_long_is_shown_plain() -> None:
-    assert code("<x>", "no-such-language") == "&lt;x&gt;"
-    assert "<span" not in code("def f(): pass\n" * LONGEST_CODE, "python")
+    assert highlight_code("<x>", "no-such-language") == "&lt;x&gt;"
+    assert "<span" not in highlight_code("def f(): pass\n" * MAX_CODE_LENGTH, "python")
 
 
 def test_a_picture_is_known_by_its_bytes_and_never_by_what_it_says_of_itself() -> None:
-    assert read_picture({"data": picture(), "mimeType": "text/html"}).kind == "image/png"
+    assert read_picture({"data": make_picture(), "mimeType": "text/html"}).kind == "image/png"
     for data in ("", "%%%", base64.b64encode(b"<svg onload=x>").decode(), base64.b64encode(b"GIF89a").decode()):
         assert read_picture({"data": data, "mimeType": "image/png"}).kind == ""
 
@@ -149,8 +149,8 @@ def test_measures_are_read_from_the_first_bytes(head: bytes, kind: str) -> None:
 
 
 def test_a_picture_that_would_be_huge_once_decoded_is_not_shown() -> None:
-    bomb = base64.b64decode(picture())
-    bomb = bomb[:16] + (LARGEST_AREA).to_bytes(4, "big") + (2).to_bytes(4, "big") + bomb[24:]
+    bomb = base64.b64decode(make_picture())
+    bomb = bomb[:16] + (MAX_PIXELS).to_bytes(4, "big") + (2).to_bytes(4, "big") + bomb[24:]
 
     found = read_picture({"data": base64.b64encode(bomb).decode()})
 

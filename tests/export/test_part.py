@@ -7,58 +7,62 @@ from sessiontree.core.context import build_context
 from sessiontree.export import export
 from sessiontree.export.snapshot import Snapshot, read_snapshot
 from sessiontree.format.codec import read_object
-from tests.export.sessions import story
+from tests.export.sessions import make_story
 from tests.strategies import sessions
 
 
-def part(session: st.Session, **choice: str) -> Snapshot:
-    return read_snapshot(export(session.lines(), "jsonl", **choice).content.split(b"\n")[:-1])
+def export_part(session: st.Session, **choice: str) -> Snapshot:
+    return read_snapshot(export(session.read_lines(), "jsonl", **choice).content.split(b"\n")[:-1])
 
 
 def test_a_path_is_a_session_with_the_same_context_at_its_end() -> None:
-    session = story()
+    session = make_story()
 
-    path = part(session, branch="cache")
+    path = export_part(session, branch="cache")
 
-    assert path.leaf == session.place("cache")
-    assert build_context(path.tree, path.leaf).messages == session.context("cache").messages
+    assert path.leaf == session.resolve_place("cache")
+    assert build_context(path.tree, path.leaf).messages == session.build_context("cache").messages
     assert path.name == session.name
     assert list(path.tree.labels.values()) == ["two ways"]
     assert not path.problems
 
 
 def test_a_subtree_is_a_session_whose_root_is_the_entry() -> None:
-    session = story()
-    root = session.place("two ways")
+    session = make_story()
+    root = session.resolve_place("two ways")
 
-    below = part(session, subtree="two ways")
+    below = export_part(session, subtree="two ways")
 
-    assert [entry.id for entry in below.tree.roots()] == [root]
+    assert [entry.id for entry in below.tree.get_roots()] == [root]
     assert below.tree.labels == {root: "two ways"}
-    assert below.heads.heads == {"main": root, "cache": session.place("cache"), "dict": session.place("dict")}
+    assert below.heads.heads == {
+        "main": root,
+        "cache": session.resolve_place("cache"),
+        "dict": session.resolve_place("dict"),
+    }
     assert below.heads.current == "dict"
     assert not below.problems
 
 
 def test_lines_of_a_part_keep_their_bytes_but_for_what_must_change() -> None:
-    session = story()
+    session = make_story()
     raws = {entry.id: entry.raw for entry in session.tree}
 
-    below = part(session, subtree="two ways")
+    below = export_part(session, subtree="two ways")
 
     changed = [entry.id for entry in below.tree if entry.id in raws and raws[entry.id] != entry.raw]
-    assert changed == [session.place("two ways")]
+    assert changed == [session.resolve_place("two ways")]
 
 
 def test_a_compaction_below_keeps_entries_from_the_new_root_on_when_its_anchor_is_above() -> None:
-    session = story()
+    session = make_story()
     first = next(entry for entry in session.tree if entry.type == "message")
     session.append(st.Compaction(summary="all of it", first_kept=first.id))
 
-    below = part(session, subtree="two ways")
+    below = export_part(session, subtree="two ways")
 
     assert not below.problems
-    assert below.tree.path(below.leaf)[-1].body.first_kept == session.place("two ways")  # type: ignore[union-attr]
+    assert below.tree.get_path(below.leaf)[-1].body.first_kept == session.resolve_place("two ways")  # type: ignore[union-attr]
 
 
 def test_a_subtree_where_no_branch_ends_has_a_main_branch_at_its_newest_entry() -> None:
@@ -68,32 +72,34 @@ def test_a_subtree_where_no_branch_ends_has_a_main_branch_at_its_newest_entry() 
     session.navigate(first)
     session.append(st.assistant("another"))
 
-    below = part(session, subtree=left.id)
+    below = export_part(session, subtree=left.id)
 
     assert below.heads.heads == {"main": left.id}
 
 
 def test_branches_that_are_hidden_are_hidden_in_a_part_too() -> None:
-    session = story()
+    session = make_story()
     session.archive_branch("cache")
 
-    assert part(session, subtree="two ways").heads.archived == {"cache"}
+    assert export_part(session, subtree="two ways").heads.archived == {"cache"}
 
 
 def test_a_part_has_an_id_of_its_own_and_says_where_it_was_taken() -> None:
-    session = story()
+    session = make_story()
 
-    header = read_object(part(session, subtree="two ways").header_line)
+    header = read_object(export_part(session, subtree="two ways").header_line)
 
     assert header["id"] != session.id
-    assert header["forkedFrom"] == session.place("two ways")
+    assert header["forkedFrom"] == session.resolve_place("two ways")
     assert "parentSession" not in header
 
 
 def test_exporting_the_same_part_twice_gives_the_same_file() -> None:
-    session = story()
+    session = make_story()
 
-    assert export(session.lines(), "jsonl", subtree="two ways") == export(session.lines(), "jsonl", subtree="two ways")
+    assert export(session.read_lines(), "jsonl", subtree="two ways") == export(
+        session.read_lines(), "jsonl", subtree="two ways"
+    )
 
 
 @given(sessions())
@@ -107,4 +113,4 @@ def test_every_subtree_of_every_session_is_sound(data: bytes) -> None:
 
         assert not faults
         assert entry.id in below.tree
-        assert len(below.tree.roots()) == 1
+        assert len(below.tree.get_roots()) == 1

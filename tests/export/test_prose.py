@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sessiontree.export.prose import prose, render_prose
+from sessiontree.export.prose import convert_markdown, markdown_to_html
 
 ALMOST_PLAIN = string.ascii_letters + string.digits + " ,.;:?'/()%+=-#*_<&\"\n"
 
 
 @given(some.text(alphabet=ALMOST_PLAIN, max_size=40))
 def test_a_plain_line_is_shown_as_markdown_shows_it(text: str) -> None:
-    assert prose(text) == render_prose(text)
+    assert markdown_to_html(text) == convert_markdown(text)
 
 
 @pytest.mark.parametrize(
@@ -34,4 +34,4 @@ def test_a_plain_line_is_shown_as_markdown_shows_it(text: str) -> None:
     ],
 )
 def test_a_line_that_looks_nearly_plain_is_shown_as_markdown_shows_it(text: str) -> None:
-    assert prose(text) == render_prose(text)
+    assert markdown_to_html(text) == convert_markdown(text)

@@ -13,11 +13,11 @@ from hypothesis import strategies as st_
 import sessiontree as st
 from sessiontree.core.entries import HEAD_RECORD, Custom
 from sessiontree.errors import InvalidOperation
-from sessiontree.export import FORMS, Redactor, export
+from sessiontree.export import FORMATS, Redactor, export
 from sessiontree.export.snapshot import read_snapshot
 from sessiontree.format.codec import read_object, write_entry, write_object
-from tests.export.hostile import hostile_lines
-from tests.export.sessions import SECRET, story
+from tests.export.hostile import make_hostile_lines
+from tests.export.sessions import SECRET, make_story
 
 PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEAAAA\nAAAA\n-----END OPENSSH PRIVATE KEY-----"
 SHAPES = {
@@ -273,7 +273,7 @@ CODE = [
 ]
 
 
-def gone(text: str, shape: str) -> bool:
+def is_gone(text: str, shape: str) -> bool:
     """Whether what is private in a shape is no longer in the text."""
     hidden = next((word for word in PRIVATE if word in shape), shape)
     return hidden not in text and "ada" not in text.replace("metadata", "")
@@ -283,14 +283,14 @@ def gone(text: str, shape: str) -> bool:
 def test_each_shape_of_secret_is_taken_out_and_counted_by_what_it_is(what: str, shape: str) -> None:
     redactor = Redactor()
 
-    assert gone(redactor.text(f"before {shape} after"), shape)
-    assert redactor.text(shape) != shape
+    assert is_gone(redactor.redact_text(f"before {shape} after"), shape)
+    assert redactor.redact_text(shape) != shape
     assert what in redactor.report.counts
 
 
 @pytest.mark.parametrize("text", [*PROSE, *CODE])
 def test_what_is_no_secret_stays(text: str) -> None:
-    assert Redactor().text(text) == text
+    assert Redactor().redact_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 def test_each_kind_of_secret_that_others_know_is_taken_out(text: str) -> None:
     redactor = Redactor()
 
-    clean = redactor.text(f"Look:\n{text}\nThat is it.")
+    clean = redactor.redact_text(f"Look:\n{text}\nThat is it.")
 
     assert redactor.report.total >= 1
     assert [part for part in SECRET_PARTS if part in clean] == []
@@ -310,14 +310,14 @@ def test_each_kind_of_secret_that_others_know_is_taken_out(text: str) -> None:
 
 @pytest.mark.parametrize("text", NO_SECRETS)
 def test_what_only_looks_like_one_of_these_stays(text: str) -> None:
-    assert Redactor().text(text) == text
+    assert Redactor().redact_text(text) == text
 
 
 def test_values_of_a_manifest_that_is_an_object_are_taken_out() -> None:
     manifest = {"kind": "Secret", "data": {"word": "SHVudGVyMg==", "more": {"a": "YWRh"}}}
     line = write_object({"type": "custom", "id": "aaaaaaaa", "customType": "it", "data": manifest})
 
-    (clean,) = Redactor().lines([line])
+    (clean,) = Redactor().redact_lines([line])
 
     assert b"SHVudGVyMg" not in clean
     assert b"YWRh" not in clean
@@ -325,10 +325,10 @@ def test_values_of_a_manifest_that_is_an_object_are_taken_out() -> None:
 
 @pytest.mark.parametrize("text", WRITTEN)
 def test_a_secret_is_found_however_it_is_written(text: str) -> None:
-    redacted = Redactor().text(text.replace("¤", MADE_UP))
+    redacted = Redactor().redact_text(text.replace("¤", MADE_UP))
 
     assert MADE_UP not in redacted
-    assert Redactor().text(redacted) == redacted
+    assert Redactor().redact_text(redacted) == redacted
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ def test_a_secret_is_found_however_it_is_written(text: str) -> None:
     ],
 )
 def test_all_of_a_secret_goes_and_what_stands_around_it_stays(text: str, redacted: str) -> None:
-    assert Redactor().text(text.replace("¤", MADE_UP)) == redacted
+    assert Redactor().redact_text(text.replace("¤", MADE_UP)) == redacted
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_all_of_a_secret_goes_and_what_stands_around_it_stays(text: str, redacte
 def test_everything_below_a_field_that_is_called_a_secret_is_taken_out(data: Any) -> None:
     line = json.dumps({"type": "custom", "id": "x", "parentId": None, "customType": "y", "data": data}).encode()
 
-    (redacted,) = Redactor().lines([line])
+    (redacted,) = Redactor().redact_lines([line])
 
     assert not any(word in redacted for word in (MADE_UP.encode(), b"9182736450", b"letmein"))
 
@@ -383,12 +383,12 @@ def test_a_field_that_only_sounds_like_a_secret_keeps_its_bytes(data: Any) -> No
     line = {"type": "custom", "id": "x", "parentId": None, "customType": "y", "data": data}
     raw = json.dumps(line, separators=(",", ":")).encode()
 
-    assert Redactor().lines([raw]) == [raw]
+    assert Redactor().redact_lines([raw]) == [raw]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_secret_in_any_field_of_any_entry_is_in_no_form_of_the_export(form: str) -> None:
-    lines = hostile_lines([SECRET])
+    lines = make_hostile_lines([SECRET])
 
     exported = export(lines, form, redactor=Redactor())
 
@@ -403,16 +403,16 @@ def test_where_redaction_leaves_no_line_none_is_exported() -> None:
         def lines(self, lines: Iterable[bytes]) -> list[bytes]:
             return []
 
-    assert export(hostile_lines([SECRET]), "jsonl", redactor=Strict()).content == b""
+    assert export(make_hostile_lines([SECRET]), "jsonl", redactor=Strict()).content == b""
 
 
 @pytest.mark.parametrize("shape", [shape for shapes in SHAPES.values() for shape in shapes])
 def test_every_shape_is_gone_from_every_field(shape: str) -> None:
-    lines = hostile_lines([shape])
+    lines = make_hostile_lines([shape])
 
     text = export(lines, "jsonl", redactor=Redactor()).content.decode()
 
-    assert gone(text.replace("\\\\", "\\"), shape)
+    assert is_gone(text.replace("\\\\", "\\"), shape)
 
 
 REPEATED = (
@@ -519,7 +519,7 @@ def test_the_tree_stays_whole_when_ids_and_names_of_branches_hold_secrets() -> N
         session.create_branch(f"{SECRET}{number}", at="main")
         session.append(st.assistant(f"branch {number}"))
 
-    whole = read_snapshot(export(session.lines(), "jsonl", redactor=Redactor()).content.split(b"\n")[:-1])
+    whole = read_snapshot(export(session.read_lines(), "jsonl", redactor=Redactor()).content.split(b"\n")[:-1])
 
     assert len(whole.heads.heads) == 4
     assert len(set(whole.heads.heads.values())) == 4
@@ -533,9 +533,9 @@ def test_branches_that_only_a_head_record_names_stay_apart_when_their_names_hold
     heads = {"main": two.id, SECRET: one.id, f"{SECRET}2": two.id}
     record = Custom(custom_type=HEAD_RECORD, data={"current": f"{SECRET}2", "heads": heads})
     written = write_entry(record, id="ffffffff", parent=two.id, timestamp=two.timestamp, branch="main")
-    lines = [*session.lines(), written.raw]
+    lines = [*session.read_lines(), written.raw]
 
-    whole = read_snapshot(Redactor().lines(lines))
+    whole = read_snapshot(Redactor().redact_lines(lines))
 
     assert len(whole.heads.heads) == 3
     assert whole.leaf == read_snapshot(lines).leaf == two.id
@@ -550,12 +550,12 @@ def test_branches_that_are_called_like_a_secret_keep_their_heads() -> None:
     session.navigate("auth")
     session.switch("main")
 
-    assert read_snapshot(Redactor().lines(session.lines())).heads.heads == session.heads.heads
+    assert read_snapshot(Redactor().redact_lines(session.read_lines())).heads.heads == session.heads.heads
 
 
 def test_redacted_jsonl_says_so_and_cannot_be_gone_on_with(tmp_path: Any) -> None:
     file = tmp_path / "redacted.jsonl"
-    file.write_bytes(export(story().lines(), "jsonl", redactor=Redactor()).content)
+    file.write_bytes(export(make_story().read_lines(), "jsonl", redactor=Redactor()).content)
 
     session = st.open(file)
 
@@ -568,7 +568,7 @@ def test_redacted_jsonl_says_so_and_cannot_be_gone_on_with(tmp_path: Any) -> Non
 
 
 def test_a_part_of_a_redacted_session_says_so_too() -> None:
-    redacted = export(story().lines(), "jsonl", redactor=Redactor()).content.split(b"\n")[:-1]
+    redacted = export(make_story().read_lines(), "jsonl", redactor=Redactor()).content.split(b"\n")[:-1]
 
     part = export(redacted, "jsonl", branch="cache").content.split(b"\n")[0]
 
@@ -578,7 +578,7 @@ def test_a_part_of_a_redacted_session_says_so_too() -> None:
 def test_patterns_of_the_user_are_taken_out_and_words_of_the_format_stay() -> None:
     redactor = Redactor([r"(?i)dict", "message"])
 
-    whole = read_snapshot(export(story().lines(), "jsonl", redactor=redactor).content.split(b"\n")[:-1])
+    whole = read_snapshot(export(make_story().read_lines(), "jsonl", redactor=redactor).content.split(b"\n")[:-1])
 
     assert b"Take the dict" not in b"".join(whole.lines)
     assert any(entry.type == "message" for entry in whole.tree)
@@ -591,29 +591,29 @@ def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
 
 
 def test_a_home_of_another_shape_is_known_when_it_is_given() -> None:
-    assert Redactor(homes=["/srv/people/ada"]).text("in /srv/people/ada/work") == "in ~/work"
+    assert Redactor(homes=["/srv/people/ada"]).redact_text("in /srv/people/ada/work") == "in ~/work"
 
 
 def test_a_line_that_cannot_be_read_is_left_out_and_counted() -> None:
-    lines = [*story().lines(), b'{"broken": "' + SECRET.encode()]
+    lines = [*make_story().read_lines(), b'{"broken": "' + SECRET.encode()]
 
     exported = export(lines, "jsonl", redactor=Redactor())
 
     assert SECRET.encode() not in exported.content
     assert exported.report is not None
-    assert exported.report.lines_left_out == 1
+    assert exported.report.skipped_lines == 1
 
 
 def test_a_secret_hidden_behind_a_second_key_of_the_same_name_is_gone() -> None:
     raw = b'{"type":"custom","id":"x","parentId":null,"customType":"y","data":"' + SECRET.encode() + b'","data":"fine"}'
 
-    assert SECRET.encode() not in export([story().lines()[0], raw], "jsonl", redactor=Redactor()).content
+    assert SECRET.encode() not in export([make_story().read_lines()[0], raw], "jsonl", redactor=Redactor()).content
 
 
 def test_lines_without_secrets_keep_their_bytes() -> None:
-    lines = story().lines()
+    lines = make_story().read_lines()
 
-    redacted = Redactor().lines(lines)
+    redacted = Redactor().redact_lines(lines)
 
     assert redacted[1:] == lines[1:]
 
@@ -626,7 +626,7 @@ values = st_.recursive(words, lambda inner: st_.lists(inner, max_size=3) | st_.d
 def test_however_deep_a_token_lies_it_is_found(value: Any) -> None:
     line = json.dumps({"type": "custom", "id": "x", "parentId": None, "customType": "y", "data": value}).encode()
 
-    (redacted,) = Redactor().lines([line])
+    (redacted,) = Redactor().redact_lines([line])
 
     assert SECRET.encode() not in redacted
     assert b"/home/ada" not in redacted

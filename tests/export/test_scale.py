@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sessiontree.export import FORMS, Redactor, export, stream
-from sessiontree.export.part import subtree_part
+from sessiontree.export import FORMATS, Redactor, export, stream_export
+from sessiontree.export.part import select_subtree
 from sessiontree.export.snapshot import read_snapshot
 from tests.builders import work as work_of
 from tests.shapes import SHAPES, lines_of, peak_of
@@ -33,7 +33,7 @@ def test_an_export_of_twice_the_session_is_twice_as_long(shape: str, form: str) 
 def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form: str) -> None:
     def peak(count: int) -> int:
         lines = lines_of(shape, count)
-        return peak_of(lambda: consume(stream(lines, form)))
+        return peak_of(lambda: consume(stream_export(lines, form)))
 
     peak(SMALL)  # what is loaded and cached once
 
@@ -45,7 +45,7 @@ def test_an_export_of_twice_the_session_takes_twice_the_memory(shape: str, form:
 def test_an_export_of_twice_the_session_is_twice_the_work(shape: str, form: str) -> None:
     def work(count: int) -> int:
         lines = lines_of(shape, count)
-        return work_of(lambda: consume(stream(lines, form)))
+        return work_of(lambda: consume(stream_export(lines, form)))
 
     work(SMALL)
 
@@ -57,8 +57,8 @@ def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
     def work(count: int) -> int:
         lines = lines_of(shape, count)
         whole = read_snapshot(lines)
-        root = next(iter(whole.tree.child_ids(whole.tree.child_ids(None)[0])))
-        return work_of(lambda: subtree_part(whole, root))
+        root = next(iter(whole.tree.get_child_ids(whole.tree.get_child_ids(None)[0])))
+        return work_of(lambda: select_subtree(whole, root))
 
     work(SMALL)
 
@@ -68,17 +68,17 @@ def test_a_subtree_of_twice_the_session_is_twice_the_work(shape: str) -> None:
 def test_pages_and_texts_are_made_piece_by_piece() -> None:
     lines = lines_of("wide", 2000)
 
-    for form in FORMS:
-        pieces = list(stream(lines, form))
+    for form in FORMATS:
+        pieces = list(stream_export(lines, form))
         assert len(pieces) > 1
         assert b"".join(pieces) == export(lines, form).content
 
 
 def test_a_redacted_export_in_pieces_is_the_same_and_reports_the_same() -> None:
     lines = [*lines_of("comb", 50), lines_of("chain", 2)[1].replace(b"question 0", b"sk-" + b"a1b2c3d4" * 4)]
-    for form in FORMS:
+    for form in FORMATS:
         one, other = Redactor(), Redactor()
 
-        assert b"".join(stream(lines, form, redactor=one)) == export(lines, form, redactor=other).content
+        assert b"".join(stream_export(lines, form, redactor=one)) == export(lines, form, redactor=other).content
         assert one.report == other.report
         assert one.report.total == 1

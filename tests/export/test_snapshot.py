@@ -40,7 +40,7 @@ def test_a_last_line_that_is_no_json_is_no_leaf(form: str) -> None:
     session = session_of(lines.split(b"\n")[:-1])
     assert session.head.leaf == "b"
 
-    whole, path = export(session.lines(), form), export(session.lines(), form, branch="HEAD")
+    whole, path = export(session.read_lines(), form), export(session.read_lines(), form, branch="HEAD")
 
     assert b"deadbeef" not in path.content
     if form == "json":

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.desk import Desk
-from sessiontree.extensions.extensions import Extensions
+from sessiontree.commands.desk import SessionController
+from sessiontree.extensions.extensions import ExtensionLoader
 from sessiontree.hooks.events import Notice
-from tests.commands.conftest import Scripts, listened, scripted
+from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
 
-Load = Callable[..., Awaitable["Loaded"]]
+Load = Callable[..., Awaitable["LoadedProject"]]
 
 
-class Loaded:
+class LoadedProject:
     """A desk with its extensions, and what was told while they were loaded and since."""
 
-    def __init__(self, desk: Desk, extensions: Extensions) -> None:
+    def __init__(self, desk: SessionController, extensions: ExtensionLoader) -> None:
         self.desk = desk
         self.extensions = extensions
-        self.events = listened(desk)
+        self.events = record_events(desk)
 
     @property
     def names(self) -> list[str]:
@@ -54,17 +54,17 @@ def user(home: Path) -> Path:
 def load(project: Path) -> Load:
     """A desk with these answers to come, and what there is loaded."""
 
-    async def loaded(*answers: Any, files: tuple[str | Path, ...] = (), **options: Any) -> Loaded:
-        options.setdefault("model", scripted("usual", *answers))
-        options.setdefault("models", Scripts())
+    async def load_project(*answers: Any, files: tuple[str | Path, ...] = (), **options: Any) -> LoadedProject:
+        options.setdefault("model", make_scripted_model("usual", *answers))
+        options.setdefault("models", ScriptedModels())
         session = options.pop("session", None) or st.create(cwd=project)
         options.setdefault("cwd", session.cwd)
-        desk = Desk(session, system="Be brief.", **options)
-        made = Loaded(desk, Extensions(desk, [str(file) for file in files]))
+        desk = SessionController(session, system="Be brief.", **options)
+        made = LoadedProject(desk, ExtensionLoader(desk, [str(file) for file in files]))
         await made.extensions.load()
         return made
 
-    return loaded
+    return load_project
 
 
 def write(path: Path, text: str) -> Path:

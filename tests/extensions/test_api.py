@@ -10,33 +10,33 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.desk import SessionController
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
-from sessiontree.extensions.api import Api, Fittings
+from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.hooks.events import Notice, TurnEnd
-from tests.commands.conftest import Person, Scripts, listened, run, scripted, talk
+from tests.commands.conftest import Person, ScriptedModels, make_scripted_model, record_events, run, talk
 
 
 @pytest.fixture
-def api(tmp_path: Path) -> Api:
-    return Api("mine", make_desk(tmp_path), Fittings())
+def api(tmp_path: Path) -> ExtensionApi:
+    return ExtensionApi("mine", make_controller(tmp_path), UiRegistry())
 
 
-def make_desk(folder: Path, *answers: Any, **options: Any) -> Desk:
-    options.setdefault("model", scripted("usual", *answers))
-    return Desk(st.create(cwd=folder), models=Scripts(), system="", **options)
+def make_controller(folder: Path, *answers: Any, **options: Any) -> SessionController:
+    options.setdefault("model", make_scripted_model("usual", *answers))
+    return SessionController(st.create(cwd=folder), models=ScriptedModels(), system="", **options)
 
 
-def desk_of(api: Api) -> Desk:
-    return api._desk
+def get_controller(api: ExtensionApi) -> SessionController:
+    return api._controller
 
 
-async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: Api) -> None:
+async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: ExtensionApi) -> None:
     seen: list[str] = []
-    desk_of(api).model.add("Hello.")
+    get_controller(api).model.add("Hello.")
     api.on(TurnEnd, lambda event, ctx: seen.append("type"))
     api.on("turn_end", lambda event, ctx: seen.append("name"))
 
@@ -44,13 +44,13 @@ async def test_handlers_are_registered_by_type_name_or_a_peers_name(api: Api) ->
     async def ended(event, ctx) -> None:
         seen.append(ctx.session.id)
 
-    await desk_of(api).submit("hi")
+    await get_controller(api).submit("hi")
 
     assert seen == ["type", "name", api.session.id]
 
 
-async def test_a_command_returns_a_prompt_or_nothing(api: Api) -> None:
-    desk_of(api).model.add("Very well.")
+async def test_a_command_returns_a_prompt_or_nothing(api: ExtensionApi) -> None:
+    get_controller(api).model.add("Very well.")
 
     @api.register_command("ask", usage="WHAT", complete=lambda desk, begun: ["what", "why"])
     async def ask(args, ctx):
@@ -59,38 +59,40 @@ async def test_a_command_returns_a_prompt_or_nothing(api: Api) -> None:
         At length."""
         return f"Please: {args}" if args else None
 
-    assert (await desk_of(api).submit("/ask")).outcome is None
-    done = await desk_of(api).submit("/ask what it is")
+    assert (await get_controller(api).submit("/ask")).outcome is None
+    done = await get_controller(api).submit("/ask what it is")
 
     assert done.outcome is not None
-    assert desk_of(api).model.requests[0].messages[0]["content"] == "Please: what it is"
-    assert await run(desk_of(api), "/help ask") == "/ask [WHAT]\nAsk for something (from mine)"
-    assert desk_of(api).commands.complete(desk_of(api), "/ask wh").choices == ("what", "why")
+    assert get_controller(api).model.requests[0].messages[0]["content"] == "Please: what it is"
+    assert await run(get_controller(api), "/help ask") == "/ask [WHAT]\nAsk for something (from mine)"
+    assert get_controller(api).commands.complete(get_controller(api), "/ask wh").choices == ("what", "why")
 
 
-async def test_a_command_that_fails_says_whose_it_is(api: Api) -> None:
+async def test_a_command_that_fails_says_whose_it_is(api: ExtensionApi) -> None:
     api.register_command("crash", lambda args, ctx: 1 / 0)
     api.register_command("stop", lambda args, ctx: next(iter(())))
     api.register_command("junk", lambda args, ctx: 42)
     api.register_command("leave", lambda args, ctx: sys.exit(2))
-    api.register_command("refuse", lambda args, ctx: api.session.place("nowhere"))
+    api.register_command("refuse", lambda args, ctx: api.session.resolve_place("nowhere"))
 
     with pytest.raises(ExtensionError, match="extension mine: /crash failed with ZeroDivisionError"):
-        await run(desk_of(api), "/crash")
+        await run(get_controller(api), "/crash")
     with pytest.raises(ExtensionError, match="/stop failed with RuntimeError: it raised StopIteration"):
-        await asyncio.wait_for(run(desk_of(api), "/stop"), 10)
+        await asyncio.wait_for(run(get_controller(api), "/stop"), 10)
     with pytest.raises(ExtensionError, match="/junk returned neither"):
-        await run(desk_of(api), "/junk")
+        await run(get_controller(api), "/junk")
     with pytest.raises(ExtensionError, match="/leave failed with SystemExit: 2"):
-        await run(desk_of(api), "/leave")
+        await run(get_controller(api), "/leave")
     with pytest.raises(NotFound, match="nowhere"):
-        await run(desk_of(api), "/refuse")
+        await run(get_controller(api), "/refuse")
 
 
 @pytest.mark.parametrize("given", [[None, 5], 7, None, ["a", sys]])
-async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_once(api: Api, given: Any) -> None:
-    desk = desk_of(api)
-    events = listened(desk)
+async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_once(
+    api: ExtensionApi, given: Any
+) -> None:
+    desk = get_controller(api)
+    events = record_events(desk)
     api.register_command("odd", lambda args, ctx: None, complete=lambda desk, begun: given)
 
     offered = [desk.commands.complete(desk, line).choices for line in ("/odd a", "/odd ab")]
@@ -103,8 +105,8 @@ async def test_a_completion_that_offers_no_texts_offers_nothing_which_is_told_on
 async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> None:
     from sessiontree.agent.tools import builtin_tools
 
-    desk = make_desk(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
-    api = Api("mine", desk, Fittings())
+    desk = make_controller(tmp_path, [ToolCall("1", "read", {"path": "a"})], "Read.", tools=builtin_tools("read"))
+    api = ExtensionApi("mine", desk, UiRegistry())
 
     @api.register_tool
     def read(path: str) -> str:
@@ -118,13 +120,13 @@ async def test_a_tool_may_take_the_place_of_a_built_in_one(tmp_path: Path) -> No
     assert [tool.description for tool in desk.tools] == [builtin_tools("read")[0].description]
 
 
-async def test_messages_are_in_the_context_and_may_be_answered(api: Api) -> None:
-    desk = desk_of(api)
+async def test_messages_are_in_the_context_and_may_be_answered(api: ExtensionApi) -> None:
+    desk = get_controller(api)
     desk.model.add("I see.")
 
     await api.send_message("The build is broken.", details={"job": 7})
     await api.send_message("Look at it.", custom_type="ci", trigger_turn=True)
-    await desk.agent.idle()
+    await desk.agent.wait_until_idle()
 
     first, second = [entry.body for entry in api.entries() if isinstance(entry.body, CustomMessage)]
     assert (first.custom_type, first.details) == ("mine", {"job": 7})
@@ -133,17 +135,17 @@ async def test_messages_are_in_the_context_and_may_be_answered(api: Api) -> None
 
 
 async def test_a_message_without_a_model_is_written_and_that_nobody_answers_is_told(tmp_path: Path) -> None:
-    desk = make_desk(tmp_path, model=None)
-    api = Api("mine", desk, Fittings())
+    desk = make_controller(tmp_path, model=None)
+    api = ExtensionApi("mine", desk, UiRegistry())
 
     await api.send_message("Now.")
     with pytest.raises(InvalidOperation, match=r"nobody answers it: there is no model: /model chooses one"):
         await api.send_message("Later.", trigger_turn=True)
 
-    assert isinstance(desk.session.head.path()[-1].body, CustomMessage)
+    assert isinstance(desk.session.head.get_path()[-1].body, CustomMessage)
 
 
-async def test_state_is_an_entry_that_the_model_does_not_see(api: Api) -> None:
+async def test_state_is_an_entry_that_the_model_does_not_see(api: ExtensionApi) -> None:
     talk(api.session, "one", "1")
     place = api.branch.leaf
     api.append_entry("state", {"n": 1})
@@ -155,9 +157,9 @@ async def test_state_is_an_entry_that_the_model_does_not_see(api: Api) -> None:
     assert len(api.rebuild_context().to_llm()) == 2
 
 
-async def test_an_extension_moves_branches_and_forks(api: Api) -> None:
+async def test_an_extension_moves_branches_and_forks(api: ExtensionApi) -> None:
     first, answer, *_ = talk(api.session, "one", "1", "two", "2")
-    desk_of(api).model.add("Two was tried.")
+    get_controller(api).model.add("Two was tried.")
 
     outcome = await api.navigate(answer, summarize=True, label="back")
     assert isinstance(api.path()[-1].body, BranchSummary)
@@ -173,7 +175,7 @@ async def test_an_extension_moves_branches_and_forks(api: Api) -> None:
     assert api.session is not before
 
 
-async def test_programs_are_run_without_a_shell(api: Api, tmp_path: Path) -> None:
+async def test_programs_are_run_without_a_shell(api: ExtensionApi, tmp_path: Path) -> None:
     ran = await api.exec("printf", "%s|", "a b", "$HOME", cwd=str(tmp_path))
 
     assert (ran.exit_code, ran.output) == (0, "a b|$HOME|")
@@ -184,16 +186,16 @@ async def test_where_the_session_is_about_no_folder_programs_run_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    desk = Desk(st.memory(), model=None, models=Scripts())
+    desk = SessionController(st.memory(), model=None, models=ScriptedModels())
 
-    ran = await Api("mine", desk, Fittings()).exec("pwd")
+    ran = await ExtensionApi("mine", desk, UiRegistry()).exec("pwd")
 
     assert ran.output.strip() == str(tmp_path)
 
 
 async def test_renderers_and_shortcuts_are_there_for_front_ends_until_they_are_taken_off(tmp_path: Path) -> None:
-    fittings, pressed = Fittings(), list[str]()
-    api = Api("mine", make_desk(tmp_path), fittings)
+    fittings, pressed = UiRegistry(), list[str]()
+    api = ExtensionApi("mine", make_controller(tmp_path), fittings)
     api.register_renderer("state", lambda entry: "shown")
 
     @api.register_shortcut("ctrl+g")
@@ -206,19 +208,19 @@ async def test_renderers_and_shortcuts_are_there_for_front_ends_until_they_are_t
     assert pressed == [api.session.id]
     assert (fittings.shortcuts["ctrl+g"].help, fittings.shortcuts["ctrl+g"].source) == ("Note the session.", "mine")
     with pytest.raises(ExtensionError, match=r"'ctrl\+g' already"):
-        Api("other", make_desk(tmp_path), fittings).register_shortcut("ctrl+g", press)
+        ExtensionApi("other", make_controller(tmp_path), fittings).register_shortcut("ctrl+g", press)
     api.close()
     assert not fittings.renderers
     assert not fittings.shortcuts
 
 
 async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
-    api = Api("mine", make_desk(tmp_path, ui=Person("b")), Fittings())
+    api = ExtensionApi("mine", make_controller(tmp_path, ui=Person("b")), UiRegistry())
 
     assert await api.ui.select("Which?", ["a", "b"]) == "b"
 
 
-async def test_names_that_are_taken_are_refused(api: Api) -> None:
+async def test_names_that_are_taken_are_refused(api: ExtensionApi) -> None:
     with pytest.raises(InvalidOperation, match="/tree already"):
         api.register_command("tree", lambda args, ctx: None)
     with pytest.raises(NotFound, match="no event 'nonsense'"):
@@ -228,6 +230,6 @@ async def test_names_that_are_taken_are_refused(api: Api) -> None:
 def test_everything_that_an_extension_can_do_is_on_its_page() -> None:
     text = (Path(__file__).parents[2] / "docs" / "extension.md").read_text()
 
-    for name in vars(Api):
+    for name in vars(ExtensionApi):
         if not name.startswith("_") and name != "close":
             assert f"`api.{name}" in text, name

@@ -11,7 +11,7 @@ from sessiontree.agent.tools import builtin_tools
 from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import ModelError
-from tests.commands.conftest import Person, Scripts, run, scripted, talk
+from tests.commands.conftest import Person, ScriptedModels, make_scripted_model, run, talk
 from tests.extensions.conftest import EXAMPLES, Load
 
 
@@ -30,25 +30,25 @@ async def test_the_custom_summarizer_writes_the_summary(load: Load) -> None:
 
     await run(loaded.desk, "/pop")
 
-    summary = session.head.path()[-1].body
+    summary = session.head.get_path()[-1].body
     assert isinstance(summary, BranchSummary)
     assert summary.summary == "What was tried:\n- assistant: 2"
     assert summary.details == {"custom": True}
     assert summary.from_hook
     assert not loaded.desk.model.requests
     await run(loaded.desk, "/tree root")
-    assert len(session.head.path()) == 0
+    assert len(session.head.get_path()) == 0
 
 
 async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
-    cheap = scripted("cheap", "Many words were said.")
-    loaded = await load(files=(EXAMPLES / "custom_compaction.py",), models=Scripts(cheap=cheap), ui=Person())
+    cheap = make_scripted_model("cheap", "Many words were said.")
+    loaded = await load(files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=Person())
     talk(loaded.desk.session, *["word " * 400] * 12)
 
     await run(loaded.desk, "/compact count them")
 
-    compaction = loaded.desk.session.head.path()[-1].body
+    compaction = loaded.desk.session.head.get_path()[-1].body
     assert isinstance(compaction, Compaction)
     assert compaction.summary == "Many words were said."
     assert compaction.details == {"model": "scripted:cheap"}
@@ -61,15 +61,15 @@ async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SUMMARY_MODEL", "scripted:cheap")
-    cheap = scripted("cheap", ModelError("scripted:cheap", "auth", "no key"))
+    cheap = make_scripted_model("cheap", ModelError("scripted:cheap", "auth", "no key"))
     loaded = await load(
-        "Words were said.", files=(EXAMPLES / "custom_compaction.py",), models=Scripts(cheap=cheap), ui=Person()
+        "Words were said.", files=(EXAMPLES / "custom_compaction.py",), models=ScriptedModels(cheap=cheap), ui=Person()
     )
     talk(loaded.desk.session, *["word " * 400] * 12)
 
     await run(loaded.desk, "/compact")
 
-    assert loaded.desk.session.head.path()[-1].body.summary.startswith("Words were said.")
+    assert loaded.desk.session.head.get_path()[-1].body.summary.startswith("Words were said.")
     assert any("custom_compaction failed with ModelError" in notice for notice in loaded.notices)
 
 
@@ -102,7 +102,7 @@ async def test_files_are_brought_back_to_how_they_were_at_a_turn(load: Load, pro
     assert (project / "a.txt").read_text() == "second"
     assert not (project / "new").exists()
     assert (project / "build.log").read_text() == "built"
-    before = person.told[-1][1].split()[-1]
+    before = person.notices[-1][1].split()[-1]
     assert git(project, "show", f"{before}:new/b.txt") == "new"
     await desk.navigate("root")
     assert (project / "a.txt").read_text() == "first"
@@ -140,5 +140,5 @@ async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
 
     assert [text for _, text in told] == ["[x] tests", "[ ] tests\n[ ] docs", "[ ] tests\n[ ] docs"]
     state = loaded.extensions.loaded[0].api.path("todo")[-1]
-    assert loaded.extensions.fittings.renderers["todo"](state) == "to do: docs"
-    assert "docs" not in str(desk.session.head.context().to_llm())
+    assert loaded.extensions.ui_registry.renderers["todo"](state) == "to do: docs"
+    assert "docs" not in str(desk.session.head.build_context().to_llm())

@@ -28,7 +28,7 @@ async def test_rules_of_a_project_count_only_when_it_is_trusted(load: Load, rule
 
     person = Person("yes")
     loaded = await load(ui=person, permissions=permissions)
-    assert "permissions.toml" in str(person.asked)
+    assert "permissions.toml" in str(person.questions)
     assert permissions.effective_mode == "ask"
     assert permissions.rules.deny == (parse_rule("read:secret/**"),)
 

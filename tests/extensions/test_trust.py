@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.extensions.content import MOST_FILES, read_content
-from sessiontree.extensions.modules import Unit
+from sessiontree.extensions.content import MAX_FILES, read_extension_files
+from sessiontree.extensions.modules import ExtensionModule
 from tests.commands.conftest import Person
 from tests.extensions.conftest import Load, write
 
@@ -23,7 +23,7 @@ def evil(project: Path) -> Path:
     return project / ".sessiontree"
 
 
-def ran(project: Path) -> bool:
+def has_run(project: Path) -> bool:
     return (project / "ran").exists()
 
 
@@ -34,7 +34,7 @@ async def test_where_nobody_can_be_asked_nothing_runs_and_that_is_said_once(
     await loaded.extensions.reload()
 
     assert loaded.names == []
-    assert not ran(project)
+    assert not has_run(project)
     assert not any(command.name == "lure" for command in loaded.desk.commands)
     (said,) = loaded.notices
     assert said.startswith(f"what is in {evil} is not loaded: nobody has trusted it; the app, `sessiontree`, asks")
@@ -44,10 +44,10 @@ async def test_who_says_no_is_asked_again_the_next_time(load: Load, project: Pat
     person = Person("no", "yes")
 
     assert (await load(ui=person)).names == []
-    assert not ran(project)
+    assert not has_run(project)
     assert (await load(ui=person)).names == ["evil"]
 
-    (_, [text]) = person.asked[0]
+    (_, [text]) = person.questions[0]
     assert "  extensions/evil.py\n  commands/lure.md" in text
 
 
@@ -57,7 +57,7 @@ async def test_names_of_files_cannot_write_into_the_question(load: Load, project
 
     await load(ui=person)
 
-    (_, [text]) = person.asked[0]
+    (_, [text]) = person.questions[0]
     assert "extensions/a.py\\x0a\\x0aAll of these were checked.\\x1b[2J\\u202e\\x0a.py" in text
     _, *names = text.split("\n")
     assert all(name.startswith("  ") for name in names)
@@ -103,7 +103,7 @@ async def test_any_change_asks_again(load: Load, project: Path, evil: Path, chan
     loaded = await load()
 
     assert loaded.names == []
-    assert not ran(project)
+    assert not has_run(project)
 
 
 async def test_another_project_with_the_same_content_is_not_trusted(
@@ -125,11 +125,11 @@ async def test_what_runs_is_what_was_trusted_whatever_is_on_the_disk_by_then(tmp
     package = tmp_path / "extensions" / "pack"
     write(package / "__init__.py", "from . import inside\n")
     inside = write(package / "inside.py", "WORD = 'trusted'\n")
-    content = read_content(str(tmp_path))
+    content = read_extension_files(str(tmp_path))
     write(inside, "WORD = 'swapped'\n")
     write(package / "late.py", "WORD = 'late'\n")
     (found,) = content.extensions
-    unit = Unit(found.name, found.path, content.files)
+    unit = ExtensionModule(found.name, found.path, content.files)
 
     try:
         module = unit.load()
@@ -163,7 +163,7 @@ async def test_what_cannot_be_read_is_told_and_nothing_is_waited_for(load: Load,
 
 
 async def test_more_than_anybody_can_look_through_is_refused(load: Load, evil: Path, project: Path) -> None:
-    for number in range(MOST_FILES + 1):
+    for number in range(MAX_FILES + 1):
         (evil / "extensions" / f"{number}.txt").touch()
 
     loaded = await load(ui=Person("yes"))
@@ -180,7 +180,7 @@ async def test_a_file_of_trust_that_cannot_be_understood_trusts_nobody(
     loaded = await load(ui=Person("yes"))
 
     assert loaded.names == []
-    assert not ran(project)
+    assert not has_run(project)
     assert any("does not tell which projects are trusted" in notice for notice in loaded.notices)
     assert (user / "trust.json").read_text() == "{"
 

@@ -12,33 +12,33 @@ from hypothesis import strategies as st
 
 import sessiontree
 from sessiontree.core import entries as e
-from sessiontree.core.messages import glance, text, tool_calls, user
+from sessiontree.core.messages import extract_text, get_tool_calls, preview_message, user
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 from sessiontree.format import codec
 from sessiontree.format.codec import (
     HEAD_KEYS,
     WIRE,
-    Held,
+    MemoryLine,
     NotJson,
-    body_from_wire,
-    body_to_wire,
-    copy_fields,
-    hidden_keys,
+    build_copy_fields,
+    encode_body,
+    find_hidden_keys,
+    find_unknown_fields,
+    get_type,
     is_readable,
+    parse_body,
     read_body,
     read_entry,
-    read_glance,
     read_header,
     read_object,
-    type_of,
-    unknown_fields,
+    read_preview,
     write_entry,
     write_header,
     write_message,
     write_object,
 )
-from sessiontree.format.jsonl import Reader
+from sessiontree.format.jsonl import SessionReader
 from sessiontree.format.nesting import NESTING_LIMIT
 from tests.builders import TIME, entry, nested, stack
 from tests.strategies import json_values, object_texts
@@ -74,7 +74,7 @@ BODIES = [
 """Every kind of body, every field set."""
 
 
-def written(body, **fields):
+def write_default_entry(body, **fields):
     return write_entry(body, **{"id": "b", "parent": "a", "timestamp": TIME, "branch": "main", **fields})
 
 
@@ -107,28 +107,28 @@ def test_wire_names_are_spelled_in_the_codec_alone(name):
 # Bodies there and back
 
 
-@pytest.mark.parametrize("body", BODIES, ids=type_of)
+@pytest.mark.parametrize("body", BODIES, ids=get_type)
 def test_every_body_survives_the_way_to_bytes_and_back(body):
-    line = written(body)
+    line = write_default_entry(body)
 
     again = read_entry(line.raw, 7)
 
     assert again.body == line.body == body
-    assert (again.id, again.parent, again.type, again.line) == ("b", "a", type_of(body), 7)
+    assert (again.id, again.parent, again.type, again.line) == ("b", "a", get_type(body), 7)
     assert (again.timestamp, again.branch, again.current) == (TIME, "main", None)
     assert (again.custom_type, again.is_annotation) == (line.custom_type, line.is_annotation)
 
 
-@pytest.mark.parametrize("body", BODIES, ids=type_of)
+@pytest.mark.parametrize("body", BODIES, ids=get_type)
 def test_an_object_in_wire_form_says_what_the_line_says(body):
-    wire = json.loads(written(body).raw)
+    wire = json.loads(write_default_entry(body).raw)
 
-    assert body_from_wire(wire) == body
-    assert unknown_fields({**wire, "extra": 1}) == ({"extra": 1} if type_of(body) in WIRE else {})
+    assert parse_body(wire) == body
+    assert find_unknown_fields({**wire, "extra": 1}) == ({"extra": 1} if get_type(body) in WIRE else {})
 
 
 def test_a_line_begins_with_what_every_line_has():
-    line = written(e.SessionInfo("n"), current="side", extra={"copiedFrom": "z"})
+    line = write_default_entry(e.SessionInfo("n"), current="side", extra={"copiedFrom": "z"})
 
     assert list(json.loads(line.raw)) == [
         "type",
@@ -144,14 +144,14 @@ def test_a_line_begins_with_what_every_line_has():
 
 
 def test_what_is_not_set_is_not_written_but_null_that_means_something_is():
-    assert body_to_wire(e.Label(target="a")) == {"targetId": "a"}
-    assert body_to_wire(e.ContextEdit(target="a")) == {"targetId": "a", "replacement": None}
-    assert body_to_wire(e.SessionInfo(None)) == {"name": None}
-    assert body_to_wire(e.ThinkingLevelChange(None)) == {"thinkingLevel": None}
+    assert encode_body(e.Label(target="a")) == {"targetId": "a"}
+    assert encode_body(e.ContextEdit(target="a")) == {"targetId": "a", "replacement": None}
+    assert encode_body(e.SessionInfo(None)) == {"name": None}
+    assert encode_body(e.ThinkingLevelChange(None)) == {"thinkingLevel": None}
 
 
 def test_an_unknown_body_cannot_overwrite_what_every_line_has():
-    wire = body_to_wire(e.Opaque(type="new", fields={"id": "stolen", "parentId": "x", "a": 1}))
+    wire = encode_body(e.Opaque(type="new", fields={"id": "stolen", "parentId": "x", "a": 1}))
 
     assert wire == {"a": 1}
 
@@ -169,7 +169,7 @@ def test_an_unknown_body_cannot_overwrite_what_every_line_has():
     ],
 )
 def test_a_model_change_names_its_model_in_one_field_or_in_two(fields, provider, model):
-    body = body_from_wire({"type": "model_change", **fields})
+    body = parse_body({"type": "model_change", **fields})
 
     assert body == e.ModelChange(provider=provider, model=model)
 
@@ -179,10 +179,10 @@ def test_any_json_in_any_field_is_read_without_harm(type, data):
     cls, fields = WIRE[type]
     wire = {"type": type, **{field.wire: data.draw(json_values) for field in fields.values()}}
 
-    body = body_from_wire(wire)
+    body = parse_body(wire)
 
     assert isinstance(body, cls)
-    assert body_from_wire(read_object(write_object({"type": type, **body_to_wire(body)}))) == body
+    assert parse_body(read_object(write_object({"type": type, **encode_body(body)}))) == body
 
 
 @pytest.mark.parametrize("count", ["1" * 400, "1e999", "-1e999", '"5"', "true", "null"])
@@ -264,18 +264,18 @@ def test_a_head_that_only_the_standard_library_reads_is_read_in_full():
 @pytest.mark.parametrize("given", [{"role": "user", "content": "Hello"}, "Hello", None])
 def test_what_is_no_body_is_refused_with_what_would_be_one(given):
     with pytest.raises(TypeError, match=r"a body is wanted, such as user\('Hello'\) or Message\({...}\), not a '"):
-        type_of(given)
+        get_type(given)
 
 
 def test_an_entry_that_cannot_be_read_cannot_be_copied():
     raw = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":oops}}\n'
-    tree = Tree(Reader().feed(write_header(id="s", timestamp=TIME, cwd="/") + b"\n" + raw))
+    tree = Tree(SessionReader().feed(write_header(id="s", timestamp=TIME, cwd="/") + b"\n" + raw))
 
     with pytest.raises(InvalidOperation, match="entry 'a' cannot be copied, since it cannot be read: expecting value"):
-        copy_fields(tree["a"])
+        build_copy_fields(tree["a"])
 
 
-def nested_line(depth, inmost=b""):
+def make_nested_line(depth, inmost=b""):
     """A message that is nested so deep as a line, without what is in the inmost list."""
     return write_object({"type": "message", "id": "a", "message": {"role": "user"}})[:-2] + (
         b',"details":' + b"[" * (depth - 2) + inmost + b"]" * (depth - 2) + b"}}"
@@ -283,14 +283,14 @@ def nested_line(depth, inmost=b""):
 
 
 def test_a_line_is_read_as_deep_as_it_may_be_nested_and_no_deeper():
-    whole, deeper = nested_line(NESTING_LIMIT), nested_line(NESTING_LIMIT + 1)
+    whole, deeper = make_nested_line(NESTING_LIMIT), make_nested_line(NESTING_LIMIT + 1)
 
     assert read_entry(whole, 1).body == e.Message(json.loads(whole)["message"])
-    assert read_glance(whole) is not None
+    assert read_preview(whole) is not None
     with pytest.raises(NotJson, match="nested too deeply: more than 254 deep"):
         read_entry(deeper, 1)
     assert read_body(deeper) is e.UNREADABLE
-    assert read_glance(nested_line(100_000)) is None
+    assert read_preview(make_nested_line(100_000)) is None
 
 
 def test_whether_a_line_can_be_read_is_told_without_making_anything_of_it():
@@ -308,8 +308,8 @@ def test_whether_a_line_can_be_read_is_told_without_making_anything_of_it():
 @pytest.mark.parametrize(
     "raw",
     [
-        nested_line(NESTING_LIMIT),
-        nested_line(NESTING_LIMIT + 1),
+        make_nested_line(NESTING_LIMIT),
+        make_nested_line(NESTING_LIMIT + 1),
         b'{"x":' + b"[" * 100_000,
         b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         *(
@@ -321,14 +321,14 @@ def test_whether_a_line_can_be_read_is_told_without_making_anything_of_it():
 )
 def test_a_line_can_be_read_if_it_has_a_body(raw):
     assert is_readable(raw) is (read_body(raw) is not e.UNREADABLE)
-    assert read_entry(b'{"type":"x","id":"a"}', 1, Held(raw)).is_readable is is_readable(raw)
+    assert read_entry(b'{"type":"x","id":"a"}', 1, MemoryLine(raw)).is_readable is is_readable(raw)
 
 
 def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():
     for depth in (NESTING_LIMIT + 1, 500, 2000):
         with stack(100):
-            assert read_body(nested_line(depth)) is e.UNREADABLE
-    for line in (nested_line(NESTING_LIMIT), nested_line(NESTING_LIMIT - 1, b",".join([b"{}"] * 300))):
+            assert read_body(make_nested_line(depth)) is e.UNREADABLE
+    for line in (make_nested_line(NESTING_LIMIT), make_nested_line(NESTING_LIMIT - 1, b",".join([b"{}"] * 300))):
         assert read_body(line) == e.Message(json.loads(line)["message"])
         with stack(100), pytest.raises(RecursionError):
             read_body(line)
@@ -343,7 +343,7 @@ def test_what_could_not_be_read_back_is_not_written(depth, more):
 
 def test_what_is_too_deep_is_not_written_by_an_encoder_that_would_do_it_either(monkeypatch):
     monkeypatch.setattr(orjson, "dumps", lambda value, *_: json.dumps(value).encode())
-    monkeypatch.setattr(codec, "_dumps", codec._dump_first)
+    monkeypatch.setattr(codec, "_dumps", codec._import_and_dump)
 
     with pytest.raises(InvalidOperation, match="cannot be nested more than 254 deep"):
         write_object({"a": nested(NESTING_LIMIT)})
@@ -377,19 +377,19 @@ def test_where_only_python_can_write_it_the_stack_must_not_be_used_up():
 
 
 def test_tuples_count_as_lists():
-    def tuples(depth, inmost):
+    def nest_tuples(depth, inmost):
         for _ in range(depth):
             inmost = (inmost,)
         return inmost
 
     for inmost, within in ((), 1), (nested(200), 200), ({"b": {}}, 2):
         most = NESTING_LIMIT - 1 - within
-        assert is_readable(write_object({"a": tuples(most, inmost)}))
+        assert is_readable(write_object({"a": nest_tuples(most, inmost)}))
         with pytest.raises(InvalidOperation, match="cannot be nested"):
-            write_object({"a": tuples(most + 1, inmost)})
+            write_object({"a": nest_tuples(most + 1, inmost)})
 
 
-def message_line(message):
+def write_message_line(message):
     return write_message(message, "a", None, TIME, "main", None)
 
 
@@ -415,12 +415,12 @@ class Words(str):
 )
 def test_what_is_no_json_is_written_as_it_ever_was(value, text):
     assert write_object({"a": value}) == b'{"a":' + text + b"}"
-    assert text in message_line({"a": value})
+    assert text in write_message_line({"a": value})
 
 
 def test_texts_of_another_type_are_refused():
     with pytest.raises(TypeError):
-        message_line({"a": Words("x")})
+        write_message_line({"a": Words("x")})
 
 
 @given(object_texts)
@@ -495,7 +495,7 @@ BEGUN = b'{"type":"message","id":"b","parentId":"a","timestamp":"t","branch":"ma
     ],
 )
 def test_keys_behind_the_message_are_hidden_where_a_line_is_known_by_its_beginning(behind, keys):
-    assert {*hidden_keys(BEGUN + behind + b"}")} == {*keys}
+    assert {*find_hidden_keys(BEGUN + behind + b"}")} == {*keys}
 
 
 def test_a_time_behind_the_message_counts_unless_the_line_is_known_by_its_beginning():
@@ -561,20 +561,20 @@ glanced_values = (
 
 @given(st.dictionaries(st.sampled_from(GLANCED), glanced_values))
 def test_a_glance_says_of_a_message_what_reading_all_of_it_says(message):
-    seen = read_glance(write_object({"type": "message", "id": "a", "message": message}))
+    seen = read_preview(write_object({"type": "message", "id": "a", "message": message}))
 
     assert seen is not None
-    read = glance(message)
+    read = preview_message(message)
     assert (seen.role, seen.text, seen.calls) == (read.role, read.text, read.calls)
     assert (seen.stop_reason, seen.tool_call_id, seen.tool_name) == (
         read.stop_reason,
         read.tool_call_id,
         read.tool_name,
     )
-    assert (seen.command, seen.code, seen.stopped_abnormally) == (read.command, read.code, read.stopped_abnormally)
-    assert seen.text == text(message.get("content"))
-    assert seen.calls == list(tool_calls(message))
+    assert (seen.command, seen.code, seen.is_failed_turn) == (read.command, read.code, read.is_failed_turn)
+    assert seen.text == extract_text(message.get("content"))
+    assert seen.calls == list(get_tool_calls(message))
 
 
 def test_a_glance_at_what_cannot_be_read_is_none():
-    assert read_glance(b'{"type":"message","id":"a","message":{"role"}}') is None
+    assert read_preview(b'{"type":"message","id":"a","message":{"role"}}') is None

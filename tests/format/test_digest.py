@@ -13,26 +13,26 @@ from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format import digest as module
-from sessiontree.format.digest import Digest, Unsound, begin
+from sessiontree.format.digest import Digest, UnsoundSession, start_digest
 from sessiontree.format.nesting import NESTING_LIMIT
 from tests.builders import file_of, header, nested, read, stack
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 
-def digest(data: bytes) -> Digest:
+def build_digest(data: bytes) -> Digest:
     first, _, rest = data.partition(b"\n")
-    made = begin(read(first + b"\n")[0])
-    made.take(rest)
+    made = start_digest(read(first + b"\n")[0])
+    made.feed(rest)
     made.check_heads()
     return made
 
 
-def line(id: str, parent: str | None = None, **fields: Any) -> dict[str, Any]:
+def make_line(id: str, parent: str | None = None, **fields: Any) -> dict[str, Any]:
     return {"type": "message", "id": id, "parentId": parent, "message": {"role": "user", "content": id}, **fields}
 
 
-def spent(id: str, parent: str | None, usage: Any, **fields: Any) -> dict[str, Any]:
-    return line(id, parent, message={"role": "assistant", "content": [], "usage": usage}, **fields)
+def make_usage_line(id: str, parent: str | None, usage: Any, **fields: Any) -> dict[str, Any]:
+    return make_line(id, parent, message={"role": "assistant", "content": [], "usage": usage}, **fields)
 
 
 def replay(data: bytes) -> tuple[Tree, Heads, bool]:
@@ -48,80 +48,82 @@ def test_a_digest_agrees_with_the_replay_and_vouches_for_sound_files_alone(data:
     tree, heads, faulty = replay(data)
 
     try:
-        tally = digest(data).tally
-    except Unsound:
+        tally = build_digest(data).totals
+    except UnsoundSession:
         return
     assert not faulty
     assert (tally.entries, tally.current) == (len(tree), heads.current)
     assert tally.heads == heads.heads
-    assert tally.branches == len(heads.heads.keys() - heads.archived)
+    assert tally.branch_count == len(heads.heads.keys() - heads.archived)
     assert tally.messages == sum(isinstance(entry.body, Message) for entry in tree)
-    assert (tally.named, tally.name) == (tree.named, tree.name)
+    assert (tally.named, tally.name) == (tree.has_been_named, tree.name)
 
 
 @given(sessions())
 def test_a_sound_file_needs_no_opening(data: bytes) -> None:
-    digest(data)
+    build_digest(data)
 
 
 @given(sessions(), st.data())
 def test_a_digest_goes_on_where_another_one_stopped(data: bytes, choice: st.DataObject) -> None:
     first, *lines = data.splitlines(keepends=True)
     cut = choice.draw(st.integers(0, len(lines)))
-    whole = digest(data)
+    whole = build_digest(data)
 
-    half = begin(read(first)[0])
-    half.take(b"".join(lines[:cut]))
-    rest = Digest(half.tally, [half.since(0)])
-    before = rest.tally.entries
-    rest.take(b"".join(lines[cut:]))
+    half = start_digest(read(first)[0])
+    half.feed(b"".join(lines[:cut]))
+    rest = Digest(half.totals, [half.get_links_since(0)])
+    before = rest.totals.entries
+    rest.feed(b"".join(lines[cut:]))
 
-    assert rest.tally == whole.tally
-    assert rest.since(before) == whole.since(before)
+    assert rest.totals == whole.totals
+    assert rest.get_links_since(before) == whole.get_links_since(before)
 
 
 def test_messages_in_a_row_move_their_branches_as_far_as_the_last_of_them() -> None:
     label = {"type": "label", "id": "l", "parentId": "d", "targetId": "a", "label": "x", "branch": "main"}
-    main = [line(id, branch="main") for id in "ab"]
-    side = [line(id, branch="side") for id in "uv"]
+    main = [make_line(id, branch="main") for id in "ab"]
+    side = [make_line(id, branch="side") for id in "uv"]
 
-    tally = digest(file_of(header(), *main, *side, line("c", branch="main"), line("d", branch="main"), label)).tally
+    tally = build_digest(
+        file_of(header(), *main, *side, make_line("c", branch="main"), make_line("d", branch="main"), label)
+    ).totals
 
     assert tally.heads == {"main": "d", "side": "v"}
     assert tally.current == "main"
 
 
 def test_ids_that_do_not_belong_to_the_tally_are_noticed() -> None:
-    made = digest(file_of(header(), line("a")))
+    made = build_digest(file_of(header(), make_line("a")))
 
     with pytest.raises(ValueError, match="go together"):
-        Digest(made.tally, [made.since(0), made.since(0)])
+        Digest(made.totals, [made.get_links_since(0), made.get_links_since(0)])
 
 
 def test_a_digest_tells_which_branch_leads_to_an_entry() -> None:
-    made = digest(
+    made = build_digest(
         file_of(
             header(),
-            line("a", branch="main"),
-            line("b", "a", branch="main"),
-            line("c", "a", branch="side"),
+            make_line("a", branch="main"),
+            make_line("b", "a", branch="main"),
+            make_line("c", "a", branch="side"),
             {"type": "label", "id": "l", "parentId": "c", "targetId": "a", "label": "x", "branch": "side"},
-            line("d", "b", branch=None),
+            make_line("d", "b", branch=None),
         )
     )
 
-    assert made.branches_of("abcdl?") == {"a": "side", "b": "main", "c": "side", "d": None, "l": None}
-    assert made.branches_of([]) == {}
+    assert made.find_branches("abcdl?") == {"a": "side", "b": "main", "c": "side", "d": None, "l": None}
+    assert made.find_branches([]) == {}
 
 
 @given(sessions())
 def test_the_branches_of_a_digest_are_those_of_the_tree(data: bytes) -> None:
     tree, heads, _ = replay(data)
-    made = digest(data)
+    made = build_digest(data)
 
-    found = made.branches_of(entry.id for entry in tree)
+    found = made.find_branches(entry.id for entry in tree)
 
-    paths = {name: {entry.id for entry in tree.path(leaf)} for name, leaf in heads.heads.items()}
+    paths = {name: {entry.id for entry in tree.get_path(leaf)} for name, leaf in heads.heads.items()}
     for id, name in found.items():
         leading = {name for name, path in paths.items() if id in path}
         assert name in leading if leading else name is None
@@ -131,20 +133,20 @@ def test_the_branches_of_a_digest_are_those_of_the_tree(data: bytes) -> None:
 
 
 def test_names_costs_and_the_first_message_are_gathered() -> None:
-    tally = digest(
+    tally = build_digest(
         file_of(
             header(title="old"),
-            line("0", None, message={"role": "user", "content": [{"type": "image"}]}),
-            line("a", None, message={"role": "user", "content": [{"type": "text", "text": " hello\n there "}]}),
-            line("b", "a", message={"role": "user", "content": "", "usage": {"cost": 9}}),
-            spent("c", "b", {"cost": {"total": 0.25}}),
-            spent("d", "c", {"cost": 0.5}),
-            spent("e", "d", {}),
+            make_line("0", None, message={"role": "user", "content": [{"type": "image"}]}),
+            make_line("a", None, message={"role": "user", "content": [{"type": "text", "text": " hello\n there "}]}),
+            make_line("b", "a", message={"role": "user", "content": "", "usage": {"cost": 9}}),
+            make_usage_line("c", "b", {"cost": {"total": 0.25}}),
+            make_usage_line("d", "c", {"cost": 0.5}),
+            make_usage_line("e", "d", {}),
             {"type": "compaction", "id": "f", "parentId": "e", "summary": "s", "usage": {"cost": 1}},
             {"type": "usage", "id": "g", "parentId": "f", "kind": "k", "usage": {"cost": {"total": 2}}},
             {"type": "session_info", "id": "h", "parentId": "g", "name": "  new \u2028"},
         )
-    ).tally
+    ).totals
 
     assert (tally.first_message, tally.session_name, tally.cost) == ("hello there", "new", 3.75)
     assert (tally.messages, tally.entries) == (6, 9)
@@ -153,7 +155,7 @@ def test_names_costs_and_the_first_message_are_gathered() -> None:
 def test_an_annotation_begins_no_branch() -> None:
     label = {"type": "label", "id": "b", "parentId": "a", "targetId": "a", "label": "x"}
 
-    tally = digest(file_of(header(), line("a", branch="main"), {**label, "branch": "nobody"})).tally
+    tally = build_digest(file_of(header(), make_line("a", branch="main"), {**label, "branch": "nobody"})).totals
 
     assert (tally.heads, tally.current, tally.line_branch) == ({"main": "a"}, "main", "nobody")
 
@@ -161,15 +163,15 @@ def test_an_annotation_begins_no_branch() -> None:
 def test_the_name_in_the_header_holds_until_there_is_another() -> None:
     named = {"type": "session_info", "id": "a", "parentId": None, "name": ""}
 
-    assert digest(file_of(header(title="old"))).tally.session_name == "old"
-    assert digest(file_of(header(title="old"), named)).tally.session_name is None
+    assert build_digest(file_of(header(title="old"))).totals.session_name == "old"
+    assert build_digest(file_of(header(title="old"), named)).totals.session_name is None
 
 
 @pytest.mark.parametrize(
     "odd",
     [
-        line("b", None, parentId=7),
-        line("b", "a", message=7),
+        make_line("b", None, parentId=7),
+        make_line("b", "a", message=7),
         {"type": "message", "id": "b", "parentId": "a"},
         {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": 7},
         {"type": "custom", "id": "b", "customType": "sessiontree.head", "data": {"heads": {"main": 7}}},
@@ -177,37 +179,37 @@ def test_the_name_in_the_header_holds_until_there_is_another() -> None:
     ids=["parent", "message", "no message", "anchor", "head"],
 )
 def test_what_an_opened_session_takes_for_damage_is_not_vouched_for(odd: dict[str, Any]) -> None:
-    data = file_of(header(), line("a"), odd)
+    data = file_of(header(), make_line("a"), odd)
 
     assert replay(data)[2]
-    with pytest.raises(Unsound):
-        digest(data)
+    with pytest.raises(UnsoundSession):
+        build_digest(data)
 
 
-def head_record(data: object, id: str = "r") -> dict[str, object]:
+def make_head_record(data: object, id: str = "r") -> dict[str, object]:
     return {"type": "custom", "id": id, "parentId": None, "customType": "sessiontree.head", "data": data}
 
 
 def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
-    empty = line("y", None, message={"role": "user"})
+    empty = make_line("y", None, message={"role": "user"})
     cut = '{"type":"message","id":"z","parentId":null,"message":{"role":"user","content":"half \\ud83d"}}'
     data = {"current": "b", "heads": {"main": "a", "b": None}, "archived": ["main", 7, "gone"], "x": "\ud800"}
-    tally = digest(
+    tally = build_digest(
         file_of(
             header(),
             empty,
             cut,
-            spent("a", None, {"cost": True}),
-            spent("b", "a", {"cost": "x"}),
-            spent("c", "b", {"cost": {"total": 10**400}}),
-            line("d", None, branch=7, current=7, customType=7, branchName=7, firstKeptEntryId=7, usage=7),
-            line("e", "d", data={"x": "\ud800"}),
-            line("f", "e", message={"role": 7, "x": "\ud800"}),
-            head_record(data),
-            head_record({**data, "archived": 7, "heads": {"main": None, "b": "a"}}, id="r2"),
+            make_usage_line("a", None, {"cost": True}),
+            make_usage_line("b", "a", {"cost": "x"}),
+            make_usage_line("c", "b", {"cost": {"total": 10**400}}),
+            make_line("d", None, branch=7, current=7, customType=7, branchName=7, firstKeptEntryId=7, usage=7),
+            make_line("e", "d", data={"x": "\ud800"}),
+            make_line("f", "e", message={"role": 7, "x": "\ud800"}),
+            make_head_record(data),
+            make_head_record({**data, "archived": 7, "heads": {"main": None, "b": "a"}}, id="r2"),
             "",
         )
-    ).tally
+    ).totals
 
     assert tally.first_message == "half ?"
     assert (tally.cost, tally.messages, tally.entries) == (0, 8, 10)
@@ -217,28 +219,28 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
 @pytest.mark.parametrize(
     "lines",
     [
-        [line("a", "gone")],
-        [line("a", "a")],
-        [line("a"), line("a")],
-        [line("a", "b"), line("b")],
+        [make_line("a", "gone")],
+        [make_line("a", "a")],
+        [make_line("a"), make_line("a")],
+        [make_line("a", "b"), make_line("b")],
         ["nonsense"],
         ["[]"],
         ['{"type":"message"}'],
         ['{"type":7,"id":"a"}'],
         ['{"type":"message","id":"\\ud800"}'],
         ['{"type":"message","id":"a","branch":"\\ud800"}'],
-        [head_record("\ud800")],
-        [head_record({"current": "main", "heads": 7, "x": "\ud800"})],
-        [head_record({"current": "main", "heads": {}})],
-        [head_record({"current": "nobody", "heads": {"main": None}})],
-        [head_record({"heads": {"main": None}})],
-        [head_record({"current": "main", "heads": {"main": "gone"}})],
-        [line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
-        [line("a"), line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
-        [line("a"), {"type": "compaction", "id": "b", "parentId": None, "firstKeptEntryId": "a"}],
-        [line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 1)})],
-        [line("a", message={"role": "user", "content": nested(700)})],
-        [line("a"), line("b", "a", message=nested(NESTING_LIMIT), data="\ud800")],
+        [make_head_record("\ud800")],
+        [make_head_record({"current": "main", "heads": 7, "x": "\ud800"})],
+        [make_head_record({"current": "main", "heads": {}})],
+        [make_head_record({"current": "nobody", "heads": {"main": None}})],
+        [make_head_record({"heads": {"main": None}})],
+        [make_head_record({"current": "main", "heads": {"main": "gone"}})],
+        [make_line("a"), {"type": "compaction", "id": "b", "parentId": "a", "firstKeptEntryId": "gone"}],
+        [make_line("a"), make_line("b"), {"type": "compaction", "id": "c", "parentId": "b", "firstKeptEntryId": "a"}],
+        [make_line("a"), {"type": "compaction", "id": "b", "parentId": None, "firstKeptEntryId": "a"}],
+        [make_line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 1)})],
+        [make_line("a", message={"role": "user", "content": nested(700)})],
+        [make_line("a"), make_line("b", "a", message=nested(NESTING_LIMIT), data="\ud800")],
         [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nested(NESTING_LIMIT)}],
         [{"type": "custom", "id": "a", "customType": "sessiontree.head", "data": nested(700)}],
         [{"type": "future", "id": "a", "field": nested(NESTING_LIMIT)}],
@@ -254,8 +256,8 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
     ],
 )
 def test_anything_unsound_is_noticed(lines) -> None:
-    with pytest.raises(Unsound):
-        digest(file_of(header(), *lines))
+    with pytest.raises(UnsoundSession):
+        build_digest(file_of(header(), *lines))
 
 
 @pytest.mark.parametrize(
@@ -270,62 +272,62 @@ def test_anything_unsound_is_noticed(lines) -> None:
     ids=["glued", "glued with a blank", "split", "split at once", "as many lines as entries"],
 )
 def test_a_line_is_one_entry_and_an_entry_one_line(harm: Callable[[bytes], bytes]) -> None:
-    lines = file_of(line("a"), line("b", "a"), line("c", "b"))
+    lines = file_of(make_line("a"), make_line("b", "a"), make_line("c", "b"))
 
     assert replay(file_of(header()) + harm(lines))[2]
-    with pytest.raises(Unsound):
-        digest(file_of(header()) + harm(lines))
+    with pytest.raises(UnsoundSession):
+        build_digest(file_of(header()) + harm(lines))
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
 def test_blanks_between_lines_make_no_difference(end: bytes) -> None:
-    data = file_of(header(), line("a"), line("b", "a"))[:-1] + end
+    data = file_of(header(), make_line("a"), make_line("b", "a"))[:-1] + end
 
-    assert digest(data).tally == digest(file_of(header(), line("a"), line("b", "a"))).tally
-    assert digest(data.replace(b"}\n{", b"}\r\n{")).tally.entries == 2
+    assert build_digest(data).totals == build_digest(file_of(header(), make_line("a"), make_line("b", "a"))).totals
+    assert build_digest(data.replace(b"}\n{", b"}\r\n{")).totals.entries == 2
 
 
-def ladder(depth: int) -> str:
+def make_ladder(depth: int) -> str:
     """A line nested so deep in which something stands behind every bracket that is closed."""
     value = '{"x":' + "[" * (depth - 2) + "7" + ",7]" * (depth - 2) + "}"
     return '{"type":"future","id":"a","parentId":null,"field":' + value + "}"
 
 
 def test_a_line_that_no_decoder_gets_to_the_end_of_is_unsound_whatever_its_shape() -> None:
-    with pytest.raises(Unsound):
-        digest(file_of(header(), line("b"), ladder(5000)))
+    with pytest.raises(UnsoundSession):
+        build_digest(file_of(header(), make_line("b"), make_ladder(5000)))
 
 
 def test_a_stack_that_is_used_up_says_nothing_of_a_file() -> None:
-    data = file_of(header(), ladder(NESTING_LIMIT))
+    data = file_of(header(), make_ladder(NESTING_LIMIT))
 
-    assert digest(data).tally.entries == 1
+    assert build_digest(data).totals.entries == 1
     with stack(100), pytest.raises(RecursionError):
-        digest(data)
+        build_digest(data)
 
 
 def test_what_is_nested_as_deep_as_may_be_is_sound() -> None:
-    said = line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 2)})
+    said = make_line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 2)})
 
-    assert digest(file_of(header(), said, line("b", "a"))).tally.first_message == "b"
+    assert build_digest(file_of(header(), said, make_line("b", "a"))).totals.first_message == "b"
 
 
 def test_bytes_that_are_no_utf8_are_left_to_those_who_look_at_them() -> None:
     said = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"caf\xe9"}}'
 
-    assert digest(file_of(header(), said)).tally.first_message == "caf\ufffd"
+    assert build_digest(file_of(header(), said)).totals.first_message == "caf\ufffd"
 
 
 def test_older_dialects_and_unreadable_beginnings_have_to_be_opened() -> None:
     for data in (file_of(header(version=2)), file_of("nonsense", header())):
-        with pytest.raises(Unsound):
-            begin(read(data)[0])
+        with pytest.raises(UnsoundSession):
+            start_digest(read(data)[0])
     with pytest.raises(FormatError):
-        begin(read(b"\n")[0])
+        start_digest(read(b"\n")[0])
 
 
 def test_a_header_keeps_what_utf8_can_hold() -> None:
-    tally = begin(read(file_of(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).tally
+    tally = start_digest(read(file_of(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).totals
 
     assert (tally.cwd, tally.parent_session) == ("/?", "/p.jsonl")
 
@@ -333,55 +335,55 @@ def test_a_header_keeps_what_utf8_can_hold() -> None:
 # Files that are large
 
 
-class Parents(list[int]):
+class CountedParents(list[int]):
     """The parents of entries, and how often they were looked at."""
 
-    looked = 0
+    lookups = 0
 
     def __getitem__(self, number: Any) -> Any:
-        self.looked += 1
+        self.lookups += 1
         return super().__getitem__(number)
 
 
-class Name(str):
+class CountedName(str):
     """A name that counts how often names are compared."""
 
     compared = 0
     __hash__ = str.__hash__
 
     def __eq__(self, other: object) -> bool:
-        Name.compared += 1
+        CountedName.compared += 1
         return super().__eq__(other)
 
 
-def looks(*lines: dict[str, Any]) -> float:
+def count_lookups(*lines: dict[str, Any]) -> float:
     """How often the parents of entries are looked at for each line of a file."""
-    made = begin(read(file_of(header()))[0])
-    parents = made._parents = made._above._parents = Parents()
-    made.take(file_of(*lines))
-    return parents.looked / len(lines)
+    made = start_digest(read(file_of(header()))[0])
+    parents = made._parents = made._ancestors._parents = CountedParents()
+    made.feed(file_of(*lines))
+    return parents.lookups / len(lines)
 
 
-def compaction(id: str, parent: str, anchor: str) -> dict[str, Any]:
+def make_compaction(id: str, parent: str, anchor: str) -> dict[str, Any]:
     return {"type": "compaction", "id": id, "parentId": parent, "firstKeptEntryId": anchor, "branch": "main"}
 
 
 @pytest.mark.parametrize("back", [lambda number: 0, lambda number: number // 2, lambda number: max(0, number - 700)])
 @pytest.mark.parametrize("step", [1, 2])
 def test_how_far_back_compactions_keep_entries_makes_no_listing_slow(back: Any, step: int) -> None:
-    first = [line(f"{number}", branch="main") for number in range(step)]
+    first = [make_line(f"{number}", branch="main") for number in range(step)]
     lines = [
-        compaction(f"{number}", f"{number - step}", f"{number % step + back(number // step) * step}")
+        make_compaction(f"{number}", f"{number - step}", f"{number % step + back(number // step) * step}")
         for number in range(step, 3000)
     ]
 
-    assert looks(*first, *lines) < 100
+    assert count_lookups(*first, *lines) < 100
 
 
 @given(st.lists(st.integers(1, 4), min_size=70, max_size=300), st.data())
 def test_what_stands_above_is_found_however_far_it_is(steps: list[int], choice: st.DataObject) -> None:
     parents = [max(-1, number - step) for number, step in enumerate(steps)]
-    above, at = module._Above(parents), len(parents) - 1
+    above, at = module._Ancestors(parents), len(parents) - 1
     way = set[int]()
     number = at
     while number >= 0:
@@ -389,7 +391,7 @@ def test_what_stands_above_is_found_however_far_it_is(steps: list[int], choice: 
         number = parents[number]
 
     for asked in choice.draw(st.lists(st.integers(0, at), max_size=20)):
-        assert above.has(asked, at) is (asked in way)
+        assert above.contains(asked, at) is (asked in way)
 
 
 def test_a_chain_of_labels_makes_no_listing_slow() -> None:
@@ -398,28 +400,28 @@ def test_a_chain_of_labels_makes_no_listing_slow() -> None:
         for number in range(1, 2000)
     ]
 
-    assert looks(line("0"), *labels) < 5
+    assert count_lookups(make_line("0"), *labels) < 5
 
 
 def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [Name(f"b{number}") for number in range(2000)]
-    heads = {Name(name): None for name in names}
+    names = [CountedName(f"b{number}") for number in range(2000)]
+    heads = {CountedName(name): None for name in names}
     said = {"current": names[0], "heads": heads, "archived": [*names, ["odd"], None]}
     monkeypatch.setattr(module, "_value", lambda raw: said)
     record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": {}}
-    Name.compared = 0
+    CountedName.compared = 0
 
-    made = digest(file_of(header(), line("a", branch=None), record))
+    made = build_digest(file_of(header(), make_line("a", branch=None), record))
 
-    assert (made.tally.branches, made.branches_of("a")) == (0, {"a": None})
-    assert len(made.tally.archived) == len(names)
-    assert Name.compared < 20 * len(names)
+    assert (made.totals.branch_count, made.find_branches("a")) == (0, {"a": None})
+    assert len(made.totals.archived) == len(names)
+    assert CountedName.compared < 20 * len(names)
 
 
 @pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
 def test_a_head_record_with_a_lone_surrogate_is_left_to_who_opens_the_session(heads: dict[str, str]) -> None:
     record = {"type": "custom", "customType": "sessiontree.head", "id": "b", "parentId": "a"}
-    data = file_of(header(), line("a"), {**record, "data": {"current": "main", "heads": heads}})
+    data = file_of(header(), make_line("a"), {**record, "data": {"current": "main", "heads": heads}})
 
-    with pytest.raises(Unsound):
-        digest(data)
+    with pytest.raises(UnsoundSession):
+        build_digest(data)

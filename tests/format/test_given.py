@@ -7,24 +7,24 @@ from typing import Any
 import pytest
 
 from sessiontree.core.entries import Message, ModelChange, Opaque
-from sessiontree.format.given import Lacking, check_message, given_entry
+from sessiontree.format.given import IncompleteEntry, check_message, parse_entry
 
 
 def test_a_whole_entry_is_taken_with_its_further_fields() -> None:
     message = {"role": "user", "content": "hi", "mood": "calm"}
 
-    assert given_entry({"type": "message", "message": message, "x": 1}) == (Message(message), {"x": 1})
+    assert parse_entry({"type": "message", "message": message, "x": 1}) == (Message(message), {"x": 1})
 
 
 def test_a_model_may_be_given_in_either_spelling() -> None:
-    body, _ = given_entry({"type": "model_change", "model": "openai/gpt-5"})
+    body, _ = parse_entry({"type": "model_change", "model": "openai/gpt-5"})
 
     assert isinstance(body, ModelChange)
     assert body.model == "gpt-5"
 
 
 def test_an_entry_of_an_unknown_type_needs_nothing_more() -> None:
-    body, extra = given_entry({"type": "mood", "calm": True})
+    body, extra = parse_entry({"type": "mood", "calm": True})
 
     assert isinstance(body, Opaque)
     assert extra == {}
@@ -44,8 +44,8 @@ def test_an_entry_of_an_unknown_type_needs_nothing_more() -> None:
     ],
 )
 def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
-    with pytest.raises(Lacking) as error:
-        given_entry(wire)
+    with pytest.raises(IncompleteEntry) as error:
+        parse_entry(wire)
 
     assert str(error.value) == lacks
 
@@ -53,5 +53,5 @@ def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
 def test_a_message_may_have_any_other_role_and_no_content() -> None:
     check_message({"role": "custom"})
 
-    with pytest.raises(Lacking, match="content: a text"):
+    with pytest.raises(IncompleteEntry, match="content: a text"):
         check_message({"role": "assistant", "content": None})

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.core.entries import UNREADABLE, Chain, entries_of
+from sessiontree.core.entries import UNREADABLE, Chain, iter_entries
 from sessiontree.core.heads import Heads
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format import codec, jsonl
 from sessiontree.format.codec import read_entry
-from sessiontree.format.jsonl import REPORTED, Reader, is_whole_line
+from sessiontree.format.jsonl import MAX_REPORTED, SessionReader, is_complete_line
 from tests.builders import entry, file_of, header, ids, read
 from tests.strategies import damaged_sessions, object_texts, sessions
 
@@ -20,12 +20,12 @@ A = {"type": "message", "id": "a", "parentId": None, "message": {"role": "user",
 B = {**A, "id": "b", "parentId": "a"}
 
 
-def reported(reader):
+def list_problem_facts(reader):
     return [(problem.kind, problem.severity, problem.line, problem.offset) for problem in reader.problems]
 
 
-def joined(reader):
-    return b"\n".join(reader.all_lines()) + b"\n"
+def join_lines(reader):
+    return b"\n".join(reader.read_all_lines()) + b"\n"
 
 
 def test_a_file_is_a_header_and_entries():
@@ -37,12 +37,12 @@ def test_a_file_is_a_header_and_entries():
 
 
 def test_a_reader_goes_on_where_it_stopped():
-    reader = Reader()
+    reader = SessionReader()
 
     first, second = reader.feed(file_of(header(), A)), reader.feed(file_of(B))
 
-    assert [(entry.id, entry.line) for entry in entries_of(first + second)] == [("a", 2), ("b", 3)]
-    assert reader.offset(3) == len(file_of(header(), A))
+    assert [(entry.id, entry.line) for entry in iter_entries(first + second)] == [("a", 2), ("b", 3)]
+    assert reader.get_offset(3) == len(file_of(header(), A))
 
 
 def test_lines_can_stay_where_they_are_until_somebody_looks():
@@ -53,13 +53,13 @@ def test_lines_can_stay_where_they_are_until_somebody_looks():
         fetched.append(start)
         return data[start : start + length]
 
-    reader = Reader(fetch=fetch)
+    reader = SessionReader(fetch=fetch)
     a, b = reader.feed(data)
 
     assert fetched == []
     assert [json.loads(line.raw) for line in (a, b)] == [A, B]
-    assert fetched == [reader.offset(2), reader.offset(4)]
-    assert joined(reader) == data
+    assert fetched == [reader.get_offset(2), reader.get_offset(4)]
+    assert join_lines(reader) == data
 
 
 @pytest.mark.parametrize("size", [1, 300, 500, 10_000])
@@ -72,18 +72,18 @@ def test_what_is_fetched_are_whole_lines(size, monkeypatch):
         fetched.append((data[start - 1 : start], data[start + length : start + length + 1]))
         return data[start : start + length]
 
-    reader = Reader(fetch=fetch)
+    reader = SessionReader(fetch=fetch)
     reader.feed(data[:-1])
 
-    assert joined(reader) == data
-    assert [*reader.raws([6, 2, 4])] == [data.split(b"\n")[number - 1] for number in (6, 2, 4)]
+    assert join_lines(reader) == data
+    assert [*reader.read_raws([6, 2, 4])] == [data.split(b"\n")[number - 1] for number in (6, 2, 4)]
     assert set(fetched) == {(b"\n", b"\n")}
 
 
 def test_an_older_file_is_held_as_version_3_has_it():
     data = file_of(header(version=2), {**A, "message": {"role": "hookMessage"}})
 
-    [line] = Reader(fetch=lambda start, length: data[start : start + length]).feed(data)
+    [line] = SessionReader(fetch=lambda start, length: data[start : start + length]).feed(data)
 
     assert json.loads(line.raw)["message"] == {"role": "custom"}
 
@@ -99,40 +99,40 @@ def test_lines_that_were_just_written_need_no_reading():
     reader, _ = read(file_of(header(), A))
     written = [entry("b", "a"), entry("c", "b")]
 
-    reader.wrote(written, [line.raw for line in written])
+    reader.add_written(written, [line.raw for line in written])
 
-    again, entries = read(joined(reader))
+    again, entries = read(join_lines(reader))
     assert ids(entries) == "abc"
     assert [line.line for line in written] == [3, 4]
-    assert [reader.offset(line) for line in (3, 4)] == [again.offset(line) for line in (3, 4)]
+    assert [reader.get_offset(line) for line in (3, 4)] == [again.get_offset(line) for line in (3, 4)]
 
 
 def test_one_line_that_was_just_written_needs_no_reading():
     reader, _ = read(file_of(header(), A))
     raw = entry("b", "a").raw
 
-    number = reader.wrote_one(raw)
+    number = reader.add_written_line(raw)
 
-    again, entries = read(joined(reader))
+    again, entries = read(join_lines(reader))
     assert ids(entries) == "ab"
-    assert (number, reader.raw(number)) == (3, raw)
-    assert reader.offset(3) == again.offset(3)
+    assert (number, reader.read_raw(number)) == (3, raw)
+    assert reader.get_offset(3) == again.get_offset(3)
 
 
 def test_lines_that_were_just_written_to_a_file_stay_there():
     data = file_of(header(), A)
     line = entry("b", "a")
     written = data + line.raw + b"\n"
-    reader = Reader(fetch=lambda start, length: written[start : start + length])
+    reader = SessionReader(fetch=lambda start, length: written[start : start + length])
     reader.feed(data)
 
-    reader.wrote([line], [line.raw])
+    reader.add_written([line], [line.raw])
 
-    assert joined(reader) == written
+    assert join_lines(reader) == written
 
 
 def test_a_reader_knows_whether_it_has_met_the_header():
-    assert not Reader().has_header
+    assert not SessionReader().has_header
     assert read(file_of(header()))[0].has_header
 
 
@@ -147,16 +147,16 @@ def test_a_line_that_cannot_be_read_is_reported_and_kept(line):
     reader, entries = read(start + line + b"\n" + file_of(B))
 
     assert ids(entries) == "ab"
-    assert reported(reader) == [("malformed_line", "fault", 3, len(start))]
-    assert list(reader.lines())[1] == line
+    assert list_problem_facts(reader) == [("malformed_line", "fault", 3, len(start))]
+    assert list(reader.iter_lines())[1] == line
 
 
 def test_of_very_many_lines_that_cannot_be_read_it_is_told_how_many_they_are():
-    reader, entries = read(file_of(header(), A) + b"x\n" * (REPORTED + 1500) + file_of(B))
+    reader, entries = read(file_of(header(), A) + b"x\n" * (MAX_REPORTED + 1500) + file_of(B))
 
     assert ids(entries) == "ab"
-    assert reader.unread == REPORTED + 1500
-    assert [problem.line for problem in reader.problems] == [*range(3, REPORTED + 3), None]
+    assert reader.unreadable_count == MAX_REPORTED + 1500
+    assert [problem.line for problem in reader.problems] == [*range(3, MAX_REPORTED + 3), None]
     assert reader.problems[-1].message == "1,500 more that cannot be read, the last of them line 2,502"
 
 
@@ -166,7 +166,7 @@ def test_blank_lines_are_kept_and_are_no_problem():
     reader, entries = read(data)
 
     assert (ids(entries), reader.problems) == ("ab", [])
-    assert joined(reader) == data
+    assert join_lines(reader) == data
 
 
 def test_a_file_of_blank_lines_is_a_header_and_nothing():
@@ -174,8 +174,8 @@ def test_a_file_of_blank_lines_is_a_header_and_nothing():
 
     reader, entries = read(data)
 
-    assert (entries, reader.number, reader.offset(6)) == ([], 6, len(data) - 1)
-    assert joined(reader) == data
+    assert (entries, reader.line_count, reader.get_offset(6)) == ([], 6, len(data) - 1)
+    assert join_lines(reader) == data
 
 
 def test_lines_end_at_newline_bytes_alone():
@@ -192,7 +192,7 @@ def test_carriage_returns_belong_to_the_line_and_do_no_harm():
     reader, entries = read(data)
 
     assert (ids(entries), reader.problems) == ("ab", [])
-    assert joined(reader) == data
+    assert join_lines(reader) == data
 
 
 def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
@@ -204,8 +204,8 @@ def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
     reader, entries = read(start + long + b"\n" + file_of(B))
 
     assert ids(entries) == "ab"
-    assert reported(reader) == [("long_line", "fault", 3, len(start))]
-    assert list(reader.lines())[1] == long
+    assert list_problem_facts(reader) == [("long_line", "fault", 3, len(start))]
+    assert list(reader.iter_lines())[1] == long
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
 def test_a_last_line_without_newline_is_whole_if_it_is_an_object_within_the_limit(raw, whole, monkeypatch):
     monkeypatch.setattr(jsonl, "LINE_LIMIT", 200)
 
-    assert is_whole_line(raw) is whole
+    assert is_complete_line(raw) is whole
 
 
 # The header and what stands before it
@@ -230,7 +230,7 @@ def test_a_file_without_a_header_is_no_session(data, reason):
 
     with pytest.raises(FormatError, match=reason) as caught:
         _ = reader.header
-    assert caught.value.where == "test.jsonl"
+    assert caught.value.location == "test.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_junk_before_the_header_is_reported_and_kept():
     reader, entries = read(data)
 
     assert (ids(entries), entries[0].line) == ("a", 4)
-    assert reported(reader) == [("malformed_line", "fault", 1, 0)]
-    assert joined(reader) == data
+    assert list_problem_facts(reader) == [("malformed_line", "fault", 1, 0)]
+    assert join_lines(reader) == data
 
 
 def test_bytes_that_are_not_utf_8_in_the_header_or_a_title_slot_are_a_fault_and_both_are_read():
@@ -259,27 +259,27 @@ def test_bytes_that_are_not_utf_8_in_the_header_or_a_title_slot_are_a_fault_and_
     reader, entries = read(data)
 
     assert (reader.title, reader.header.cwd, ids(entries)) == ("called \ufffd", "/x\ufffd", "a")
-    assert reported(reader) == [("not_utf8", "fault", 1, 0), ("not_utf8", "fault", 2, len(slot))]
-    assert reader.unread == 0
-    assert joined(reader) == data
+    assert list_problem_facts(reader) == [("not_utf8", "fault", 1, 0), ("not_utf8", "fault", 2, len(slot))]
+    assert reader.unreadable_count == 0
+    assert join_lines(reader) == data
 
 
 def test_a_byte_order_mark_before_the_header_is_no_part_of_it():
     data = file_of(header(), entry("a").raw)
 
-    reader = Reader()
+    reader = SessionReader()
     reader.feed(b"\xef\xbb\xbf" + data)
 
     assert reader.header.raw == data.split(b"\n")[0]
     assert reader.problems == []
-    assert list(reader.lines()) == data.split(b"\n")[1:-1]
+    assert list(reader.iter_lines()) == data.split(b"\n")[1:-1]
 
 
 def test_no_header_is_looked_for_far_from_the_beginning(monkeypatch):
     monkeypatch.setattr(jsonl, "PREAMBLE_LIMIT", 1 << 10)
 
     with pytest.raises(FormatError, match="no session header in its first 1 KiB"):
-        Reader().feed(b"junk\n" * 1000 + file_of(header()))
+        SessionReader().feed(b"junk\n" * 1000 + file_of(header()))
 
 
 def test_a_title_slot_before_the_header_names_the_session():
@@ -289,7 +289,7 @@ def test_a_title_slot_before_the_header_names_the_session():
     reader, entries = read(data)
 
     assert (reader.title, ids(entries), reader.problems) == ("called", "a", [])
-    assert joined(reader) == data
+    assert join_lines(reader) == data
 
 
 def test_an_empty_title_slot_takes_the_name_away():
@@ -311,8 +311,8 @@ def test_a_newer_version_is_noted_and_read_as_it_is():
     reader, entries = read(data)
 
     assert (reader.is_newer, reader.needs_rewrite, ids(entries)) == (True, False, "a")
-    assert reported(reader) == [("newer_version", "note", 1, 0)]
-    assert joined(reader) == data
+    assert list_problem_facts(reader) == [("newer_version", "note", 1, 0)]
+    assert join_lines(reader) == data
 
 
 # Properties
@@ -322,9 +322,9 @@ def test_a_newer_version_is_noted_and_read_as_it_is():
 def test_reading_loses_no_byte(data):
     reader, entries = read(data)
 
-    assert joined(reader) == data
-    assert [entry.raw for entry in entries] == [list(reader.lines())[entry.line - 2] for entry in entries]
-    assert all(data[reader.offset(entry.line) :].startswith(entry.raw) for entry in entries)
+    assert join_lines(reader) == data
+    assert [entry.raw for entry in entries] == [list(reader.iter_lines())[entry.line - 2] for entry in entries]
+    assert all(data[reader.get_offset(entry.line) :].startswith(entry.raw) for entry in entries)
 
 
 @given(damaged_sessions())
@@ -349,7 +349,7 @@ def test_a_line_of_an_unknown_type_keeps_every_byte(odd):
     reader, [line] = read(file_of(header(), raw))
 
     assert line.raw == raw
-    assert joined(reader) == file_of(header(), raw)
+    assert join_lines(reader) == file_of(header(), raw)
 
 
 @given(sessions(), st.data())
@@ -381,16 +381,16 @@ def test_a_file_cut_anywhere_behind_its_header_loses_only_the_line_that_was_cut(
 @given(damaged_sessions(), st.data())
 def test_reading_in_parts_equals_reading_at_once(data, cut):
     at = cut.draw(st.sampled_from([place + 1 for place, byte in enumerate(data) if byte == 10]))
-    parts, whole = Reader(), Reader()
+    parts, whole = SessionReader(), SessionReader()
 
-    entries = entries_of(parts.feed(data[:at]) + parts.feed(data[at:]))
+    entries = iter_entries(parts.feed(data[:at]) + parts.feed(data[at:]))
 
-    assert [entry.raw for entry in entries] == [entry.raw for entry in entries_of(whole.feed(data))]
+    assert [entry.raw for entry in entries] == [entry.raw for entry in iter_entries(whole.feed(data))]
     assert parts.problems == whole.problems
-    assert list(parts.lines()) == list(whole.lines())
+    assert list(parts.iter_lines()) == list(whole.iter_lines())
 
 
-def chained(count: int, **changes: str) -> list[str]:
+def make_chain(count: int, **changes: str) -> list[str]:
     """Messages, each under the one before, spelled as pi and we spell them; `changes` are made in the third."""
     parts = [
         {"id": f"{n:08x}", "parent": f"{n - 1:08x}", "time": "2026-01-01T00:00:00.000Z", "keys": "", "end": "}}"}
@@ -406,11 +406,11 @@ def chained(count: int, **changes: str) -> list[str]:
 
 
 def test_messages_that_follow_one_another_are_one_chain_until_somebody_looks():
-    [chain] = Reader().feed(file_of(header(), *chained(5)))
+    [chain] = SessionReader().feed(file_of(header(), *make_chain(5)))
 
     assert isinstance(chain, Chain)
     assert (len(chain), chain.parent, chain.line) == (5, "00000000", 2)
-    assert [(e.id, e.parent, e.line) for e in entries_of([chain])][2:4] == [
+    assert [(e.id, e.parent, e.line) for e in iter_entries([chain])][2:4] == [
         ("00000003", "00000002", 4),
         ("00000004", "00000003", 5),
     ]
@@ -435,7 +435,7 @@ def test_messages_that_follow_one_another_are_one_chain_until_somebody_looks():
     ids=str,
 )
 def test_a_line_in_a_chain_says_what_it_says_alone(changes):
-    lines = chained(5, **changes)
+    lines = make_chain(5, **changes)
 
     reader, entries = read(file_of(header(), *lines))
 
@@ -443,10 +443,10 @@ def test_a_line_in_a_chain_says_what_it_says_alone(changes):
     for number, line in enumerate(lines, 2):
         with contextlib.suppress(codec.NotJson):
             alone.append(read_entry(line.encode(), number))
-    assert [(e.id, e.parent, e.branch, e.line, e.raw) for e in entries if e.decoded() is not UNREADABLE] == [
+    assert [(e.id, e.parent, e.branch, e.line, e.raw) for e in entries if e.decode() is not UNREADABLE] == [
         (e.id, e.parent, e.branch, e.line, e.raw) for e in alone
     ]
-    assert reader.number == 6
+    assert reader.line_count == 6
 
 
 def test_lines_read_backwards_are_fetched_alone_and_those_in_order_together():
@@ -457,14 +457,14 @@ def test_lines_read_backwards_are_fetched_alone_and_those_in_order_together():
         fetched.append(length)
         return data[start : start + length]
 
-    reader = Reader(fetch=fetch)
+    reader = SessionReader(fetch=fetch)
     reader.feed(data)
     lines = data.split(b"\n")
 
-    assert [*reader.raws(range(1001, 1, -1))] == lines[1000:0:-1]
+    assert [*reader.read_raws(range(1001, 1, -1))] == lines[1000:0:-1]
     assert sum(fetched) < len(data)
 
     fetched.clear()
-    assert [*reader.raws(range(2, 1002))] == lines[1:1001]
+    assert [*reader.read_raws(range(2, 1002))] == lines[1:1001]
     assert sum(fetched) < len(data)
     assert len(fetched) < 20

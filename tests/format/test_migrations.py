@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import BranchSummary, Compaction
-from sessiontree.core.heads import Begun, Heads
-from sessiontree.core.messages import text
+from sessiontree.core.heads import BranchOrigin, Heads
+from sessiontree.core.messages import extract_text
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.splice import drop_key
@@ -15,21 +15,21 @@ from tests.builders import TIME, TIME_MS, file_of, header, ids, read, replayed
 from tests.strategies import json_values, object_texts
 
 
-def opened(data):
+def open_tree(data):
     """The entries of a file, and its tree."""
     entries = read(data)[1]
     return entries, Tree(entries)
 
 
-def said(tree, leaf):
+def read_context(tree, leaf):
     """Role and text of every message in the context at `leaf`."""
-    return [(m["role"], m.get("summary") or text(m["content"])) for m in build_context(tree, leaf).messages]
+    return [(m["role"], m.get("summary") or extract_text(m["content"])) for m in build_context(tree, leaf).messages]
 
 
-def rewritten(data):
+def rewrite(data):
     """The file as version 3 has it."""
     reader, _ = read(data)
-    return b"\n".join(reader.all_lines()) + b"\n"
+    return b"\n".join(reader.read_all_lines()) + b"\n"
 
 
 # Version 1: no ids, one chain
@@ -38,26 +38,26 @@ V1 = header(id="old")
 del V1["version"]
 
 
-def v1(*lines):
+def make_v1_file(*lines):
     return file_of(V1, *lines)
 
 
-def message(words, role="user"):
+def make_message(words, role="user"):
     return {"type": "message", "timestamp": TIME, "message": {"role": role, "content": words}}
 
 
 def test_a_file_of_version_1_is_one_chain():
-    reader, entries = read(v1(message("one"), message("two"), message("three")))
+    reader, entries = read(make_v1_file(make_message("one"), make_message("two"), make_message("three")))
 
     a, b, c = (entry.id for entry in entries)
     assert [entry.parent for entry in entries] == [None, a, b]
     assert (reader.dialect, reader.needs_rewrite) == ("linear", True)
-    assert said(Tree(entries), c) == [("user", "one"), ("user", "two"), ("user", "three")]
+    assert read_context(Tree(entries), c) == [("user", "one"), ("user", "two"), ("user", "three")]
 
 
 def test_ids_given_to_old_lines_agree_between_reads_and_differ_between_sessions():
-    data = v1(message("one"), message("two"))
-    other = file_of({**V1, "id": "other"}, message("one"), message("two"))
+    data = make_v1_file(make_message("one"), make_message("two"))
+    other = file_of({**V1, "id": "other"}, make_message("one"), make_message("two"))
 
     first, again, others = ([entry.id for entry in read(file)[1]] for file in (data, data, other))
 
@@ -66,22 +66,27 @@ def test_ids_given_to_old_lines_agree_between_reads_and_differ_between_sessions(
 
 
 def test_the_rewritten_file_says_the_same_and_needs_no_rewriting():
-    data = v1(message("one"), {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 1}, "junk", message("two"))
+    data = make_v1_file(
+        make_message("one"),
+        {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 1},
+        "junk",
+        make_message("two"),
+    )
 
-    reader, entries = read(rewritten(data))
+    reader, entries = read(rewrite(data))
 
     assert (reader.header.version, reader.needs_rewrite, reader.dialect) == (3, False, None)
     assert [(entry.id, entry.parent, entry.body) for entry in entries] == [
         (entry.id, entry.parent, entry.body) for entry in read(data)[1]
     ]
-    assert list(reader.lines())[2] == b"junk"
+    assert list(reader.iter_lines())[2] == b"junk"
 
 
 def test_the_header_of_a_rewritten_file_differs_in_its_version_alone():
-    assert rewritten(file_of('{"type":"session","id":"s",  "odd":1.0}')) == file_of(
+    assert rewrite(file_of('{"type":"session","id":"s",  "odd":1.0}')) == file_of(
         '{"type":"session","version":3,"id":"s",  "odd":1.0}'
     )
-    assert rewritten(file_of('{"version": 2 ,"type":"session","id":"s"}')) == file_of(
+    assert rewrite(file_of('{"version": 2 ,"type":"session","id":"s"}')) == file_of(
         '{"version": 3 ,"type":"session","id":"s"}'
     )
 
@@ -90,61 +95,63 @@ def test_the_header_of_a_rewritten_file_differs_in_its_version_alone():
 def test_a_first_kept_index_counts_the_header_as_nought(index, kept):
     compaction = {"type": "compaction", "summary": "S", "tokensBefore": 5, "firstKeptEntryIndex": index}
 
-    entries, tree = opened(v1(message("one"), message("two"), compaction, message("three")))
+    entries, tree = open_tree(make_v1_file(make_message("one"), make_message("two"), compaction, make_message("three")))
 
-    assert text(tree[entries[2].body.first_kept].body.message["content"]) == kept
+    assert extract_text(tree[entries[2].body.first_kept].body.message["content"]) == kept
     assert b"firstKeptEntryIndex" not in entries[2].raw
-    assert said(tree, entries[3].id)[:2] == [("compactionSummary", "S"), ("user", kept)]
+    assert read_context(tree, entries[3].id)[:2] == [("compactionSummary", "S"), ("user", kept)]
 
 
 @pytest.mark.parametrize("index", [0, 9, -1, None, True, "1"])
 def test_an_index_of_the_header_or_of_nothing_keeps_nothing(index):
     compaction = {"type": "compaction", "summary": "S", "firstKeptEntryIndex": index}
 
-    entries, tree = opened(v1(message("one"), compaction))
+    entries, tree = open_tree(make_v1_file(make_message("one"), compaction))
 
     assert entries[1].body == Compaction(summary="S")
-    assert said(tree, entries[1].id) == [("compactionSummary", "S")]
+    assert read_context(tree, entries[1].id) == [("compactionSummary", "S")]
 
 
 def test_lines_that_cannot_be_read_do_not_count():
     compaction = {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 2}
 
-    entries, tree = opened(v1(message("one"), "junk", message("two"), compaction))
+    entries, tree = open_tree(make_v1_file(make_message("one"), "junk", make_message("two"), compaction))
 
-    assert said(tree, entries[-1].id) == [("compactionSummary", "S"), ("user", "two")]
+    assert read_context(tree, entries[-1].id) == [("compactionSummary", "S"), ("user", "two")]
 
 
 def test_a_stack_pop_becomes_a_summary_at_the_place_it_went_back_to():
     pop = {"type": "stack_pop", "backToIndex": 1, "summary": "tried two", "prePopSummary": "p"}
 
-    entries, tree = opened(v1(message("one"), message("two"), pop, message("three")))
+    entries, tree = open_tree(make_v1_file(make_message("one"), make_message("two"), pop, make_message("three")))
 
     assert entries[2].body == BranchSummary(summary="tried two", abandoned_leaf=entries[1].id)
-    assert said(tree, entries[3].id) == [("user", "one"), ("branchSummary", "tried two"), ("user", "three")]
+    assert read_context(tree, entries[3].id) == [("user", "one"), ("branchSummary", "tried two"), ("user", "three")]
     assert json.loads(entries[2].raw)["prePopSummary"] == "p"
 
 
 def test_a_stack_pop_with_nothing_to_leave_leaves_the_root():
-    [pop], tree = opened(v1({"type": "stack_pop", "backToIndex": 0, "summary": "S"}))
+    [pop], tree = open_tree(make_v1_file({"type": "stack_pop", "backToIndex": 0, "summary": "S"}))
 
-    assert (pop.body.abandoned_leaf, tree.parent(pop.id)) == ("root", None)
+    assert (pop.body.abandoned_leaf, tree.get_parent(pop.id)) == ("root", None)
 
 
 def test_a_line_that_is_no_entry_does_not_break_the_chain():
-    entries, tree = opened(v1(message("one"), {"no": "type"}, message("two")))
+    entries, tree = open_tree(make_v1_file(make_message("one"), {"no": "type"}, make_message("two")))
 
-    assert said(tree, entries[-1].id) == [("user", "one"), ("user", "two")]
+    assert read_context(tree, entries[-1].id) == [("user", "one"), ("user", "two")]
 
 
 def test_ids_that_old_lines_have_are_kept():
-    entries, _ = opened(v1(message("one"), {**message("two"), "id": "mine"}, message("three")))
+    entries, _ = open_tree(
+        make_v1_file(make_message("one"), {**make_message("two"), "id": "mine"}, make_message("three"))
+    )
 
     assert (entries[1].id, entries[2].parent) == ("mine", "mine")
 
 
 def test_a_hooks_message_gets_todays_role_in_version_1_too():
-    [entry], _ = opened(v1(message("x", role="hookMessage")))
+    [entry], _ = open_tree(make_v1_file(make_message("x", role="hookMessage")))
 
     assert entry.body.message["role"] == "custom"
 
@@ -153,7 +160,7 @@ def test_a_hooks_message_gets_todays_role_in_version_1_too():
 def test_a_line_of_version_1_keeps_every_byte_beside_its_place(odd):
     raw = b'{"type":"from_the_future","odd":' + odd + b"}\r"
 
-    [entry], _ = opened(v1(raw))
+    [entry], _ = open_tree(make_v1_file(raw))
 
     assert drop_key(drop_key(entry.raw, "id"), "parentId") == raw
 
@@ -173,7 +180,7 @@ def test_version_2_calls_custom_messages_something_else():
 def test_other_lines_of_version_2_are_not_touched():
     raw = '{"type":"message", "id":"a","message":{"role":"user"}, "x":"hookMessage"}'
 
-    assert rewritten(file_of(header(version=2), raw)).splitlines()[1].decode() == raw
+    assert rewrite(file_of(header(version=2), raw)).splitlines()[1].decode() == raw
 
 
 # The form with `uuid`
@@ -204,8 +211,8 @@ def test_the_example_of_the_first_draft_gives_its_five_messages():
     assert (reader.dialect, reader.header.id, reader.header.cwd) == ("uuid", "abc", "/project")
     assert replayed(*entries).leaf == "m8"
     assert [problem.kind for problem in find_problems(tree, Heads())] == []
-    assert [entry.id for entry in tree.path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
-    assert said(tree, "m8") == [
+    assert [entry.id for entry in tree.get_path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
+    assert read_context(tree, "m8") == [
         ("user", "Build a CLI"),
         ("assistant", "I'll create..."),
         ("branchSummary", "Attempted Node.js CLI with --verbose flag"),
@@ -215,13 +222,13 @@ def test_the_example_of_the_first_draft_gives_its_five_messages():
 
 
 def test_in_the_first_draft_a_summary_leaves_the_line_before_it():
-    entries, tree = opened(SEED)
+    entries, tree = open_tree(SEED)
 
     assert tree["bs1"].body.abandoned_leaf == "m6"
     assert ids(entries)[:4] == "m1m2"
 
 
-def draft(*lines, top="ses1"):
+def make_draft_file(*lines, top="ses1"):
     return file_of({"type": "session", "version": 2, "uuid": top, "id": "abc"}, *lines)
 
 
@@ -232,11 +239,11 @@ def test_a_stack_summary_is_a_branch_summary():
         {"type": "stack_summary", "uuid": "c", "parentUuid": "a", "summary": "second", "fromId": "given"},
     ]
 
-    entries, tree = opened(draft(*lines))
+    entries, tree = open_tree(make_draft_file(*lines))
 
     assert entries[0].body == BranchSummary(summary="first", abandoned_leaf="root")
     assert entries[2].body == BranchSummary(summary="second", abandoned_leaf="given")
-    assert ids(tree.path("c")) == "ac"
+    assert ids(tree.get_path("c")) == "ac"
 
 
 def test_a_compaction_of_the_first_draft_keeps_its_anchor():
@@ -245,9 +252,9 @@ def test_a_compaction_of_the_first_draft_keeps_its_anchor():
         {"type": "compaction", "uuid": "c", "parentUuid": "a", "summary": "S", "firstKeptEntryUuid": "a"},
     ]
 
-    _, tree = opened(draft(*lines))
+    _, tree = open_tree(make_draft_file(*lines))
 
-    assert said(tree, "c") == [("compactionSummary", "S"), ("user", "x")]
+    assert read_context(tree, "c") == [("compactionSummary", "S"), ("user", "x")]
 
 
 def test_the_first_draft_is_known_by_its_entries_when_its_header_has_no_uuid():
@@ -263,7 +270,7 @@ def test_the_first_draft_is_known_by_its_entries_when_its_header_has_no_uuid():
 def test_a_line_of_the_first_draft_differs_in_its_keys_alone():
     raw = '{"odd":[1.0, 1e999], "uuid" : "a","parentUuid":"b" ,"type":"from_the_future", "odd":"\\ud800"}'
 
-    [entry], _ = opened(draft(raw))
+    [entry], _ = open_tree(make_draft_file(raw))
 
     assert entry.raw.decode() == raw.replace('"uuid"', '"id"').replace('"parentUuid"', '"parentId"')
 
@@ -271,11 +278,11 @@ def test_a_line_of_the_first_draft_differs_in_its_keys_alone():
 # Dash's form
 
 
-def dash(*lines):
+def make_dash_file(*lines):
     return file_of(header(version=1, id="sess_1"), *lines)
 
 
-def dashed(id, parent=None, role="user", content="x", **fields):
+def make_dash_line(id, parent=None, role="user", content="x", **fields):
     return {
         "type": "message",
         "id": id,
@@ -289,7 +296,9 @@ def dashed(id, parent=None, role="user", content="x", **fields):
 
 def test_dashs_messages_are_put_into_the_form_of_today():
     metadata = {"model": "m", "provider": "p", "cost": 0.5, "tokens": 150}
-    reader, [asked, answered] = read(dash(dashed("a"), dashed("b", "a", "assistant", "hi", metadata=metadata)))
+    reader, [asked, answered] = read(
+        make_dash_file(make_dash_line("a"), make_dash_line("b", "a", "assistant", "hi", metadata=metadata))
+    )
 
     assert reader.dialect == "dash"
     assert asked.body.message == {"role": "user", "content": "x", "timestamp": TIME_MS}
@@ -302,7 +311,9 @@ def test_dashs_messages_are_put_into_the_form_of_today():
 
 
 def test_dashs_assistant_without_metadata_is_an_unknown_model():
-    [entry], _ = opened(dash(dashed("a", role="assistant", content=[{"type": "text", "text": "hi"}], timestamp="?")))
+    [entry], _ = open_tree(
+        make_dash_file(make_dash_line("a", role="assistant", content=[{"type": "text", "text": "hi"}], timestamp="?"))
+    )
 
     message = entry.body.message
     assert (message["provider"], message["model"], message["usage"]["totalTokens"]) == ("unknown", "unknown", 0)
@@ -311,11 +322,11 @@ def test_dashs_assistant_without_metadata_is_an_unknown_model():
 
 def test_dashs_tool_messages_are_tool_results():
     metadata = {"toolCallId": "c1", "toolName": "read", "isError": True}
-    given_, named, bare = opened(
-        dash(
-            dashed("a", role="tool", metadata=metadata),
-            dashed("b", "a", role="tool", metadata={"tool": "ls"}),
-            dashed("c", "b", role="tool"),
+    given_, named, bare = open_tree(
+        make_dash_file(
+            make_dash_line("a", role="tool", metadata=metadata),
+            make_dash_line("b", "a", role="tool", metadata={"tool": "ls"}),
+            make_dash_line("c", "b", role="tool"),
         )
     )[0]
 
@@ -332,14 +343,18 @@ def test_dashs_tool_messages_are_tool_results():
 
 
 def test_what_dashs_tools_said_without_a_call_still_reaches_the_model():
-    _, tree = opened(dash(dashed("a"), dashed("b", "a", role="tool", content="42", metadata={"tool": "calc"})))
+    _, tree = open_tree(
+        make_dash_file(
+            make_dash_line("a"), make_dash_line("b", "a", role="tool", content="42", metadata={"tool": "calc"})
+        )
+    )
 
     assert build_context(tree, "b").to_llm()[1]["content"][0]["text"] == "Output of calc:\n42"
 
 
 def test_dashs_branches_are_known_by_the_nearest_branch_point_above():
     lines = [
-        dashed("a"),
+        make_dash_line("a"),
         {
             "type": "branch_point",
             "id": "p",
@@ -348,18 +363,18 @@ def test_dashs_branches_are_known_by_the_nearest_branch_point_above():
             "branchName": "one",
             "description": "d",
         },
-        dashed("b", "p"),
+        make_dash_line("b", "p"),
         {"type": "branch_point", "id": "q", "parentId": "a", "timestamp": TIME, "branchName": "two"},
-        dashed("c", "q"),
-        dashed("d", "b"),
+        make_dash_line("c", "q"),
+        make_dash_line("d", "b"),
         {"type": "agent_action", "id": "e", "parentId": "c", "action": "spawn", "agentId": "x"},
-        dashed("f", "a"),
+        make_dash_line("f", "a"),
     ]
 
-    heads = replayed(*opened(dash(*lines))[0])
+    heads = replayed(*open_tree(make_dash_file(*lines))[0])
 
     assert heads.heads == {"main": "f", "one": "d", "two": "e"}
-    assert heads.info["one"] == Begun(created=TIME, description="d")
+    assert heads.info["one"] == BranchOrigin(created=TIME, description="d")
 
 
 def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
@@ -367,7 +382,7 @@ def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
     own = {**whole, "id": "b", "parentId": 5, "branch": "side"}
     unnamed = {"type": "branch_point", "id": "c", "parentId": "b"}
 
-    first, second, third = opened(dash(whole, own, unnamed, {"type": "message"}))[0]
+    first, second, third = open_tree(make_dash_file(whole, own, unnamed, {"type": "message"}))[0]
 
     assert (first.body.message, first.branch) == (whole["message"], "main")
     assert json.loads(second.raw) == own
@@ -376,8 +391,12 @@ def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
 
 @given(st.sampled_from(["role", "content", "metadata", "timestamp", "branchName", "parentId"]), json_values)
 def test_odd_values_in_dashs_lines_do_no_harm(key, value):
-    for line in (dashed("b", "a", "tool"), dashed("b", "a", "assistant"), {"type": "branch_point", "id": "b"}):
-        _, entry = opened(dash(dashed("a"), {**line, key: value}))[0]
+    for line in (
+        make_dash_line("b", "a", "tool"),
+        make_dash_line("b", "a", "assistant"),
+        {"type": "branch_point", "id": "b"},
+    ):
+        _, entry = open_tree(make_dash_file(make_dash_line("a"), {**line, key: value}))[0]
 
         assert entry.id == "b"
         assert entry.body is not None
@@ -409,7 +428,7 @@ def test_oh_my_pis_entries_are_read_as_they_are():
     assert seen.thinking_level == "off"
     assert seen.sources == ("h",)
     assert replayed(*entries).leaf == "h"
-    assert rewritten(data) == data
+    assert rewrite(data) == data
 
 
 # All dialects
@@ -422,11 +441,18 @@ def test_a_file_of_an_old_version_without_entries_has_no_dialect_yet(version):
     assert (entries, reader.dialect, reader.needs_rewrite) == ([], None, True)
 
 
-@pytest.mark.parametrize("data", [SEED, dash(dashed("a"), dashed("b", "a", "tool")), v1(message("x"), message("y"))])
+@pytest.mark.parametrize(
+    "data",
+    [
+        SEED,
+        make_dash_file(make_dash_line("a"), make_dash_line("b", "a", "tool")),
+        make_v1_file(make_message("x"), make_message("y")),
+    ],
+)
 def test_migrating_twice_changes_nothing(data):
-    once = rewritten(data)
+    once = rewrite(data)
 
-    assert rewritten(once) == once
+    assert rewrite(once) == once
     assert [(entry.id, entry.parent) for entry in read(once)[1]] == [
         (entry.id, entry.parent) for entry in read(data)[1]
     ]
@@ -435,13 +461,13 @@ def test_migrating_twice_changes_nothing(data):
 @pytest.mark.parametrize("role", ["user", "assistant", "tool", "system"])
 @pytest.mark.parametrize("content", [b'"a \xff b"', b'[{"type":"text","text":"a \xff b"}]'])
 def test_bytes_of_dash_that_are_not_utf8_are_reported_and_kept(role, content):
-    raw = dash(dashed("a", role=role, content="CONTENT")).replace(b'"CONTENT"', content)
+    raw = make_dash_file(make_dash_line("a", role=role, content="CONTENT")).replace(b'"CONTENT"', content)
     reader, entries = read(raw)
     tree, heads = Tree(entries), replayed(*entries)
 
     assert [problem.kind for problem in find_problems(tree, heads)] == ["not_utf8"]
-    assert text(entries[0].body.message["content"]) == "a \ufffd b"
-    again = rewritten(raw)
+    assert extract_text(entries[0].body.message["content"]) == "a \ufffd b"
+    again = rewrite(raw)
     assert content in again
     assert "\ufffd".encode() not in again
     assert [entry.body for entry in read(again)[1]] == [entry.body for entry in entries]
@@ -451,20 +477,20 @@ def test_bytes_of_dash_that_are_not_utf8_are_reported_and_kept(role, content):
 @given(json_values)
 def test_what_a_message_of_dash_says_is_the_same_however_it_is_spelled(content):
     """Also where it is spelled with spaces or escapes."""
-    line = dashed("a", content=content)
+    line = make_dash_line("a", content=content)
     for role in ("user", "assistant", "tool"):
         line["role"] = role
-        [plain], _ = opened(dash(line))
+        [plain], _ = open_tree(make_dash_file(line))
         spaced = json.dumps(line, separators=(" , ", " : "), ensure_ascii=False).encode("utf-8", "surrogatepass")
         if b"\xed" not in spaced:
-            assert opened(dash() + spaced + b"\n")[0][0].body == plain.body
+            assert open_tree(make_dash_file() + spaced + b"\n")[0][0].body == plain.body
 
 
 def test_an_id_of_version_1_that_is_not_utf8_is_reported_and_kept():
     message = {"type": "message", "message": {"role": "user", "content": "x"}}
-    raw = v1(message, {**message, "id": "ID"}).replace(b'"ID"', b'"a \xff b"')
+    raw = make_v1_file(message, {**message, "id": "ID"}).replace(b'"ID"', b'"a \xff b"')
     reader, entries = read(raw)
 
     assert reader.dialect == "linear"
     assert [problem.kind for problem in find_problems(Tree(entries), replayed(*entries))] == ["not_utf8"]
-    assert b'"a \xff b"' in rewritten(raw)
+    assert b'"a \xff b"' in rewrite(raw)

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from sessiontree.core.entries import UNREADABLE
 from sessiontree.format import nesting
-from sessiontree.format.codec import is_readable, read_body, read_glance
-from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_deep_text, is_too_deep, looks_deep, may_be_deep
-from sessiontree.format.tail import tail_context
-from sessiontree.store.postgres.rows import rows_of
+from sessiontree.format.codec import is_readable, read_body, read_preview
+from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_deep_text, is_too_deep, looks_deep
+from sessiontree.format.tail import read_tail_context
+from sessiontree.store.postgres.rows import build_rows
 from tests.builders import file_of, header, nested, read
 
 
 @st.composite
-def nestings(draw):
+def draw_nested_value(draw):
     """A value nested about as deep as may be, in objects and lists by turns, and how deep that is."""
     depth = draw(st.integers(NESTING_LIMIT - 3, NESTING_LIMIT + 3))
     kinds = draw(st.lists(st.booleans(), min_size=1, max_size=5))
@@ -27,20 +27,20 @@ def nestings(draw):
     return value, depth
 
 
-@given(nestings(), st.sampled_from([None, 1]), st.sampled_from([0, nesting.LONG]))
+@given(draw_nested_value(), st.sampled_from([None, 1]), st.sampled_from([0, nesting.LONG_LINE]))
 def test_text_and_value_are_nested_too_deeply_at_the_same_depth(given, indent, long):
     value, depth = given
     raw = json.dumps(value, indent=indent).encode()
 
     with patch.object(nesting, "LONG", long):
         assert is_deep(value) is is_deep_text(raw) is (depth > NESTING_LIMIT)
-    assert may_be_deep(raw) or depth <= NESTING_LIMIT
+    assert can_be_deep(raw) or depth <= NESTING_LIMIT
 
 
 def test_brackets_in_strings_and_side_by_side_nest_nothing():
     value = {"a": ["[" * 1000, '\\"{' * 1000, *[{"b": [1]} for _ in range(1000)]]}
 
-    assert may_be_deep(json.dumps(value).encode())
+    assert can_be_deep(json.dumps(value).encode())
     assert not is_deep(value)
     assert not is_deep_text(json.dumps(value).encode())
 
@@ -60,8 +60,8 @@ def test_what_is_wide_takes_little_memory_to_look_through():
 
 
 def test_most_lines_need_no_closer_look():
-    assert not may_be_deep(b"[" * NESTING_LIMIT)
-    assert not may_be_deep(json.dumps({"text": "a long line " * 1000, "b": nested(50), "c": [{}] * 50}).encode())
+    assert not can_be_deep(b"[" * NESTING_LIMIT)
+    assert not can_be_deep(json.dumps({"text": "a long line " * 1000, "b": nested(50), "c": [{}] * 50}).encode())
 
 
 @pytest.mark.parametrize("around", [b"[%s]", b'{"a":%s}', b'[{"a":%s}]', b'{"a":[%s]}'])
@@ -89,7 +89,7 @@ def test_a_value_that_holds_itself_is_deep(width):
 
 
 @st.composite
-def lines_about_as_deep_as_may_be(draw):
+def draw_deep_line(draw):
     """A line, and whether something in it is nested too deeply: maybe under a key that is repeated later."""
     depth = draw(st.integers(NESTING_LIMIT - 2, NESTING_LIMIT + 2))
     within = draw(st.sampled_from([b"message", b"other"]))
@@ -110,21 +110,21 @@ def lines_about_as_deep_as_may_be(draw):
     return line, depth > NESTING_LIMIT
 
 
-@given(lines_about_as_deep_as_may_be())
+@given(draw_deep_line())
 def test_all_readers_agree_on_which_line_is_nested_too_deeply(given):
     line, expected = given
     first = b'{"type":"message","id":"a","parentId":null,"timestamp":"","branch":"main","message":%b}'
     first %= b'{"role":"user","content":"apple"}'
     file = file_of(header(), first, line)
     bodies = [entry.body for entry in read(file)[1] if entry.id == "b"]
-    context = tail_context([(file, True)])
-    rows, gain = rows_of([first, line])
+    context = read_tail_context([(file, True)])
+    rows, gain = build_rows([first, line])
 
     assert is_too_deep(line) is expected
     assert is_readable(line) is not expected
     assert (read_body(line) is UNREADABLE) is expected
-    assert (read_glance(line) is None) is expected
+    assert (read_preview(line) is None) is expected
     assert (bodies in ([], [UNREADABLE])) is expected
     assert context is None or (context.leaf == "a") is expected
-    assert (not rows[1].said) is expected
+    assert (not rows[1].text) is expected
     assert gain.messages == (1 if expected else 2)

@@ -10,49 +10,60 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
-from sessiontree.format.jsonl import Reader
-from sessiontree.format.repair import UNREADABLE_LINE, Repair, found_heads, repair_to_wire, repaired
+from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.repair import UNREADABLE_LINE, Repair, encode_repair, repair_heads, repair_lines
 from tests.builders import TIME, entry, file_of, header, read, replayed, work
 from tests.strategies import damaged_sessions, sessions
 
 
-def tree_of(data: bytes) -> Tree:
+def build_tree(data: bytes) -> Tree:
     return Tree(read(data)[1])
 
 
-def mended(tree: Tree) -> tuple[Tree, list[str]]:
+def repair_tree(tree: Tree) -> tuple[Tree, list[str]]:
     """The tree of the repaired lines, and the kinds of what was repaired."""
     ids = (f"new{number}" for number in itertools.count())
-    lines, done = repaired(tree, lambda: next(ids))
-    return tree_of(file_of(header(), *lines)), [repair.kind for repair in done]
+    lines, done = repair_lines(tree, lambda: next(ids))
+    return build_tree(file_of(header(), *lines)), [repair.kind for repair in done]
 
 
-def line(id: str, parent: str | None, **keys) -> bytes:
+def make_line(id: str, parent: str | None, **keys) -> bytes:
     return entry(id, parent, **keys).raw
 
 
 def test_a_sound_session_is_left_as_it_is() -> None:
-    tree = tree_of(file_of(header(), line("a", None), line("b", "a")))
+    tree = build_tree(file_of(header(), make_line("a", None), make_line("b", "a")))
 
-    lines, done = repaired(tree, lambda: "new")
+    lines, done = repair_lines(tree, lambda: "new")
 
     assert lines == [entry.raw for entry in tree.entries]
     assert done == []
 
 
 def test_every_entry_hangs_where_it_was_shown() -> None:
-    tree = tree_of(file_of(header(), line("a", "gone"), line("s", "s"), line("x", "y"), line("y", "x"), line("b", "a")))
+    tree = build_tree(
+        file_of(
+            header(),
+            make_line("a", "gone"),
+            make_line("s", "s"),
+            make_line("x", "y"),
+            make_line("y", "x"),
+            make_line("b", "a"),
+        )
+    )
 
-    sound, kinds = mended(tree)
+    sound, kinds = repair_tree(tree)
 
     assert kinds == ["orphan", "self_parent", "cycle"]
     assert {entry.id: entry.parent for entry in sound} == {"a": None, "s": None, "x": None, "y": "x", "b": "a"}
 
 
 def test_entries_that_shared_an_id_are_all_there_afterwards() -> None:
-    tree = tree_of(file_of(header(), line("a", None), line("d", "a"), line("d", None), line("c", "d")))
+    tree = build_tree(
+        file_of(header(), make_line("a", None), make_line("d", "a"), make_line("d", None), make_line("c", "d"))
+    )
 
-    sound, kinds = mended(tree)
+    sound, kinds = repair_tree(tree)
 
     assert kinds == ["duplicate_id"]
     assert {entry.id: entry.parent for entry in sound} == {"a": None, "new0": "a", "d": None, "c": "d"}
@@ -60,39 +71,41 @@ def test_entries_that_shared_an_id_are_all_there_afterwards() -> None:
 
 def test_a_line_that_begins_well_and_is_no_json_keeps_its_place_and_its_text() -> None:
     broken = b'{"type":"message","id":"b","parentId":"a","timestamp":"%s","message":{"role":"us"er"}}' % TIME.encode()
-    tree = tree_of(file_of(header(), line("a", None), broken, line("c", "b")))
+    tree = build_tree(file_of(header(), make_line("a", None), broken, make_line("c", "b")))
 
-    sound, kinds = mended(tree)
+    sound, kinds = repair_tree(tree)
 
     assert kinds == ["malformed_line"]
-    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
+    assert [entry.id for entry in sound.get_path("c")] == ["a", "b", "c"]
     body = sound["b"].body
     assert (body.custom_type, body.data) == (UNREADABLE_LINE, {"line": 3, "text": broken.decode()})
 
 
 def test_a_line_without_the_message_that_it_should_have_keeps_its_place_and_its_text() -> None:
-    tree = tree_of(file_of(header(), line("a", None), line("b", "a", message=5), line("c", "b"), line("d", 5)))
+    tree = build_tree(
+        file_of(header(), make_line("a", None), make_line("b", "a", message=5), make_line("c", "b"), make_line("d", 5))
+    )
 
-    sound, kinds = mended(tree)
+    sound, kinds = repair_tree(tree)
 
     assert kinds == ["malformed_line", "orphan"]
-    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
+    assert [entry.id for entry in sound.get_path("c")] == ["a", "b", "c"]
     assert sound["d"].parent is None
     assert '"message":5' in sound["b"].body.data["text"]
 
 
 def test_a_head_record_that_says_nothing_keeps_its_text_and_still_moves_nobody() -> None:
     fields = {"type": "custom", "customType": "sessiontree.head", "data": 5}
-    tree = tree_of(
+    tree = build_tree(
         file_of(
             header(),
-            line("a", None, branch="main"),
+            make_line("a", None, branch="main"),
             entry("r", "a", fields, branch="main").raw,
-            line("b", "a", branch="main"),
+            make_line("b", "a", branch="main"),
         )
     )
 
-    sound, kinds = mended(tree)
+    sound, kinds = repair_tree(tree)
 
     assert kinds == ["malformed_line"]
     body = sound["r"].body
@@ -104,9 +117,9 @@ def test_a_head_record_that_says_nothing_keeps_its_text_and_still_moves_nobody()
 def test_keys_that_do_not_count_are_left_out() -> None:
     begun = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user"}'
     hidden = b',"parentId":"gone","more":1,"branch":"side","type":"custom","meta":{}}'
-    tree = tree_of(file_of(header(), begun + hidden))
+    tree = build_tree(file_of(header(), begun + hidden))
 
-    lines, done = repaired(tree, lambda: "new")
+    lines, done = repair_lines(tree, lambda: "new")
 
     assert [(repair.kind, repair.message) for repair in done] == [
         ("hidden_key", "type, parentId, branch behind the message is left out")
@@ -115,8 +128,8 @@ def test_keys_that_do_not_count_are_left_out() -> None:
 
 
 def test_bytes_that_are_no_utf8_are_replaced() -> None:
-    raw = line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
-    sound, kinds = mended(tree_of(file_of(header(), raw)))
+    raw = make_line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
+    sound, kinds = repair_tree(build_tree(file_of(header(), raw)))
 
     assert kinds == ["not_utf8"]
     assert sound["a"].body.message["content"] == "\ufffd"
@@ -125,7 +138,7 @@ def test_bytes_that_are_no_utf8_are_replaced() -> None:
 def test_nothing_but_bytes_that_are_no_utf8_is_changed() -> None:
     raw = b'{"type":"custom","id":"a","n":1e400,"k":1.10,"k":-0, "t":"\xff\\u0041/"}'
 
-    lines, _ = repaired(tree_of(file_of(header(), raw)), lambda: "new")
+    lines, _ = repair_lines(build_tree(file_of(header(), raw)), lambda: "new")
 
     assert lines == [raw.replace(b"\xff", "\ufffd".encode())]
 
@@ -137,19 +150,19 @@ def test_what_would_be_too_long_is_left_out_but_for_its_place(monkeypatch, text:
     monkeypatch.setattr("sessiontree.format.repair.LINE_LIMIT", 500)
     bad = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user","content":"%b"}}' % text
     assert len(bad) < 500
-    tree = tree_of(file_of(header(), line("a", None), bad, line("c", "b")))
+    tree = build_tree(file_of(header(), make_line("a", None), bad, make_line("c", "b")))
 
-    lines, done = repaired(tree, lambda: "new")
+    lines, done = repair_lines(tree, lambda: "new")
 
     assert [(repair.kind, "too long" in repair.message) for repair in done] == [(kind, True)]
-    sound = tree_of(file_of(header(), *lines))
-    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
+    sound = build_tree(file_of(header(), *lines))
+    assert [entry.id for entry in sound.get_path("c")] == ["a", "b", "c"]
     assert sound["b"].body.data == {"line": 3}
 
 
 def test_a_compaction_whose_anchor_is_missing_says_that_it_keeps_nothing() -> None:
     compaction = {"type": "compaction", "id": "c", "parentId": "a", "summary": "s", "firstKeptEntryId": "gone"}
-    sound, kinds = mended(tree_of(file_of(header(), line("a", None), compaction)))
+    sound, kinds = repair_tree(build_tree(file_of(header(), make_line("a", None), compaction)))
 
     assert kinds == ["missing_anchor"]
     assert sound["c"].body.first_kept == "c"
@@ -158,11 +171,11 @@ def test_a_compaction_whose_anchor_is_missing_says_that_it_keeps_nothing() -> No
 def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
     data = {"heads": {"main": "gone", "b": "gone too", "c": "a"}, "current": "main"}
     record = {"type": "custom", "id": "r", "parentId": "a", "customType": "sessiontree.head", "data": data}
-    entries = read(file_of(header(), line("a", None, branch="main"), record))[1]
+    entries = read(file_of(header(), make_line("a", None, branch="main"), record))[1]
     tree, heads = Tree(entries), Heads()
     heads.replay(entries, tree)
 
-    found, done = found_heads(tree, heads)
+    found, done = repair_heads(tree, heads)
 
     assert found == {"main": "a", "b": None, "c": "a"}
     assert [repair.kind for repair in done] == ["missing_head", "missing_head"]
@@ -170,32 +183,32 @@ def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
 
 @pytest.mark.parametrize("keys", [{"branch": "main"}, {}], ids=["ours", "a peer's"])
 def test_a_head_that_is_gone_is_found_by_whatever_name_its_branch_had(keys) -> None:
-    def record(id: str, **data) -> Entry:
+    def make_record(id: str, **data) -> Entry:
         return entry(id, "b", {"type": "custom", "customType": "sessiontree.head", "data": data}, branch="trunk")
 
     entries = [
         entry("a", None, **keys),
         entry("b", "a", **keys),
-        record("r", heads={"trunk": "b"}, current="trunk", renamed={"from": "main", "to": "trunk"}),
-        record("s", heads={"trunk": "gone", "new": "gone"}, current="trunk", renamed={"from": "no", "to": "body"}),
+        make_record("r", heads={"trunk": "b"}, current="trunk", renamed={"from": "main", "to": "trunk"}),
+        make_record("s", heads={"trunk": "gone", "new": "gone"}, current="trunk", renamed={"from": "no", "to": "body"}),
     ]
 
-    assert found_heads(Tree(entries), replayed(*entries))[0] == {"trunk": "b", "new": None}
+    assert repair_heads(Tree(entries), replayed(*entries))[0] == {"trunk": "b", "new": None}
 
 
 def test_many_lost_anchors_make_a_repair_no_slower() -> None:
-    def chain(count: int) -> Tree:
+    def make_chain(count: int) -> Tree:
         fields = {"type": "compaction", "summary": "s", "firstKeptEntryId": "gone"}
         return Tree([entry(f"{number}", f"{number - 1}" if number else None, fields) for number in range(count)])
 
-    few, many = chain(300), chain(600)
+    few, many = make_chain(300), make_chain(600)
 
-    assert len(repaired(many, lambda: "new")[1]) == 600
-    assert work(lambda: repaired(many, lambda: "new")) < 2.5 * work(lambda: repaired(few, lambda: "new"))
+    assert len(repair_lines(many, lambda: "new")[1]) == 600
+    assert work(lambda: repair_lines(many, lambda: "new")) < 2.5 * work(lambda: repair_lines(few, lambda: "new"))
 
 
 def test_many_heads_that_are_gone_make_a_repair_no_slower() -> None:
-    def gone(count: int) -> tuple[Tree, Heads]:
+    def count_missing(count: int) -> tuple[Tree, Heads]:
         heads = {f"b{number}": f"gone{number}" for number in range(count)}
         lines = [entry(f"{number}", branch=f"b{number}") for number in range(count)]
         record = {"type": "custom", "customType": "sessiontree.head", "data": {"heads": heads}}
@@ -204,21 +217,21 @@ def test_many_heads_that_are_gone_make_a_repair_no_slower() -> None:
         replayed.replay(lines, tree)
         return tree, replayed
 
-    few, many = gone(300), gone(600)
+    few, many = count_missing(300), count_missing(600)
 
-    assert found_heads(*many)[0] == {f"b{number}": f"{number}" for number in range(600)}
-    assert work(lambda: found_heads(*many)) < 2.5 * work(lambda: found_heads(*few))
+    assert repair_heads(*many)[0] == {f"b{number}": f"{number}" for number in range(600)}
+    assert work(lambda: repair_heads(*many)) < 2.5 * work(lambda: repair_heads(*few))
 
 
 @given(damaged_sessions())
 def test_whatever_was_damaged_is_sound_afterwards_and_no_entry_is_lost(data) -> None:
-    reader = Reader()
+    reader = SessionReader()
     try:
         tree = Tree(reader.feed(data))
     except FormatError:
         return
 
-    sound, _ = mended(tree)
+    sound, _ = repair_tree(tree)
 
     problems = [problem for problem in find_problems(sound, Heads()) if problem.severity == "fault"]
     assert problems == []
@@ -227,10 +240,10 @@ def test_whatever_was_damaged_is_sound_afterwards_and_no_entry_is_lost(data) -> 
 
 @given(sessions())
 def test_a_well_formed_session_needs_no_repair(data) -> None:
-    reader = Reader()
+    reader = SessionReader()
     tree = Tree(reader.feed(data))
 
-    lines, done = repaired(tree, lambda: "new")
+    lines, done = repair_lines(tree, lambda: "new")
 
     assert {repair.kind for repair in done} <= {"missing_anchor"}
     assert len(lines) == len(tree.entries)
@@ -239,4 +252,4 @@ def test_a_well_formed_session_needs_no_repair(data) -> None:
 def test_a_repair_is_given_to_programs_with_all_it_says() -> None:
     repair = Repair(kind="orphan", message="it is a root", entry="a", line=2)
 
-    assert repair_to_wire(repair) == {"kind": "orphan", "message": "it is a root", "entry": "a", "line": 2}
+    assert encode_repair(repair) == {"kind": "orphan", "message": "it is a root", "entry": "a", "line": 2}

@@ -5,19 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.format.splice import drop_behind, drop_key, members, rename_key, set_value, value_of
+from sessiontree.format.splice import drop_after, drop_key, find_members, get_value, rename_key, set_value
 from tests.strategies import json_texts, object_texts
 
 KEYS = st.sampled_from(["id", "a", "é", "new", ""])
 
 
-def parsed(text):
+def parse(text):
     """What a parser makes of `text`, with numbers as they are spelled and objects as lists of members."""
     return json.loads(text, object_pairs_hook=lambda pairs: {"members": pairs}, parse_int=str, parse_float=str)
 
 
-def pairs(raw):
-    return parsed(raw)["members"]
+def parse_pairs(raw):
+    return parse(raw)["members"]
 
 
 # Setting
@@ -54,22 +54,22 @@ def test_a_new_member_stands_behind_the_first(before, after):
 
 @given(object_texts, KEYS, json_texts)
 def test_setting_gives_what_a_parser_says(raw, key, value):
-    expected = pairs(raw)
+    expected = parse_pairs(raw)
     places = [place for place, (name, _) in enumerate(expected) if name == key]
     if places:
-        expected[places[-1]] = (key, parsed(value))
+        expected[places[-1]] = (key, parse(value))
     else:
-        expected.insert(1, (key, parsed(value)))
+        expected.insert(1, (key, parse(value)))
 
-    assert pairs(set_value(raw, key, value.encode())) == expected
+    assert parse_pairs(set_value(raw, key, value.encode())) == expected
 
 
 @given(object_texts, KEYS, json_texts)
 def test_setting_a_value_back_restores_every_byte(raw, key, value):
-    before = value_of(raw, key)
+    before = get_value(raw, key)
     changed = set_value(raw, key, value.encode())
 
-    assert value_of(changed, key) == value.strip(" \t\r").encode()
+    assert get_value(changed, key) == value.strip(" \t\r").encode()
     if before is not None:
         assert set_value(changed, key, before) == raw
 
@@ -78,15 +78,15 @@ def test_setting_a_value_back_restores_every_byte(raw, key, value):
 
 
 def test_of_members_with_one_name_the_last_counts():
-    assert value_of(b'{"a": 1.0 , "a":\t[ 2 ] }', "a") == b"[ 2 ]"
-    assert value_of(b'{"b":{"a":1}}', "a") is None
+    assert get_value(b'{"a": 1.0 , "a":\t[ 2 ] }', "a") == b"[ 2 ]"
+    assert get_value(b'{"b":{"a":1}}', "a") is None
 
 
 @given(object_texts)
 def test_members_are_those_a_parser_finds(raw):
-    found = [(member.name, parsed(raw[member.value : member.end])) for member in members(raw)]
+    found = [(member.name, parse(raw[member.value : member.end])) for member in find_members(raw)]
 
-    assert found == pairs(raw)
+    assert found == parse_pairs(raw)
 
 
 # Dropping and renaming
@@ -109,13 +109,13 @@ def test_a_member_is_dropped_with_its_comma(before, after):
 
 @given(object_texts, KEYS)
 def test_dropping_gives_what_a_parser_says(raw, key):
-    assert pairs(drop_key(raw, key)) == [(name, value) for name, value in pairs(raw) if name != key]
+    assert parse_pairs(drop_key(raw, key)) == [(name, value) for name, value in parse_pairs(raw) if name != key]
 
 
 def test_of_members_that_are_dropped_behind_another_those_before_it_stay():
     raw = b'{"a":1,"m":{"a":2}, "b":3,"a":4 ,"c":5,"m":{},"b":6}'
 
-    assert drop_behind(raw, "m", ["a", "b"]) == b'{"a":1,"m":{"a":2}, "c":5,"m":{}}'
+    assert drop_after(raw, "m", ["a", "b"]) == b'{"a":1,"m":{"a":2}, "c":5,"m":{}}'
 
 
 def test_renaming_touches_the_name_alone():
@@ -124,38 +124,38 @@ def test_renaming_touches_the_name_alone():
 
 @given(object_texts, KEYS)
 def test_renaming_gives_what_a_parser_says(raw, key):
-    expected = [("other" if name == key else name, value) for name, value in pairs(raw)]
+    expected = [("other" if name == key else name, value) for name, value in parse_pairs(raw)]
 
-    assert pairs(rename_key(raw, key, "other")) == expected
+    assert parse_pairs(rename_key(raw, key, "other")) == expected
 
 
 # Lines as long as they may be
 
 
-class Line(bytes):
+class CountedLine(bytes):
     """A line that counts how much of it is copied."""
 
-    copied = 0
+    copied_bytes = 0
 
     def __getitem__(self, place):
-        part = Line(super().__getitem__(place))
-        Line.copied += len(part)
+        part = CountedLine(super().__getitem__(place))
+        CountedLine.copied_bytes += len(part)
         return part
 
     def __add__(self, more):
-        return Line(super().__add__(more))
+        return CountedLine(super().__add__(more))
 
 
 @pytest.mark.parametrize(
     "change", [lambda raw: drop_key(raw, "id"), lambda raw: rename_key(raw, "id", "other")], ids=["drop", "rename"]
 )
 def test_a_name_that_stands_there_often_does_not_have_the_line_copied_as_often(change):
-    raw = Line(b"{%s}" % b",".join([b'"id":1'] * 1000))
-    Line.copied = 0
+    raw = CountedLine(b"{%s}" % b",".join([b'"id":1'] * 1000))
+    CountedLine.copied_bytes = 0
 
     change(raw)
 
-    assert Line.copied < 4 * len(raw)
+    assert CountedLine.copied_bytes < 4 * len(raw)
 
 
 @pytest.mark.parametrize("text", ["x", '"', "\n", "long \n lines \n"])

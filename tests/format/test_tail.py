@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sessiontree.core.context import Context, build_context
-from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, entries_of
+from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, iter_entries
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.format import codec, jsonl, tail
-from sessiontree.format.tail import Above, Block, last_activity, tail_context, tail_heads
-from sessiontree.loaded import Loaded
+from sessiontree.format.tail import FindAncestors, TailBlock, find_last_activity, read_tail_context, read_tail_heads
+from sessiontree.loaded import SessionState
 from sessiontree.store.memory import MemoryStore
 from tests.builders import TIME, entry, file_of, header
 from tests.strategies import damaged_sessions, marred_sessions, sessions
@@ -22,22 +22,22 @@ from tests.strategies import damaged_sessions, marred_sessions, sessions
 RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.0").glob("*.jsonl"))
 
 
-def heads_of(data: bytes) -> tuple[Tree, Heads]:
+def read_heads(data: bytes) -> tuple[Tree, Heads]:
     """What reading everything gives."""
     store = MemoryStore()
     store.create(data.split(b"\n")[:-1])
-    loaded = Loaded(store, store.end())
+    loaded = SessionState(store, store.read_end())
     return loaded.tree, loaded.heads
 
 
-def whole(data: bytes, branch: str | None = None) -> Context | None:
+def read_whole_context(data: bytes, branch: str | None = None) -> Context | None:
     """The context by reading everything; `None` where the leaf is damaged."""
-    tree, heads = heads_of(data)
+    tree, heads = read_heads(data)
     leaf = heads.heads[heads.current if branch is None else branch]
     return build_context(tree, leaf) if leaf is None or leaf in tree else None
 
 
-def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
+def split_blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
     """The file as blocks of whole lines of about `size` bytes, the last first."""
     found, end = [], len(data)
     while end > 0:
@@ -47,11 +47,11 @@ def blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
     return found
 
 
-def indexed(data: bytes) -> Above:
+def build_index(data: bytes) -> FindAncestors:
     """What an index of the file's lines by their ids tells, the header among them."""
-    found = {entry.id: entry for entry in entries_of(Block(data).items)}
+    found = {entry.id: entry for entry in iter_entries(TailBlock(data).items)}
 
-    def above(id: str, count: int) -> list[tuple[int, bytes]]:
+    def find_above(id: str, count: int) -> list[tuple[int, bytes]]:
         path: list[tuple[int, bytes]] = []
         at: str | None = id
         while at in found and len(path) < count:
@@ -59,30 +59,30 @@ def indexed(data: bytes) -> Above:
             at = found[at].parent
         return path
 
-    return above
+    return find_above
 
 
-def readable(tree: Tree, head: str | None) -> str | None:
+def find_readable(tree: Tree, head: str | None) -> str | None:
     """What a head means that a head record names: the nearest entry above that can be read."""
-    above = tree.up(head) if head in tree else []
+    above = tree.walk_up(head) if head in tree else []
     return next((entry.id for entry in above if entry.body is not UNREADABLE), None if above else head)
 
 
-def check(data: bytes, size: int) -> bool:
+def check_tail(data: bytes, size: int) -> bool:
     """The tail agrees with the whole, or leaves the answer to it, also by an index; says which."""
-    tree, heads = heads_of(data)
+    tree, heads = read_heads(data)
     for branch in (*heads.heads, "nowhere"):
-        for above in (None, indexed(data)):
-            other = tail_context(blocks(data, size), branch, above)
-            assert other is None or other == whole(data, branch)
-    told = tail_context(blocks(data, size))
-    assert told is None or told == whole(data)
-    by_index = tail_context(blocks(data, size), None, indexed(data))
-    assert by_index is None or by_index == whole(data)
-    ends = tail_heads(blocks(data, size))
+        for above in (None, build_index(data)):
+            other = read_tail_context(split_blocks(data, size), branch, above)
+            assert other is None or other == read_whole_context(data, branch)
+    told = read_tail_context(split_blocks(data, size))
+    assert told is None or told == read_whole_context(data)
+    by_index = read_tail_context(split_blocks(data, size), None, build_index(data))
+    assert by_index is None or by_index == read_whole_context(data)
+    ends = read_tail_heads(split_blocks(data, size))
     if ends is not None:
         assert (ends.current, ends.archived, list(ends.heads)) == (heads.current, heads.archived, list(heads.heads))
-        assert heads.heads == {name: readable(tree, head) for name, head in ends.heads.items()}
+        assert heads.heads == {name: find_readable(tree, head) for name, head in ends.heads.items()}
     return told is not None
 
 
@@ -91,41 +91,41 @@ def test_a_path_by_an_index_is_asked_for_a_few_times_and_no_further_than_it_take
     data = file_of(header(), *lines)
     asked: list[int] = []
 
-    def above(id: str, count: int) -> list[tuple[int, bytes]]:
+    def find_above(id: str, count: int) -> list[tuple[int, bytes]]:
         asked.append(count)
-        return indexed(data)(id, count)
+        return build_index(data)(id, count)
 
-    assert tail_context(blocks(data, 4000), None, above) == whole(data)
+    assert read_tail_context(split_blocks(data, 4000), None, find_above) == read_whole_context(data)
     assert asked == [64, 128, 256, 512, 1024]
 
 
 def test_where_an_index_cannot_tell_the_whole_file_must() -> None:
     data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw)
 
-    assert tail_context(blocks(data, 4000), None, lambda id, count: None) is None
-    assert tail_context(blocks(data, 4000), None, lambda id, count: []) is None
-    assert tail_context(blocks(data, 4000), None, lambda id, count: [(1, b"no entry")]) is None
+    assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: None) is None
+    assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: []) is None
+    assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: [(1, b"no entry")]) is None
 
 
 def test_all_heads_are_told_by_the_end_of_a_file() -> None:
     data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="try").raw)
     peers = file_of(header(), entry("a").raw)
 
-    heads = tail_heads(blocks(data, 4000))
+    heads = read_tail_heads(split_blocks(data, 4000))
 
     assert heads is not None
     assert (heads.heads, heads.current) == ({"main": "a", "try": "b"}, "try")
-    assert tail_heads(blocks(peers, 4000)) is None
+    assert read_tail_heads(split_blocks(peers, 4000)) is None
 
 
 @given(some.one_of(sessions(), damaged_sessions()), some.integers(1, 4000))
 def test_the_tail_never_contradicts_the_whole_file(data, size) -> None:
-    check(data, size)
+    check_tail(data, size)
 
 
 @given(marred_sessions(), some.integers(1, 4000))
 def test_the_tail_never_contradicts_a_file_whose_lines_cannot_be_read_or_say_little(data, size) -> None:
-    check(data, size)
+    check_tail(data, size)
 
 
 @contextmanager
@@ -139,25 +139,25 @@ def line_limit(limit: int):
 @given(marred_sessions(), some.integers(1, 4000), some.integers(150, 400))
 def test_lines_over_the_limit_are_passed_over_as_in_the_whole_file(data, size, limit) -> None:
     with line_limit(limit):
-        check(data, size)
+        check_tail(data, size)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
 def test_every_prefix_of_a_peers_file_is_told_from_its_end(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
 
-    told = [check(b"".join(lines[: count + 1]), 700) for count in range(1, len(lines))]
+    told = [check_tail(b"".join(lines[: count + 1]), 700) for count in range(1, len(lines))]
 
     # Files that end in an annotation of a peer are the exception.
     types = [json.loads(line)["type"] for line in lines[1:]]
     assert told == [type not in ("label", "session_info", "usage") for type in types]
 
 
-def line(id: str, parent: str | None, **keys) -> bytes:
+def make_line(id: str, parent: str | None, **keys) -> bytes:
     return entry(id, parent, **keys).raw
 
 
-def compaction(id: str, parent: str, kept: str, **fields) -> dict:
+def make_compaction(id: str, parent: str, kept: str, **fields) -> dict:
     body = {"type": "compaction", "id": id, "parentId": parent, "timestamp": TIME, "summary": "s"}
     return {**body, "firstKeptEntryId": kept, **fields}
 
@@ -166,19 +166,19 @@ STATE = {"model": {"provider": "p", "modelId": "m"}, "thinkingLevel": "high"}
 
 
 def test_reading_stops_at_what_a_compaction_with_state_keeps() -> None:
-    old = [line(str(n), str(n - 1) if n else None) for n in range(200)]
-    new = [compaction("c", "199", "199", state=STATE), line("after", "c")]
+    old = [make_line(str(n), str(n - 1) if n else None) for n in range(200)]
+    new = [make_compaction("c", "199", "199", state=STATE), make_line("after", "c")]
     data = file_of(header(), *old, *new)
     read = []
 
-    def counted():
-        for block in blocks(data, 300):
+    def count_blocks():
+        for block in split_blocks(data, 300):
             read.append(block)
             yield block
 
-    context = tail_context(counted())
+    context = read_tail_context(count_blocks())
 
-    assert context == whole(data)
+    assert context == read_whole_context(data)
     assert context is not None
     assert (context.model, context.thinking_level) == ({"provider": "p", "modelId": "m"}, "high")
     assert len(context.messages) == 3
@@ -190,15 +190,15 @@ def test_without_state_reading_goes_on_to_the_last_model_and_thinking_level() ->
         {"type": "model_change", "id": "m", "parentId": None, "provider": "p", "modelId": "big"},
         {"type": "thinking_level_change", "id": "t", "parentId": "m", "thinkingLevel": "low"},
         {"type": "model_change", "id": "m2", "parentId": "t", "model": "p/small", "role": "smol"},
-        line("a", "m2"),
-        compaction("c", "a", "c"),
-        line("b", "c"),
+        make_line("a", "m2"),
+        make_compaction("c", "a", "c"),
+        make_line("b", "c"),
     ]
     data = file_of(header(), *lines)
 
-    context = tail_context(blocks(data, 50))
+    context = read_tail_context(split_blocks(data, 50))
 
-    assert context == whole(data)
+    assert context == read_whole_context(data)
     assert context is not None
     assert (context.model, context.thinking_level) == ({"provider": "p", "modelId": "big"}, "low")
 
@@ -206,8 +206,8 @@ def test_without_state_reading_goes_on_to_the_last_model_and_thinking_level() ->
 def test_a_line_of_ours_elsewhere_sends_one_to_the_last_head_record() -> None:
     record = {"current": "main", "heads": {"main": "a", "agent": "b"}}
     lines = [
-        line("a", None, branch="main"),
-        line("b", "a", branch="agent"),
+        make_line("a", None, branch="main"),
+        make_line("b", "a", branch="agent"),
         {
             "type": "custom",
             "id": "r",
@@ -216,45 +216,49 @@ def test_a_line_of_ours_elsewhere_sends_one_to_the_last_head_record() -> None:
             "data": record,
             "branch": "main",
         },
-        line("c", "b", branch="agent", current="main"),
-        line("d", "b", branch=None),
+        make_line("c", "b", branch="agent", current="main"),
+        make_line("d", "b", branch=None),
     ]
 
     for count in (3, 4, 5):
         data = file_of(header(), *lines[:count])
-        context = tail_context(blocks(data, 10))
+        context = read_tail_context(split_blocks(data, 10))
         assert context is not None
-        assert context == whole(data)
+        assert context == read_whole_context(data)
         assert context.leaf == "a"
 
 
 def test_other_branches_are_told_from_the_end_too() -> None:
     record = {"current": "main", "heads": {"main": "a", "agent": "b"}}
     lines = [
-        line("a", None, branch="main"),
-        line("b", "a", branch="agent"),
+        make_line("a", None, branch="main"),
+        make_line("b", "a", branch="agent"),
         {"type": "custom", "id": "r", "customType": "sessiontree.head", "data": record, "branch": "main"},
-        line("c", "b", branch="agent", current="main"),
+        make_line("c", "b", branch="agent", current="main"),
     ]
     data = file_of(header(), *lines)
 
-    contexts = {name: tail_context(blocks(data, 10), name) for name in ("main", "agent", "nope")}
+    contexts = {name: read_tail_context(split_blocks(data, 10), name) for name in ("main", "agent", "nope")}
 
-    assert contexts == {"main": whole(data, "main"), "agent": whole(data, "agent"), "nope": None}
+    assert contexts == {
+        "main": read_whole_context(data, "main"),
+        "agent": read_whole_context(data, "agent"),
+        "nope": None,
+    }
     assert contexts["agent"] is not None
     assert contexts["agent"].leaf == "c"
 
 
 def test_what_the_end_cannot_tell_is_left_to_the_whole_file() -> None:
-    late = file_of(header(), line("a", None), line("b", "a", branch=None))
-    cycle = file_of(header(), line("a", "b"), line("b", "a"))
+    late = file_of(header(), make_line("a", None), make_line("b", "a", branch=None))
+    cycle = file_of(header(), make_line("a", "b"), make_line("b", "a"))
     empty = file_of(header())
-    peers = file_of(header(), line("a", None), line("l", "a", branch="x", type="label", targetId="a"))
+    peers = file_of(header(), make_line("a", None), make_line("l", "a", branch="x", type="label", targetId="a"))
     gone = file_of(header(), {"type": "custom", "id": "r", "customType": "sessiontree.head", "branch": "main",
                               "data": {"heads": {"main": "gone"}}})  # fmt: skip
 
     for data in (late, cycle, empty, peers, gone):
-        assert tail_context(blocks(data, 100)) is None
+        assert read_tail_context(split_blocks(data, 100)) is None
 
 
 def test_a_compaction_without_state_ends_mode_and_rules() -> None:
@@ -263,122 +267,135 @@ def test_a_compaction_without_state_ends_mode_and_rules() -> None:
         {"type": "ttsr_injection", "id": "r", "parentId": "m", "injectedRules": ["old"]},
     ]
     after = [{"type": "ttsr_injection", "id": "n", "parentId": "c", "injectedRules": ["new", "new"]}]
-    data = file_of(header(), *before, compaction("c", "r", "r"), *after)
+    data = file_of(header(), *before, make_compaction("c", "r", "r"), *after)
 
-    context = tail_context(blocks(data, 10))
+    context = read_tail_context(split_blocks(data, 10))
 
     assert context is not None
-    assert context == whole(data)
+    assert context == read_whole_context(data)
     assert (context.state.mode, context.state.rules) == (None, ("new",))
 
 
 def test_a_label_at_the_end_is_told_by_the_lines_before_it() -> None:
     label = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x", "branch": "main"}
-    data = file_of(header(), line("a", None, branch="main"), label)
+    data = file_of(header(), make_line("a", None, branch="main"), label)
 
-    context = tail_context(blocks(data, 10))
+    context = read_tail_context(split_blocks(data, 10))
 
     assert context is not None
-    assert context == whole(data)
+    assert context == read_whole_context(data)
     assert context.leaf == "a"
 
 
 def test_a_parent_that_stands_behind_its_child_is_left_to_the_whole_file() -> None:
-    data = file_of(header(), line("l", "y"), line("y", "m"), line("m", "x"), line("x", "y"), line("c", "l"))
+    data = file_of(
+        header(),
+        make_line("l", "y"),
+        make_line("y", "m"),
+        make_line("m", "x"),
+        make_line("x", "y"),
+        make_line("c", "l"),
+    )
 
-    assert tail_context(blocks(data, 60)) is None
+    assert read_tail_context(split_blocks(data, 60)) is None
 
 
 def test_duplicate_keys_are_read_as_everybody_reads_them() -> None:
-    twice = line("b", "a")[:-1] + b',"parentId":null}'
-    data = file_of(header(), line("a", None), twice)
+    twice = make_line("b", "a")[:-1] + b',"parentId":null}'
+    data = file_of(header(), make_line("a", None), twice)
 
-    context = tail_context(blocks(data, 60))
+    context = read_tail_context(split_blocks(data, 60))
 
-    assert context == whole(data)
-    assert [entry.id for entry in heads_of(data)[0].path("b")] == ["b"]
+    assert context == read_whole_context(data)
+    assert [entry.id for entry in read_heads(data)[0].get_path("b")] == ["b"]
 
 
 def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.format.tail.REPLAY_LIMIT", 3)
-    lines = [line(str(n), None, branch="agent", current="main") for n in range(9)]
+    lines = [make_line(str(n), None, branch="agent", current="main") for n in range(9)]
 
-    assert tail_context(blocks(file_of(header(), *lines), 10)) is None
+    assert read_tail_context(split_blocks(file_of(header(), *lines), 10)) is None
 
 
 def test_a_line_over_the_limit_is_no_leaf() -> None:
-    lines = [line("a", None, branch="main"), line("b", "a", branch="main", text="x" * 500)]
+    lines = [make_line("a", None, branch="main"), make_line("b", "a", branch="main", text="x" * 500)]
     data = file_of(header(), *lines)
 
     with line_limit(400):
-        context = tail_context(blocks(data, 100))
+        context = read_tail_context(split_blocks(data, 100))
 
-        assert context == whole(data)
+        assert context == read_whole_context(data)
     assert context is not None
     assert context.leaf == "a"
 
 
 def test_lines_that_are_no_json_are_passed_over() -> None:
-    data = file_of(header(), line("a", None), "junk", line("b", "a"), "", "{broken", line("c", "b"))
+    data = file_of(header(), make_line("a", None), "junk", make_line("b", "a"), "", "{broken", make_line("c", "b"))
 
-    assert tail_context(blocks(data, 60)) == whole(data)
+    assert read_tail_context(split_blocks(data, 60)) == read_whole_context(data)
 
 
 BROKEN = b'{"type":"message","id":"%s","parentId":"%s","timestamp":"","branch":"%s","message":{"role":oops}}'
 """A line that begins like a message and is no JSON."""
 
 
-def record(id: str, data: object, **keys) -> dict:
+def make_record(id: str, data: object, **keys) -> dict:
     return {"type": "custom", "id": id, "parentId": "a", "customType": HEAD_RECORD, "data": data, **keys}
 
 
 def test_a_leaf_that_cannot_be_read_is_left_to_the_whole_file() -> None:
-    lines = [line("a", None, branch="main"), line("b", "a", branch="side")]
+    lines = [make_line("a", None, branch="main"), make_line("b", "a", branch="side")]
     last = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"))
-    of_a_branch = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"), line("d", "a", branch="main"))
+    of_a_branch = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"), make_line("d", "a", branch="main"))
     by_a_record = file_of(
         header(),
         *lines,
         BROKEN % (b"c", b"b", b"side"),
-        record("r", {"current": "side", "heads": {"main": "a", "side": "c"}}, branch="side"),
+        make_record("r", {"current": "side", "heads": {"main": "a", "side": "c"}}, branch="side"),
     )
 
-    assert tail_context(blocks(last, 100)) is None
-    assert tail_context(blocks(of_a_branch, 100), "side") is None
-    for above in (None, indexed(by_a_record)):
-        assert tail_context(blocks(by_a_record, 100), None, above) is None
-        assert tail_context(blocks(by_a_record, 100), "main", above) == whole(by_a_record, "main")
-    assert tail_heads(blocks(last, 100)) is None
+    assert read_tail_context(split_blocks(last, 100)) is None
+    assert read_tail_context(split_blocks(of_a_branch, 100), "side") is None
+    for above in (None, build_index(by_a_record)):
+        assert read_tail_context(split_blocks(by_a_record, 100), None, above) is None
+        assert read_tail_context(split_blocks(by_a_record, 100), "main", above) == read_whole_context(
+            by_a_record, "main"
+        )
+    assert read_tail_heads(split_blocks(last, 100)) is None
 
 
 def test_a_line_that_cannot_be_read_does_not_say_which_branch_is_current() -> None:
     broken = (BROKEN % (b"c", b"b", b"other")).replace(b',"message"', b',"current":"main","message"')
-    data = file_of(header(), line("a", None, branch="main"), line("b", "a", branch="side"), broken)
+    data = file_of(header(), make_line("a", None, branch="main"), make_line("b", "a", branch="side"), broken)
 
-    assert tail_context(blocks(data, 100)) is None
-    assert heads_of(data)[1].current == "side"
+    assert read_tail_context(split_blocks(data, 100)) is None
+    assert read_heads(data)[1].current == "side"
 
 
 @pytest.mark.parametrize("data", [None, {"heads": {"main": "a", "side": "b"}}, {"current": "side", "heads": {}}])
 def test_a_record_that_does_not_say_everything_sends_one_further_back(data) -> None:
-    lines = [line("a", None, branch="main"), line("b", "a", branch="side"), record("r", data, branch="side")]
-    after = line("c", "a", branch="other", current="side")
+    lines = [
+        make_line("a", None, branch="main"),
+        make_line("b", "a", branch="side"),
+        make_record("r", data, branch="side"),
+    ]
+    after = make_line("c", "a", branch="other", current="side")
 
     for data in (file_of(header(), *lines), file_of(header(), *lines, after)):
-        context = tail_context(blocks(data, 100))
+        context = read_tail_context(split_blocks(data, 100))
         assert context is not None
-        assert context == whole(data)
+        assert context == read_whole_context(data)
         assert context.leaf == "b"
 
 
 def test_a_header_behind_much_else_is_no_entry() -> None:
     title = {"type": "title", "title": "t", "id": "t"}
     alone = file_of(*["junk"] * 100, header())
-    named = file_of(title, *["junk"] * 100, header(), record("r", {"current": "main", "heads": {"main": "t"}}))
+    named = file_of(title, *["junk"] * 100, header(), make_record("r", {"current": "main", "heads": {"main": "t"}}))
 
     for data in (alone, named):
-        assert tail_context(blocks(data, 100)) is None
-        assert tail_context(blocks(data, 100), None, indexed(data)) is None
+        assert read_tail_context(split_blocks(data, 100)) is None
+        assert read_tail_context(split_blocks(data, 100), None, build_index(data)) is None
 
 
 LABEL = {"type": "label", "id": "l", "parentId": "a", "timestamp": "later", "targetId": "a", "label": "x"}
@@ -395,11 +412,11 @@ SAID = entry("a", None, branch="main").raw
     ],
 )
 def test_the_last_activity_is_told_with_how_many_notes_stand_behind_it(lines, expected):
-    assert last_activity([(file_of(header(), *lines), True)]) == expected
+    assert find_last_activity([(file_of(header(), *lines), True)]) == expected
 
 
 def test_the_last_activity_is_not_looked_for_forever_nor_where_a_header_stands_in_between(monkeypatch):
     monkeypatch.setattr(tail, "REPLAY_LIMIT", 1)
 
-    assert last_activity([(file_of(LABEL, {**LABEL, "id": "m"}), False), (file_of(header(), SAID), True)]) is None
-    assert last_activity([(file_of(header(), LABEL), False), (file_of(header(), SAID), True)]) is None
+    assert find_last_activity([(file_of(LABEL, {**LABEL, "id": "m"}), False), (file_of(header(), SAID), True)]) is None
+    assert find_last_activity([(file_of(header(), LABEL), False), (file_of(header(), SAID), True)]) is None

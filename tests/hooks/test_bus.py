@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from sessiontree.catalog import memory
 from sessiontree.core.messages import ToolCall, user
 from sessiontree.errors import NotFound
-from sessiontree.hooks.bus import Context, Hooks, combine, event_type
+from sessiontree.hooks.bus import HookContext, Hooks, combine_answers, find_event_type
 from sessiontree.hooks.events import (
-    ALIASES,
+    EVENT_ALIASES,
+    EVENT_NAMES,
     EVENTS,
-    NAMES,
     Answer,
     BeforeFork,
     BeforeMerge,
@@ -66,12 +66,12 @@ def notices(hooks: Hooks) -> list[str]:
 
 
 async def test_handlers_get_the_event_and_the_context_in_the_order_they_were_registered(hooks: Hooks) -> None:
-    hooks.context = Context(session="S")
+    hooks.context = HookContext(session="S")
     seen = []
     hooks.on("run_start", lambda event, ctx: seen.append((1, event, ctx.session)))
     hooks.on(RunStart, lambda event, ctx: seen.append((2, event, ctx.session)))
 
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
 
     assert seen == [(1, RunStart(), "S"), (2, RunStart(), "S")]
 
@@ -87,7 +87,7 @@ async def test_a_handler_can_be_taken_off_again_and_only_once(hooks: Hooks) -> N
 
     off()
     off()
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
 
     assert len(seen) == 1
 
@@ -96,11 +96,11 @@ async def test_listeners_see_every_event_and_can_be_taken_off(hooks: Hooks) -> N
     seen = []
     off = hooks.listen(seen.append)
 
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
     await hooks.ask(Input(text="hi"))
-    hooks.show(RunEnd(aborted=False))
+    hooks.notify_listeners(RunEnd(aborted=False))
     off()
-    hooks.show(RunStart())
+    hooks.notify_listeners(RunStart())
 
     assert seen == [RunStart(), Input(text="hi"), RunEnd(aborted=False)]
 
@@ -120,7 +120,7 @@ async def test_a_listener_that_fails_is_reported_to_the_others_and_harms_nobody(
 async def test_what_handlers_answer_when_they_are_told_does_not_matter(hooks: Hooks, notices) -> None:
     hooks.on(RunStart, lambda event, ctx: {"nonsense": 1})
 
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
 
     assert notices == []
 
@@ -131,12 +131,12 @@ async def test_tools_are_told_of_other_places_when_all_handlers_have_been(hooks:
     for kind in (Navigated, Forked, Switched, RunStart):
         hooks.on(kind, lambda event, ctx: seen.append(("handler", type(event))))
 
-    await hooks.tell(Navigated(new_leaf="a", old_leaf="b"))
-    await hooks.tell(Forked(entry="a"))
-    await hooks.tell(Switched(reason="new"))
-    await hooks.tell(RunStart())
+    await hooks.emit(Navigated(new_leaf="a", old_leaf="b"))
+    await hooks.emit(Forked(entry="a"))
+    await hooks.emit(Switched(reason="new"))
+    await hooks.emit(RunStart())
     off()
-    await hooks.tell(Switched(reason="new"))
+    await hooks.emit(Switched(reason="new"))
 
     assert [who for who, _ in seen] == ["handler", "tool"] * 3 + ["handler"] * 2
 
@@ -262,10 +262,10 @@ async def test_what_a_handler_changes_of_entries_in_place_is_a_copy(hooks: Hooks
     assert entry.body.message["content"] == "hi"
     preparation = msgspec.structs.replace(PREPARATION, entries_to_summarize=(entry,))
     await hooks.ask(BeforeNavigate(preparation=preparation, signal=Signal()))
-    await hooks.tell(TurnEnd(number=1, message=None, tool_results=(entry,)))
+    await hooks.emit(TurnEnd(number=1, message=None, tool_results=(entry,)))
 
     assert seen == [(entry.id, "hi!")] * 2
-    assert session.head.context().messages[0]["content"] == "hi"
+    assert session.head.build_context().messages[0]["content"] == "hi"
 
 
 async def test_what_a_handler_changes_in_place_is_a_copy(hooks: Hooks) -> None:
@@ -297,9 +297,9 @@ answers = st.lists(
 
 @given(answers, answers)
 def test_combining_step_by_step_equals_combining_at_once(first, second) -> None:
-    at_once = combine(NavigateAnswer, [*first, *second])
+    at_once = combine_answers(NavigateAnswer, [*first, *second])
 
-    stepwise = combine(NavigateAnswer, [combine(NavigateAnswer, first), *second])
+    stepwise = combine_answers(NavigateAnswer, [combine_answers(NavigateAnswer, first), *second])
 
     assert at_once == stepwise
     assert at_once.cancel == any(answer.cancel for answer in [*first, *second])
@@ -417,7 +417,7 @@ async def test_a_handler_that_takes_too_long_is_reported_and_not_waited_for(hook
     hooks.on(RunStart, handler, deadline=0.05, source="slow.py")
     started = time.monotonic()
 
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
 
     assert time.monotonic() - started < 0.3
     assert notices == ["slow.py took longer than 0.05 s (at run_start)"]
@@ -428,7 +428,7 @@ async def test_a_thread_that_hangs_is_left_behind(hooks: Hooks, notices) -> None
     release = threading.Event()
     hooks.on(RunStart, lambda event, ctx: release.wait(30), deadline=0.05)
 
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
 
     hanging = [thread for thread in threading.enumerate() if thread.daemon and thread is not threading.main_thread()]
     assert len(notices) == 1
@@ -447,7 +447,7 @@ async def test_cancelling_the_operation_cancels_the_handler(hooks: Hooks, notice
             ended.append(1)
 
     hooks.on(RunStart, handler)
-    task = asyncio.ensure_future(hooks.tell(RunStart()))
+    task = asyncio.ensure_future(hooks.emit(RunStart()))
     await asyncio.sleep(0.01)
 
     task.cancel()
@@ -472,7 +472,7 @@ async def test_sync_handlers_run_in_a_thread_so_that_nothing_else_stands_still(h
     threads = []
     hooks.on(RunStart, lambda event, ctx: threads.append(threading.current_thread()))
 
-    await hooks.tell(RunStart())
+    await hooks.emit(RunStart())
 
     assert threads[0] is not threading.main_thread()
 
@@ -493,7 +493,7 @@ class SlowUi(NoUi):
 
 
 async def test_the_time_that_a_person_takes_to_answer_does_not_count(notices, hooks: Hooks) -> None:
-    hooks.context = Context(ui=SlowUi())
+    hooks.context = HookContext(ui=SlowUi())
 
     async def ask(event, ctx):
         ctx.ui.notify("about to ask")
@@ -508,7 +508,7 @@ async def test_the_time_that_a_person_takes_to_answer_does_not_count(notices, ho
 
 
 async def test_after_the_person_has_answered_the_clock_runs_on(notices, hooks: Hooks) -> None:
-    hooks.context = Context(ui=NoUi())
+    hooks.context = HookContext(ui=NoUi())
 
     async def ask(event, ctx):
         for question in (ctx.ui.select("?", []), ctx.ui.input("?"), ctx.ui.editor("?"), ctx.ui.custom(None)):
@@ -526,9 +526,9 @@ async def test_after_the_person_has_answered_the_clock_runs_on(notices, hooks: H
 
 
 def test_every_event_has_a_name_and_every_alias_leads_to_one() -> None:
-    assert {NAMES[kind] for kind in EVENTS.values()} == set(EVENTS)
-    for alias, name in ALIASES.items():
-        assert event_type(alias) is EVENTS[name]
+    assert {EVENT_NAMES[kind] for kind in EVENTS.values()} == set(EVENTS)
+    for alias, name in EVENT_ALIASES.items():
+        assert find_event_type(alias) is EVENTS[name]
         assert alias not in EVENTS
 
 
@@ -549,7 +549,7 @@ def test_every_event_has_a_name_and_every_alias_leads_to_one() -> None:
     ],
 )
 async def test_the_names_that_peers_use_mean_the_same_events(hooks: Hooks, alias: str, name: str) -> None:
-    assert event_type(alias) is event_type(name)
+    assert find_event_type(alias) is find_event_type(name)
 
 
 def test_an_unknown_event_is_an_error_that_lists_the_events(hooks: Hooks) -> None:
@@ -574,12 +574,12 @@ async def test_a_signal_wakes_those_who_wait_from_any_thread() -> None:
 
 
 async def test_hooks_beside_others_share_handlers_and_have_their_own_context_tools_and_listeners(hooks: Hooks) -> None:
-    other = hooks.beside(Context(session="other"))
+    other = hooks.derive(HookContext(session="other"))
     seen, shown = [], []
     hooks.on(Navigated, lambda event, ctx: seen.append(ctx.session))
     hooks.on_session(lambda event, ctx: seen.append("tool"))
     hooks.listen(shown.append)
 
-    await other.tell(Navigated(new_leaf="a", old_leaf="b"))
+    await other.emit(Navigated(new_leaf="a", old_leaf="b"))
 
     assert (seen, shown) == (["other"], [])

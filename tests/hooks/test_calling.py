@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sessiontree.hooks.calling import call, in_thread
+from sessiontree.hooks.calling import call, run_in_thread
 
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
@@ -49,7 +49,7 @@ async def test_whatever_a_function_raises_comes_out() -> None:
 
 async def test_one_that_hangs_is_left_behind_and_keeps_nobody_from_a_thread() -> None:
     let_go = threading.Event()
-    hanging = [in_thread(let_go.wait, 30) for _ in range(50)]
+    hanging = [run_in_thread(let_go.wait, 30) for _ in range(50)]
 
     assert await asyncio.wait_for(call(abs, -1), 10) == 1
     assert not any(future.done() for future in hanging)
@@ -89,8 +89,8 @@ def test_one_that_comes_back_when_the_loop_has_ended_is_not_heard_of() -> None:
             began.set()
             let_go.wait(30)
 
-        in_thread(late).cancel()
-        await in_thread(began.wait, 30)
+        run_in_thread(late).cancel()
+        await run_in_thread(began.wait, 30)
 
     asyncio.run(main())
     let_go.set()

@@ -20,4 +20,4 @@ def test_what_nobody_sees_is_kept() -> None:
     ui.notify("careful", "warning")
     ui.status("job", "running")
 
-    assert ui.told == [("info", "hello"), ("warning", "careful")]
+    assert ui.notices == [("info", "hello"), ("warning", "careful")]

@@ -52,9 +52,9 @@ def expected(path: Path) -> tuple[Any, ...]:
 
 def told(summary: st.SessionSummary) -> tuple[Any, ...]:
     if summary.branch is None:
-        return (summary.damaged,)
+        return (summary.is_damaged,)
     return (
-        summary.damaged,
+        summary.is_damaged,
         summary.id,
         summary.name,
         summary.entry_count,

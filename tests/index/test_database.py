@@ -16,7 +16,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.index import database, listing, texts
-from sessiontree.store.lock import Lock
+from sessiontree.store.lock import FileLock
 from tests.builders import file_of, header
 from tests.index.shelves import found, only, put, say
 
@@ -108,7 +108,7 @@ def test_a_missing_damaged_or_foreign_index_is_made_anew(shelf: Path, index: Pat
 
     assert (st.sessions(dir=shelf), st.search("apple", dir=shelf)) == before
     with sqlite3.connect(index) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (database.VERSION,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (database.INDEX_VERSION,)
         assert connection.execute("SELECT count(*) FROM files").fetchone() == (1,)
 
 
@@ -133,14 +133,14 @@ def test_a_damaged_index_that_cannot_be_taken_away_is_no_obstacle(shelf: Path, i
     put(shelf, "s", header(), say("a", None, "apple"))
     index.parent.mkdir(parents=True, exist_ok=True)
     index.write_bytes(b"this is no database" * 500)
-    acquire, times = Lock.acquire, count(1)
+    acquire, times = FileLock.acquire, count(1)
 
-    def refused(lock: Lock) -> None:
+    def refused(lock: FileLock) -> None:
         if next(times) > 1:
             raise OSError(37, "No locks available")
         acquire(lock)
 
-    monkeypatch.setattr(Lock, "acquire", refused)
+    monkeypatch.setattr(FileLock, "acquire", refused)
 
     assert only(shelf).message_count == 1
 
@@ -230,7 +230,7 @@ def test_processes_that_find_the_index_damaged_make_one_new_one(shelf: Path, ind
 
 def test_what_another_process_has_written_meanwhile_is_not_written_over(shelf: Path, index: Path, monkeypatch) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
-    real_listing, real_texts = listing._keep, texts._keep
+    real_listing, real_texts = listing._save_scans, texts._save_chunks
     raced: list[str] = []
 
     def between(real: Callable[..., Any], other: Callable[[], Any], name: str) -> Callable[..., Any]:

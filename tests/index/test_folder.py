@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.index.folder import files_in
+from sessiontree.index.folder import list_session_files
 
 HEADER = '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\n'
 
@@ -17,8 +17,8 @@ def test_names_that_begin_with_a_dot_are_passed_over_by_those_who_say_so(
     for name in (".a.jsonl", "b.jsonl", ".c", "d"):
         (tmp_path / name).touch()
 
-    assert {file.name for file in files_in(str(tmp_path), hidden=hidden)} == names
-    assert {file.name for file in files_in(str(tmp_path), ".c", hidden=hidden)} == {*names, ".c"}
+    assert {file.name for file in list_session_files(str(tmp_path), hidden=hidden)} == names
+    assert {file.name for file in list_session_files(str(tmp_path), ".c", hidden=hidden)} == {*names, ".c"}
 
 
 def test_a_session_whose_name_begins_with_a_dot_is_repaired_once(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.index import helpers
-from sessiontree.index.folder import files_in
+from sessiontree.index.folder import list_session_files
 from tests.builders import file_of, header
 from tests.index.shelves import found, put, say
 
@@ -26,16 +26,16 @@ def test_helpers_read_what_one_process_would_read(shelf: Path, index: Path, monk
         file.write(file_of(header(id="odd")))
     alone = st.sessions(dir=shelf)
     index.unlink()
-    monkeypatch.setattr(helpers, "WORTH_IT", 100)
+    monkeypatch.setattr(helpers, "MIN_SHARE_SIZE", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
-    started: list[helpers.Helper] = []
-    real = helpers.Helper.readings
+    started: list[helpers.ReaderProcess] = []
+    real = helpers.ReaderProcess.iter_scans
 
-    def readings(helper: helpers.Helper) -> Any:
+    def readings(helper: helpers.ReaderProcess) -> Any:
         started.append(helper)
         return real(helper)
 
-    monkeypatch.setattr(helpers.Helper, "readings", readings)
+    monkeypatch.setattr(helpers.ReaderProcess, "readings", readings)
 
     assert st.sessions(dir=shelf) == alone
     assert [len(helper.share) > 0 for helper in started] == [True, True]
@@ -47,7 +47,7 @@ def test_helpers_read_what_one_process_would_read(shelf: Path, index: Path, monk
 def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monkeypatch, program: str) -> None:
     for number in range(5):
         put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
-    monkeypatch.setattr(helpers, "WORTH_IT", 100)
+    monkeypatch.setattr(helpers, "MIN_SHARE_SIZE", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     monkeypatch.setattr(sys, "executable", program)
 
@@ -57,7 +57,7 @@ def test_the_share_of_a_helper_that_fails_is_read_all_the_same(shelf: Path, monk
 def test_no_helper_is_left_alone_when_another_cannot_start(shelf: Path, monkeypatch) -> None:
     for number in range(5):
         put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, "apple"))
-    monkeypatch.setattr(helpers, "WORTH_IT", 100)
+    monkeypatch.setattr(helpers, "MIN_SHARE_SIZE", 100)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(3))
     started: list[subprocess.Popen[bytes]] = []
     start = subprocess.Popen
@@ -79,28 +79,28 @@ def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: P
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     put(shelf, "s", header(), say("a", None, "apple"))
-    helper = helpers.Helper(files_in(str(shelf)))
+    helper = helpers.ReaderProcess(list_session_files(str(shelf)))
 
     helper._process.wait()
     assert helper._process.returncode == 0
-    assert helper._count() == 1
-    assert [reading.summary for reading in helper.readings()] == st.sessions(dir=shelf)
+    assert helper._read_finished() == 1
+    assert [reading.summary for reading in helper.iter_scans()] == st.sessions(dir=shelf)
     helper.close()
 
 
 def test_what_a_helper_has_half_written_is_not_taken(shelf: Path) -> None:
     for name in "ab":
         put(shelf, name, header(id=name))
-    helper = helpers.Helper(files_in(str(shelf)))
+    helper = helpers.ReaderProcess(list_session_files(str(shelf)))
     helper._process.wait()
-    size = os.fstat(helper._out.fileno()).st_size
+    size = os.fstat(helper._output.fileno()).st_size
 
     for cut in (size - 1, size // 2 + 3, 3):
-        helper._out.truncate(cut)
-        helper._done, helper._at = [], 0
-        assert helper._count() == (cut > size // 2)
-        assert {reading.summary.id for reading in helper.readings()} == {"a", "b"}
-    helper._out.write(b"\0" * 7 + b"\1\xc1")
-    helper._out.flush()
-    assert helper._count() == 0
+        helper._output.truncate(cut)
+        helper._finished, helper._position = [], 0
+        assert helper._read_finished() == (cut > size // 2)
+        assert {reading.summary.id for reading in helper.iter_scans()} == {"a", "b"}
+    helper._output.write(b"\0" * 7 + b"\1\xc1")
+    helper._output.flush()
+    assert helper._read_finished() == 0
     helper.close()

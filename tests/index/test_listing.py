@@ -14,7 +14,7 @@ from hypothesis import strategies as hs
 import sessiontree as st
 from sessiontree import catalog
 from sessiontree.index import database
-from sessiontree.index.folder import files_in, stamp_of
+from sessiontree.index.folder import get_file_stamp, list_session_files
 from tests.builders import file_of, header
 from tests.index.shelves import TIME, expected, found, only, put, say, told
 from tests.strategies import damaged_sessions, reflowed_sessions, sessions
@@ -49,7 +49,7 @@ def test_an_index_that_grew_with_its_file_equals_one_built_anew(data: bytes, cut
             file.write(data[file.tell() :])
 
         grown = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
-        Path(catalog.home(), database.FILE).unlink()
+        Path(catalog.get_home(), database.INDEX_NAME).unlink()
         built = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
 
         assert grown == built
@@ -114,7 +114,7 @@ def test_older_dialects_are_listed_and_searched_as_what_they_become(shelf: Path)
     hits = st.search("question", dir=shelf)
 
     assert (summary.message_count, summary.first_message, summary.damage) == (2, "an old question", None)
-    assert [st.open(hit.file).place(hit.entry) for hit in hits] == [hit.entry for hit in hits]
+    assert [st.open(hit.file).resolve_place(hit.entry) for hit in hits] == [hit.entry for hit in hits]
     assert len(hits) == 2
 
 
@@ -134,7 +134,7 @@ def test_one_bad_file_never_spoils_a_listing(shelf: Path) -> None:
 
     listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=shelf)}
 
-    assert {name for name, summary in listed.items() if not summary.damaged} == {"good", "nobody"}
+    assert {name for name, summary in listed.items() if not summary.is_damaged} == {"good", "nobody"}
     assert listed["torn"].entry_count == 0
     assert "unfinished" in (listed["torn"].damage or "")
     assert listed["loop"].damage == listed["link"].damage == "a link, which is not followed"
@@ -152,10 +152,10 @@ def test_a_file_that_may_not_be_read_is_listed_as_bad(shelf: Path) -> None:
 
 def test_a_file_that_goes_away_while_it_is_listed_is_told(shelf: Path) -> None:
     path = put(shelf, "s", header())
-    files = files_in(str(shelf))
+    files = list_session_files(str(shelf))
     path.unlink()
 
-    (summary,) = catalog.summaries_of(files)
+    (summary,) = catalog.load_summaries(files)
 
     assert summary.damage == "No such file or directory"
 
@@ -182,7 +182,7 @@ def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch
         return os.stat_result((status.st_mode, status.st_ino | 1 << 63, *status[2:10]), times)
 
     fd = os.open(path, os.O_RDONLY)
-    few, many = stamp_of(fstat(fd)), stamp_of(numbered(fd))
+    few, many = get_file_stamp(fstat(fd)), get_file_stamp(numbered(fd))
     os.close(fd)
     monkeypatch.setattr(os, "fstat", numbered)
     monkeypatch.setattr(os, "lstat", numbered)

@@ -12,8 +12,8 @@ import pytest
 import sessiontree as st
 from sessiontree import catalog, copying, shelf
 from sessiontree.cli.app import run
-from sessiontree.index.postgres import Sessions
-from sessiontree.store.postgres.address import parse
+from sessiontree.index.postgres import PostgresRepository
+from sessiontree.store.postgres.address import parse_address
 from tests.surrogates import hostile_files
 
 
@@ -32,9 +32,9 @@ def test_a_new_session_is_in_the_database_and_opens_by_every_name(store: str) ->
     for name in (session.id, session.id[:12], "auth", "@", f"{store}#auth", f"{store}#{session.id[:8]}", f"{store}#@"):
         again = st.open(name)
         assert (again.id, again.name, again.file) == (session.id, "auth", None)
-    assert again.where == f"{store}#{session.id}"
+    assert again.location == f"{store}#{session.id}"
     assert st.recent() is not None
-    assert not os.path.exists(catalog.sessions_dir())
+    assert not os.path.exists(catalog.get_sessions_folder())
 
 
 def test_a_current_folder_that_is_gone_is_told_as_it_is_of_files(
@@ -146,7 +146,7 @@ def test_a_listing_follows_what_is_written_and_reads_no_session(store: str) -> N
 
 
 def test_an_address_in_a_header_is_only_looked_at(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    place = Sessions(parse(store))
+    place = PostgresRepository(parse_address(store))
     for number, parent in enumerate(
         ("postgresql://[bad", f"{store}?sslmode=disable&service=evil#x", "postgresql://h/d#")
     ):
@@ -158,12 +158,12 @@ def test_an_address_in_a_header_is_only_looked_at(store: str, capsys: pytest.Cap
             "cwd": "/p",
             "parentSession": parent,
         }
-        place.store(f"s{number}").create([json.dumps(header).encode()])
+        place.get_store(f"s{number}").create([json.dumps(header).encode()])
 
     assert run(["ls", "--all"]) == 0
 
     assert "fork of x" in capsys.readouterr().out
-    assert parse(store).url == store
+    assert parse_address(store).url == store
 
 
 def test_sessions_of_this_folder_come_newest_first_and_those_of_others_when_asked(store: str) -> None:
@@ -173,26 +173,26 @@ def test_sessions_of_this_folder_come_newest_first_and_those_of_others_when_aske
 
     assert [summary.name for summary in st.sessions()] == ["old", "new"]
     assert {summary.name for summary in st.sessions(all=True)} == {"old", "new", "elsewhere"}
-    assert new.id in set(map(catalog.id_of, catalog.session_files()))
+    assert new.id in set(map(catalog.parse_session_id, catalog.iter_session_paths()))
 
 
 def test_lines_of_other_programs_and_damaged_ones_are_looked_into_once(store: str) -> None:
-    place = Sessions(parse(store))
+    place = PostgresRepository(parse_address(store))
     header = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}'
     line = (
         b'{"type":"message","id":"%s","parentId":%s,"timestamp":"2026-01-02T09:30:01.000Z",'
         b'"message":{"role":"user","content":"hello pi"}}'
     )
     sound = [line % (b"a1", b"null"), line % (b"a2", b'"a1"')]
-    place.store("sound").create([header % b"sound", *sound])
-    place.store("damaged").create([header % b"damaged", line % (b"a1", b'"nowhere"'), b"{nonsense"])
-    place.store("none").create([b"no header"])
+    place.get_store("sound").create([header % b"sound", *sound])
+    place.get_store("damaged").create([header % b"damaged", line % (b"a1", b'"nowhere"'), b"{nonsense"])
+    place.get_store("none").create([b"no header"])
 
     for _ in range(2):
         listed = {summary.id: summary for summary in st.sessions(all=True)}
         assert (listed["sound"].entry_count, listed["sound"].damage) == (2, None)
-        assert listed["damaged"].damaged
-        assert listed["none"].damaged
+        assert listed["damaged"].is_damaged
+        assert listed["none"].is_damaged
         assert listed["sound"].first_message == "hello pi"
 
     with st.open("sound") as session:
@@ -229,9 +229,9 @@ def test_the_sessions_that_have_a_match_are_those_of_a_search(store: str) -> Non
 
     for query in (*QUERIES, '"ends and"', '"here begins"', '"begins ends"'):
         expected = {hit.file for hit in st.search(query, all=True, limit=1000)}
-        assert set(catalog.sessions_with(query, all=True)) == expected, query
-    assert len(catalog.sessions_with("cache")) > 1
-    assert catalog.sessions_with("cache", cwd="/nowhere") == []
+        assert set(catalog.find_matching_sessions(query, all=True)) == expected, query
+    assert len(catalog.find_matching_sessions("cache")) > 1
+    assert catalog.find_matching_sessions("cache", cwd="/nowhere") == []
 
 
 def test_a_search_gives_the_newest_hits_and_goes_by_folder(store: str) -> None:
@@ -244,7 +244,7 @@ def test_a_search_gives_the_newest_hits_and_goes_by_folder(store: str) -> None:
     assert [hit.name for hit in st.search("word", all=True, only=lambda summary: summary.name == "there")] == ["there"]
     assert len(st.search("word", all=True)) == 6
     hit = st.search("word there", all=True)[0]
-    assert st.open(hit.file).place(hit.entry) == hit.entry
+    assert st.open(hit.file).resolve_place(hit.entry) == hit.entry
 
 
 def test_entries_that_all_branches_have_left_are_found_on_no_branch(store: str) -> None:
@@ -283,11 +283,11 @@ def test_archived_sessions_are_in_no_listing_but_in_searches(store: str) -> None
     session = st.create(name="auth")
     session.append(st.user("word"))
 
-    assert shelf.archive("auth") == session.where
+    assert shelf.archive("auth") == session.location
     assert st.sessions() == []
     assert st.sessions(archived=True)[0].archived
     assert st.search("word")
-    shelf.archive(session.where, archived=False)
+    shelf.archive(session.location, archived=False)
     assert st.sessions()[0].name == "auth"
 
 
@@ -297,7 +297,7 @@ def test_deleted_sessions_are_in_the_trash_until_they_are_purged(store: str) -> 
     shelf.delete("auth")
 
     assert st.sessions() == st.search("word") == []
-    assert [summary.name for summary in shelf.thrown_away()] == ["auth"]
+    assert [summary.name for summary in shelf.list_trash()] == ["auth"]
     with pytest.raises(st.NotFound):
         st.open(session.id)
     with pytest.raises(st.StoreError):
@@ -306,7 +306,7 @@ def test_deleted_sessions_are_in_the_trash_until_they_are_purged(store: str) -> 
     assert st.open("auth").name == "auth"
     shelf.delete("auth")
     shelf.purge(session.id)
-    assert shelf.thrown_away() == []
+    assert shelf.list_trash() == []
     with pytest.raises(st.NotFound):
         shelf.purge("auth")
 
@@ -321,12 +321,12 @@ def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives
         shelf.purge("auth")
 
     assert [summary.id for summary in st.sessions()] == [living.id]
-    assert len(shelf.thrown_away()) == 2
+    assert len(shelf.list_trash()) == 2
 
 
 def test_an_unused_session_is_removed_unless_others_have_used_it(store: str) -> None:
     unused, used = st.create(), st.create()
-    seen = used.store.end().cursor
+    seen = used.store.read_end().cursor
     st.open(used.id).append(st.user("said meanwhile"))
 
     for session in (unused, used):
@@ -343,11 +343,11 @@ def test_an_older_dialect_is_read_searched_and_migrated(store: str) -> None:
         b'{"type":"message","timestamp":"2026-01-02T09:30:01.000Z",'
         b'"message":{"role":"user","content":"ancient words"}}',
     ]
-    Sessions(parse(store)).store("old-one").create(lines)
+    PostgresRepository(parse_address(store)).get_store("old-one").create(lines)
 
     assert st.sessions(all=True)[0].message_count == 1
     assert [hit.session for hit in st.search("ancient", all=True)] == ["old-one"]
-    assert catalog.sessions_with("ancient", all=True) == [f"{store}#old-one"]
+    assert catalog.find_matching_sessions("ancient", all=True) == [f"{store}#old-one"]
     with st.open("old-one") as session:
         session.append(st.user("new words"))
     assert len(st.search("words", all=True)) == 2

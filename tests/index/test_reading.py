@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.core.fulltext import parts_of
-from sessiontree.core.times import milliseconds
+from sessiontree.core.fulltext import get_text_parts
+from sessiontree.core.times import parse_timestamp
 from sessiontree.format.digest import Digest
 from sessiontree.index import reading, search, texts
-from sessiontree.store.batch import note
+from sessiontree.store.batch import write_note
 from tests.builders import file_of, header
 from tests.index.shelves import expected, found, only, put, say, told
 
@@ -21,7 +21,7 @@ from tests.index.shelves import expected, found, only, put, say, told
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where in files reading starts from now on, beside the few bytes that tell whether a file is the same."""
     starts: list[int] = []
-    real = reading._take
+    real = reading._feed_lines
 
     def take(fd: int, digest: Any, start: int, stop: int, passed: Any) -> Any:
         starts.append(start)
@@ -50,7 +50,7 @@ def test_a_time_that_no_calendar_has_hides_neither_its_file_nor_others(shelf: Pa
     for _ in range(2):
         listed = {summary.file: summary for summary in st.sessions(dir=shelf)}
         assert listed.keys() == {str(far), str(near), str(broken)}
-        assert milliseconds(listed[str(far)].modified) is not None
+        assert parse_timestamp(listed[str(far)].modified) is not None
     assert found("x", shelf) == ["a"]
 
 
@@ -67,8 +67,8 @@ def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(shelf: Pa
         file.write(file_of(say("c", "b", "z"))[-5:])
     whole = only(shelf)
 
-    assert (torn.entry_count, torn.damaged) == (2, True)
-    assert (whole.entry_count, whole.damaged) == (3, False)
+    assert (torn.entry_count, torn.is_damaged) == (2, True)
+    assert (whole.entry_count, whole.is_damaged) == (3, False)
     assert starts == [size, size + len(file_of(say("b", "a", "y")))]
 
 
@@ -80,28 +80,28 @@ def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> N
     with path.open("ab") as file:
         file.write(b"\n" + file_of(say("c", "b", "w")))
 
-    assert (only(shelf).entry_count, only(shelf).damaged) == (3, False)
+    assert (only(shelf).entry_count, only(shelf).is_damaged) == (3, False)
     assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
 
 
 def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Path) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     path.write_bytes(path.read_bytes()[:-1])
-    assert (only(shelf).entry_count, only(shelf).damaged, found("apple", shelf)) == (1, False, ["a"])
+    assert (only(shelf).entry_count, only(shelf).is_damaged, found("apple", shelf)) == (1, False, ["a"])
 
     with path.open("ab") as file:
         file.write(file_of(say("b", "a", "berry")))
 
     for _ in range(2):
         assert told(only(shelf)) == expected(path)
-        assert (only(shelf).entry_count, only(shelf).damaged) == (0, True)
+        assert (only(shelf).entry_count, only(shelf).is_damaged) == (0, True)
         assert found("apple", shelf) == found("berry", shelf) == []
 
     with path.open("ab") as file:
         file.write(file_of(say("c", None, "cherry")))
 
     assert told(only(shelf)) == expected(path)
-    assert (only(shelf).entry_count, only(shelf).damaged, found("cherry", shelf)) == (1, True, ["c"])
+    assert (only(shelf).entry_count, only(shelf).is_damaged, found("cherry", shelf)) == (1, True, ["c"])
 
 
 @pytest.mark.parametrize("sound", [True, False])
@@ -126,7 +126,7 @@ def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
     start = path.stat().st_size
     rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
     with open(f"{path}.lock", "wb", buffering=0) as lock:
-        note(lock.fileno(), start, rest.splitlines())
+        write_note(lock.fileno(), start, rest.splitlines())
     with path.open("ab") as file:
         file.write(rest[:-20])
 
@@ -203,7 +203,7 @@ def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
         file.write(b"\n")
     sizes = bytes_read(monkeypatch)
 
-    assert [summary.damaged for summary in st.sessions(dir=shelf)] == [True] * 3
+    assert [summary.is_damaged for summary in st.sessions(dir=shelf)] == [True] * 3
     assert sum(sizes) < 1 << 22
 
 
@@ -218,9 +218,9 @@ def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch
 
     summary = only(shelf)
 
-    assert (summary.id, summary.damaged) == ("s", True)
+    assert (summary.id, summary.is_damaged) == ("s", True)
     assert sorted(found("apple", shelf)) == ["a", "b"]
-    with pytest.raises(reading.Endless, match="over the limit"):
+    with pytest.raises(reading.OversizedLine, match="over the limit"):
         reading.check_size(str(path))
 
 
@@ -307,10 +307,10 @@ def test_a_head_record_with_a_lone_surrogate_hides_no_other_session(shelf: Path,
 def test_a_session_that_the_program_fails_on_is_damaged_and_hides_no_other(shelf: Path, monkeypatch) -> None:
     put(shelf, "bad", header(id="bad"), say("a", None, "x"))
     put(shelf, "sound", header(id="sound"), say("b", None, "x"))
-    real = Digest.take
+    real = Digest.feed
 
     def fails_on_one(digest: Digest, data: bytes) -> None:
-        if digest.tally.id == "bad":
+        if digest.totals.id == "bad":
             raise ZeroDivisionError("a bug")
         real(digest, data)
 
@@ -327,7 +327,7 @@ def test_a_session_that_a_search_fails_on_hides_no_other(shelf: Path, monkeypatc
     put(shelf, "sound", header(id="sound"), say("b", None, "x"))
 
     def fails_on_one(entry: st.Entry) -> list[str]:
-        return parts_of(entry) if entry.id == "b" else [str(1 / 0)]
+        return get_text_parts(entry) if entry.id == "b" else [str(1 / 0)]
 
     monkeypatch.setattr(search, "parts_of", fails_on_one)
     monkeypatch.setattr(texts, "full_text", lambda entry: "".join(fails_on_one(entry)))

@@ -17,7 +17,7 @@ import sessiontree as st
 from sessiontree import catalog
 from sessiontree.core.fulltext import fold
 from sessiontree.core.query import parse_query
-from sessiontree.core.times import iso
+from sessiontree.core.times import format_timestamp
 from sessiontree.format import codec
 from sessiontree.format.codec import read_entry
 from sessiontree.index import reading, search, texts
@@ -130,7 +130,7 @@ def test_entries_of_all_branches_are_found_with_where_they_are() -> None:
     assert (hits[here.id].session, hits[here.id].name, hits[here.id].role) == (session.id, "auth", "user")
     assert hits[here.id].snippet == "here apple"
     for hit in hits.values():
-        assert st.open(hit.session).place(hit.entry) == hit.entry
+        assert st.open(hit.session).resolve_place(hit.entry) == hit.entry
 
 
 def test_what_a_compaction_stands_for_is_not_in_context() -> None:
@@ -179,9 +179,9 @@ def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
 
 
 def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(reading.iter_blocks, "__defaults__", (1 << 10,))
     monkeypatch.setattr(search, "PIECE", 1 << 11)
-    lines = [say(f"e{n}", None, "apple pie", timestamp=iso(n * 60_000)) for n in range(3000)]
+    lines = [say(f"e{n}", None, "apple pie", timestamp=format_timestamp(n * 60_000)) for n in range(3000)]
     put(shelf, "s", header(), *lines)
     decoded: list[bytes] = []
 
@@ -204,7 +204,7 @@ def test_every_line_is_looked_at_whatever_the_pieces(shelf: Path, monkeypatch, p
 
 
 def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(reading.iter_blocks, "__defaults__", (1 << 10,))
     put(shelf, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
     only(shelf)
     steps: list[tuple[int, int]] = []
@@ -263,21 +263,27 @@ def test_entries_that_a_later_one_stands_for_take_the_place_of_no_hit(shelf: Pat
 
 def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(shelf: Path, monkeypatch) -> None:
     paths = [
-        put(shelf, f"s{n}", header(id=f"s{n}"), say("a", None, "apple", timestamp=iso(n)), say("a", None, "berry"))
+        put(
+            shelf,
+            f"s{n}",
+            header(id=f"s{n}"),
+            say("a", None, "apple", timestamp=format_timestamp(n)),
+            say("a", None, "berry"),
+        )
         for n in range(20)
     ]
-    put(shelf, "sound", header(id="sound"), say("b", None, "apple", timestamp=iso(0)))
+    put(shelf, "sound", header(id="sound"), say("b", None, "apple", timestamp=format_timestamp(0)))
     for _ in range(2):
         read: list[str] = []
         opened: list[str] = []
 
         def open_regular(path: str, read: list[str] = read) -> int:
             read.append(path)
-            return reading.open_regular(path)
+            return reading.open_regular_fd(path)
 
         def open_session(path: str, opened: list[str] = opened) -> st.Session:
             opened.append(path)
-            return reading.open_session(path)
+            return reading.open_read_only(path)
 
         monkeypatch.setattr(search, "open_regular", open_regular)
         monkeypatch.setattr(search, "open_session", open_session)
@@ -288,13 +294,19 @@ def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(s
 
 def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(shelf: Path, monkeypatch) -> None:
     for n in range(20):
-        damaged = put(shelf, f"s{n}", header(id=f"s{n}"), say("a", None, f"apple {n}", timestamp=iso(n // 10)), "noise")
+        damaged = put(
+            shelf,
+            f"s{n}",
+            header(id=f"s{n}"),
+            say("a", None, f"apple {n}", timestamp=format_timestamp(n // 10)),
+            "noise",
+        )
         os.utime(damaged, (n, n))
     opened: list[str] = []
 
     def open_session(path: str) -> st.Session:
         opened.append(path)
-        return reading.open_session(path)
+        return reading.open_read_only(path)
 
     monkeypatch.setattr(search, "open_session", open_session)
 
@@ -310,7 +322,7 @@ def test_a_session_that_goes_away_meanwhile_takes_the_place_of_no_hit(shelf: Pat
         goes.unlink(missing_ok=True)
         return False
 
-    monkeypatch.setattr(search._Sight, "_look_up", look_up)
+    monkeypatch.setattr(search._EntryContext, "_look_up", look_up)
 
     assert [hit.entry for hit in st.search("apple", dir=shelf, limit=1)] == ["a"]
 
@@ -326,7 +338,7 @@ def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:
 
 def test_a_snippet_is_one_line_round_what_was_found() -> None:
     def cut(text: str, query: str) -> str:
-        return search.snippet(text, parse_query(query, now=0).terms)
+        return search.build_snippet(text, parse_query(query, now=0).terms)
 
     long = "word " * 100
 
@@ -341,7 +353,7 @@ def test_a_snippet_is_one_line_round_what_was_found() -> None:
 def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path, monkeypatch, query: str) -> None:
     put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "another apple"))
     only(shelf)
-    real = search.candidates
+    real = search.find_candidates
 
     def meanwhile(*given):
         monkeypatch.setattr(search, "candidates", real)
@@ -355,7 +367,7 @@ def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path
 
 def test_matches_of_one_moment_and_place_are_in_no_order() -> None:
     entries = [read_entry(json.dumps(say(id, None, "apple")).encode(), 0) for id in "ab"]
-    matches = [search._Match(1, "file", 2, entry, "apple") for entry in entries]
+    matches = [search._FileMatch(1, "file", 2, entry, "apple") for entry in entries]
 
     assert sorted(matches) == matches
 
@@ -379,7 +391,7 @@ def test_a_snippet_is_round_the_word_that_begins_so() -> None:
     (term,) = parse_query("cach*", now=0).terms
     text = f"precache {'x' * 300} Caches {'y' * 300}"
 
-    assert "Caches" in search.snippet(text, [term])
+    assert "Caches" in search.build_snippet(text, [term])
 
 
 def apart(text: str) -> str:
@@ -399,7 +411,7 @@ def apart(text: str) -> str:
     ids=["jamo", "longer letters", "ligatures", "accents", "letters that are only alike"],
 )
 def test_a_snippet_has_what_was_found_however_letters_are_spelled(text: str, query: str, shown: str) -> None:
-    assert shown in search.snippet(text, parse_query(query, now=0).terms)
+    assert shown in search.build_snippet(text, parse_query(query, now=0).terms)
 
 
 LETTERS = hs.text(hs.sampled_from("aEéßŉﬃİıſ\u0301\u0323각\u1100\u1161\u11a8 \n"), min_size=1, max_size=8)
@@ -411,7 +423,7 @@ def test_what_is_found_is_in_its_snippet(before: str, sought: str) -> None:
     text = before * 200 + sought + " x" * 200
 
     if query.matches(fold(text)):
-        assert query.matches(fold(search.snippet(text, query.terms)))
+        assert query.matches(fold(search.build_snippet(text, query.terms)))
 
 
 def test_a_phrase_is_within_one_part_of_what_was_said_whatever_the_file_is_like(shelf: Path) -> None:
@@ -440,20 +452,26 @@ def test_numbers_that_tools_were_called_with_and_system_messages_are_found(shelf
 @pytest.fixture
 def shelved() -> Path:
     """A folder among those where sessions live."""
-    folder = Path(catalog.sessions_dir()) / "--p--"
+    folder = Path(catalog.get_sessions_folder()) / "--p--"
     folder.mkdir(parents=True)
     return folder
 
 
 def names_with(query: str) -> list[str]:
-    return sorted(Path(file).stem for file in catalog.sessions_with(query, all=True))
+    return sorted(Path(file).stem for file in catalog.find_matching_sessions(query, all=True))
 
 
 def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Path, monkeypatch) -> None:
-    monkeypatch.setattr(reading.blocks_of, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(reading.iter_blocks, "__defaults__", (1 << 10,))
     for name in ("many", "more"):
         put(shelved, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
-    put(shelved, "few", header(id="few"), say("a", None, "apple", timestamp=iso(0)), say("b", None, "berry"))
+    put(
+        shelved,
+        "few",
+        header(id="few"),
+        say("a", None, "apple", timestamp=format_timestamp(0)),
+        say("b", None, "berry"),
+    )
     put(shelved, "none", header(id="none"), say("c", None, "cherry"))
     read: list[bytes] = []
 
@@ -468,7 +486,7 @@ def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Pa
         assert names_with("berry role:user") == ["few"]
         assert names_with("apple since:7d") == names_with("plum") == []
     assert len(read) < 20
-    catalog.sessions_with("apple", all=True, progress=lambda done, total: steps.append((done, total)))
+    catalog.find_matching_sessions("apple", all=True, progress=lambda done, total: steps.append((done, total)))
     assert steps == sorted(steps)
     assert steps[-1][0] == steps[-1][1]
 
@@ -481,4 +499,4 @@ def test_a_session_has_no_match_where_a_later_entry_stands_for_it(shelved: Path)
 
 
 def test_where_there_are_no_sessions_none_has_a_match() -> None:
-    assert catalog.sessions_with("apple") == []
+    assert catalog.find_matching_sessions("apple") == []

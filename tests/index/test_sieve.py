@@ -12,10 +12,10 @@ from hypothesis import strategies as hs
 
 from sessiontree.core.fulltext import fold
 from sessiontree.core.query import parse_query
-from sessiontree.core.times import milliseconds
+from sessiontree.core.times import parse_timestamp
 from sessiontree.errors import InvalidOperation
 from sessiontree.index import sieve
-from sessiontree.index.sieve import Sieve, are_older
+from sessiontree.index.sieve import Prefilter, is_older
 
 LETTERS = 'aKsStT \n\t"\\/.éÉe\u0301ßﬁẗ\u212aſ缓存\uf900がか\u3099각\u1100\u1161\u11a8Жж\u1c80'
 
@@ -32,20 +32,20 @@ def test_what_matches_passes_alone_and_among_others(said: list[str], start: int,
             query = parse_query(f'"{words.replace(chr(34), "")}"', now=0)
         except InvalidOperation:
             continue
-        made = Sieve(query.terms)
+        made = Prefilter(query.terms)
         lines = [json.dumps({"content": text}, ensure_ascii=escaped).encode() for text in said]
 
         for text, line in zip(said, lines, strict=True):
             if query.matches(fold(text)):
-                assert made.passes(line)
-                assert made.passes(b"\n".join(lines))
+                assert made.can_match(line)
+                assert made.can_match(b"\n".join(lines))
 
 
 @pytest.mark.parametrize("query", ["pear", "缓", "ü", '"two ways"', "é", "각"])
 def test_what_has_nothing_of_the_query_does_not_pass(query: str) -> None:
     lines = json.dumps({"content": "an apple, two of them, or 存 と ö e\u0300 \u1100\u1161\u11a9"}, ensure_ascii=False)
 
-    assert not Sieve(parse_query(query, now=0).terms).passes(lines.encode())
+    assert not Prefilter(parse_query(query, now=0).terms).can_match(lines.encode())
 
 
 def test_all_that_may_become_one_letter_with_another_is_known() -> None:
@@ -55,7 +55,7 @@ def test_all_that_may_become_one_letter_with_another_is_known() -> None:
         if len(unicodedata.normalize("NFD", chr(code))) > 1
     }
 
-    assert {letter for letter in seconds if unicodedata.is_normalized("NFC", letter)} <= sieve.marks()
+    assert {letter for letter in seconds if unicodedata.is_normalized("NFC", letter)} <= sieve.list_combining_marks()
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_all_that_may_become_one_letter_with_another_is_known() -> None:
     ],
 )
 def test_lines_are_older_only_when_that_is_certain(line: bytes, older: bool) -> None:
-    assert are_older(line, milliseconds("2026-01-03T00:00:00.000Z") or 0) is older
+    assert is_older(line, parse_timestamp("2026-01-03T00:00:00.000Z") or 0) is older
 
 
 def test_the_letters_that_the_sieve_lets_pass_are_all_that_fold_to_ascii() -> None:
@@ -83,4 +83,4 @@ def test_the_letters_that_the_sieve_lets_pass_are_all_that_fold_to_ascii() -> No
         if not 0xD800 <= code < 0xE000 and any(letter.isascii() for letter in fold(chr(code)))
     }
 
-    assert alike <= sieve.ALIKE.keys()
+    assert alike <= sieve.FOLDED_LETTERS.keys()

@@ -45,7 +45,7 @@ def test_large_files_are_taken_in_piece_by_piece(shelf: Path, index: Path, monke
 
 def test_a_search_takes_in_only_as_much_as_there_is_time_for(shelf: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(texts, "CHUNK", 200)
-    monkeypatch.setattr(search, "take_texts", lambda db, files, seconds: texts.take_texts(db, files, seconds=0))
+    monkeypatch.setattr(search, "index_texts", lambda db, files, seconds: texts.index_texts(db, files, seconds=0))
     for name in "st":
         lines = [say(f"{name}{n}", f"{name}{n - 1}" if n else None, f"word{n} " * 20) for n in range(5)]
         put(shelf, name, header(id=name), *lines)

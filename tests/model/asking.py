@@ -9,7 +9,7 @@ from sessiontree.model.base import Model, ModelError, ModelEvent, Request
 HELLO = Request(messages=[{"role": "user", "content": "Hello"}])
 
 
-async def failed(model: Model, request: Request = HELLO) -> tuple[list[ModelEvent], ModelError]:
+async def collect_failure(model: Model, request: Request = HELLO) -> tuple[list[ModelEvent], ModelError]:
     """The events before a failure, and the failure; there must be one."""
     seen: list[ModelEvent] = []
 

@@ -42,7 +42,7 @@ class Dialect(NamedTuple):
     end: Callable[[Answer, Body], Iterator[Any]]
 
 
-def dialect_of(path: str) -> Dialect:
+def find_dialect(path: str) -> Dialect:
     """The protocol of the requests to a path."""
     if path.endswith("/messages"):
         return Dialect(_anthropic_begin, _anthropic_end)
@@ -53,11 +53,11 @@ def dialect_of(path: str) -> Dialect:
     return Dialect(_completions_begin, _completions_end)
 
 
-def pieces(text: str, size: int) -> Iterator[str]:
+def split_pieces(text: str, size: int) -> Iterator[str]:
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
-def written(arguments: Any) -> str:
+def encode_arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
@@ -81,14 +81,14 @@ def _completions_end(answer: Answer, body: Body) -> Iterator[Any]:
 
 def _deltas(answer: Answer) -> Iterator[Body]:
     yield {"role": "assistant", "content": ""}
-    for piece in pieces(answer.thinking, answer.piece):
+    for piece in split_pieces(answer.thinking, answer.piece):
         yield {"reasoning_content": piece}
-    for piece in pieces(answer.text, answer.piece):
+    for piece in split_pieces(answer.text, answer.piece):
         yield {"content": piece}
     for index, (id, name, arguments) in enumerate(answer.calls):
         start = {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": ""}}
         yield {"tool_calls": [start]}
-        for piece in pieces(written(arguments), answer.piece):
+        for piece in split_pieces(encode_arguments(arguments), answer.piece):
             yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
 
 
@@ -133,7 +133,7 @@ def _items(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
         part = {"summary_index": 0, "part": {"type": "summary_text", "text": ""}}
         deltas = [
             {"type": "response.reasoning_summary_text.delta", "summary_index": 0, "delta": piece}
-            for piece in pieces(answer.thinking, answer.piece)
+            for piece in split_pieces(answer.thinking, answer.piece)
         ]
         item = {"type": "reasoning", "id": "rs_1", "summary": [summary], "encrypted_content": answer.signature}
         yield item, [{"type": "response.reasoning_summary_part.added", **part}, *deltas]
@@ -141,16 +141,16 @@ def _items(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
         content = [{"type": "output_text", "text": answer.text, "annotations": []}]
         deltas = [
             {"type": "response.output_text.delta", "content_index": 0, "delta": piece, "logprobs": []}
-            for piece in pieces(answer.text, answer.piece)
+            for piece in split_pieces(answer.text, answer.piece)
         ]
         yield {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}, deltas
     for index, (id, name, arguments) in enumerate(answer.calls, 1):
         item = {"type": "function_call", "id": f"fc_{index}", "call_id": id, "name": name, "status": "completed"}
         deltas = [
             {"type": "response.function_call_arguments.delta", "delta": piece}
-            for piece in pieces(written(arguments), answer.piece)
+            for piece in split_pieces(encode_arguments(arguments), answer.piece)
         ]
-        yield {**item, "arguments": written(arguments)}, deltas
+        yield {**item, "arguments": encode_arguments(arguments)}, deltas
 
 
 def _response(body: Body, status: str, output: list[Body]) -> Body:
@@ -192,15 +192,17 @@ def _anthropic_end(answer: Answer, body: Body) -> Iterator[Any]:
 
 def _anthropic_blocks(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
     if answer.thinking:
-        thoughts = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(answer.thinking, answer.piece)]
+        thoughts = [
+            {"type": "thinking_delta", "thinking": piece} for piece in split_pieces(answer.thinking, answer.piece)
+        ]
         signed = {"type": "signature_delta", "signature": answer.signature}
         yield {"type": "thinking", "thinking": "", "signature": ""}, [*thoughts, signed]
     if answer.text:
-        words = [{"type": "text_delta", "text": piece} for piece in pieces(answer.text, answer.piece)]
+        words = [{"type": "text_delta", "text": piece} for piece in split_pieces(answer.text, answer.piece)]
         yield {"type": "text", "text": ""}, words
     for id, name, arguments in answer.calls:
         block = {"type": "tool_use", "id": id, "name": name, "input": {}}
-        deltas = pieces(written(arguments), answer.piece)
+        deltas = split_pieces(encode_arguments(arguments), answer.piece)
         yield block, [{"type": "input_json_delta", "partial_json": piece} for piece in deltas]
 
 
@@ -208,9 +210,9 @@ def _anthropic_blocks(answer: Answer) -> Iterator[tuple[Body, list[Body]]]:
 
 
 def _google_begin(answer: Answer, body: Body) -> Iterator[Any]:
-    for piece in pieces(answer.thinking, answer.piece):
+    for piece in split_pieces(answer.thinking, answer.piece):
         yield _candidate({"text": piece, "thought": True})
-    for piece in pieces(answer.text, answer.piece):
+    for piece in split_pieces(answer.text, answer.piece):
         yield _candidate({"text": piece})
     for id, name, arguments in answer.calls:
         signed = {"thoughtSignature": answer.signature} if answer.signature else {}

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self, TypeAlias
 
 from tests.model.dialects import Answer as Answer
-from tests.model.dialects import Call, dialect_of
+from tests.model.dialects import Call, find_dialect
 
 
 def calls(*made: Call, text: str = "", **options: Any) -> Answer:
@@ -55,7 +55,7 @@ def overflow(window: int = 4096) -> Answer:
 Script: TypeAlias = str | Answer | Callable[[dict[str, Any]], str | Answer]
 
 
-class Server:
+class FakeServer:
     def __init__(
         self,
         answers: Iterable[Script] = (),
@@ -110,7 +110,7 @@ class Server:
     def closed(self) -> bool:
         return self._closed.is_set()
 
-    def take(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
+    def answer_request(self, body: dict[str, Any], headers: dict[str, str]) -> Answer:
         with self._changed:
             self.requests.append(body)
             self.headers.append(headers)
@@ -119,7 +119,7 @@ class Server:
         answer = given if isinstance(given, str | Answer) else given(body)
         return Answer(text=answer) if isinstance(answer, str) else answer
 
-    def disconnected(self) -> None:
+    def record_disconnect(self) -> None:
         with self._changed:
             self.disconnects += 1
             self._changed.notify_all()
@@ -153,7 +153,7 @@ class _Gone(Exception):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    script: Server
+    script: FakeServer
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -162,29 +162,29 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/v1/models" and self.script.models is not None:
             listed = [{"id": name, "object": "model"} for name in self.script.models]
-            self._whole(200, {"object": "list", "data": listed})
+            self._send_whole(200, {"object": "list", "data": listed})
         elif self.path == "/props" and self.script.window is not None:
-            self._whole(200, {"default_generation_settings": {"n_ctx": self.script.window}})
+            self._send_whole(200, {"default_generation_settings": {"n_ctx": self.script.window}})
         else:
-            self._whole(404, {"error": {"message": "there is nothing here"}})
+            self._send_whole(404, {"error": {"message": "there is nothing here"}})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         if "//" in self.path:
-            self._whole(404, {"error": {"message": f"there is nothing at {self.path}"}})
+            self._send_whole(404, {"error": {"message": f"there is nothing at {self.path}"}})
             return
-        answer = self.script.take(body, {name.lower(): value for name, value in self.headers.items()})
+        answer = self.script.answer_request(body, {name.lower(): value for name, value in self.headers.items()})
         try:
             self._pause(answer.pause)
             if answer.status != 200:
-                self._whole(answer.status, {"error": answer.error}, answer.headers)
+                self._send_whole(answer.status, {"error": answer.error}, answer.headers)
             else:
-                self._streamed(answer, body)
+                self._stream_events(answer, body)
         except (_Gone, ConnectionError):
             self.close_connection = True
-            self.script.disconnected()
+            self.script.record_disconnect()
 
-    def _whole(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
+    def _send_whole(self, status: int, value: Any, headers: dict[str, str] | None = None) -> None:
         raw = json.dumps(value).encode()
         self.send_response(status)
         for name, said in {
@@ -196,24 +196,24 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(raw)
 
-    def _streamed(self, answer: Answer, body: dict[str, Any]) -> None:
+    def _stream_events(self, answer: Answer, body: dict[str, Any]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        dialect = dialect_of(self.path.partition("?")[0])
+        dialect = find_dialect(self.path.partition("?")[0])
         for event in dialect.begin(answer, body):
-            self._event(event)
+            self._send_event(event)
             self._pause(answer.pause)
         if answer.cut:
             self.close_connection = True
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         for event in dialect.end(answer, body):
-            self._event(event)
+            self._send_event(event)
         self.wfile.write(b"0\r\n\r\n")
 
-    def _event(self, value: Any) -> None:
+    def _send_event(self, value: Any) -> None:
         name = f"event: {value['type']}\n" if isinstance(value, dict) and "type" in value else ""
         raw = f"{name}data: {value if isinstance(value, str) else json.dumps(value)}\n\n".encode()
         self.wfile.write(b"%x\r\n%s\r\n" % (len(raw), raw))

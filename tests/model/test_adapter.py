@@ -16,14 +16,14 @@ import sessiontree
 from sessiontree.config import ModelSettings, Prices
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.adapter import ProviderModel
-from sessiontree.model.adapter.failures import failure
-from sessiontree.model.adapter.incoming import answer
-from sessiontree.model.adapter.parts import parts_of
+from sessiontree.model.adapter.failures import convert_error
+from sessiontree.model.adapter.incoming import build_message
+from sessiontree.model.adapter.parts import build_parts
 from sessiontree.model.base import (
-    Draft,
     Finished,
     ModelError,
     ModelInfo,
+    PartialMessage,
     Request,
     TextDelta,
     ThinkingDelta,
@@ -33,25 +33,25 @@ from sessiontree.model.base import (
     ToolSpec,
     complete,
 )
-from sessiontree.model.cleaning import IMAGE_LIMIT, CallIds
-from sessiontree.model.providers import Target
-from tests.model.asking import HELLO, failed
-from tests.model.server import Answer, Server, calls, cut, fail, overflow, slow
+from sessiontree.model.cleaning import MAX_IMAGE_BYTES, CallIds
+from sessiontree.model.providers import ModelTarget
+from tests.model.asking import HELLO, collect_failure
+from tests.model.server import Answer, FakeServer, calls, cut, fail, overflow, slow
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 READ = ToolSpec(name="read", description="Reads a file", parameters={"type": "object", "properties": {}})
 
 
-ACME = Target(provider="acme", model="one", api="openai-completions")
+ACME = ModelTarget(provider="acme", model="one", api="openai-completions")
 
 
-def model(server: Server, **settings) -> ProviderModel:
-    target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+def make_model(server: FakeServer, **settings) -> ProviderModel:
+    target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     return ProviderModel(target, ModelSettings(**settings))
 
 
-def claude(server: Server, **settings) -> ProviderModel:
-    target = Target(
+def make_claude(server: FakeServer, **settings) -> ProviderModel:
+    target = ModelTarget(
         provider="anthropic",
         model="claude-sonnet-5",
         api="anthropic-messages",
@@ -61,27 +61,29 @@ def claude(server: Server, **settings) -> ProviderModel:
     return ProviderModel(target, ModelSettings(**settings))
 
 
-def said(*content: object, provider: str = "vllm", model: str = "qwen", api: str = "openai-completions") -> dict:
+def assistant_message(
+    *content: object, provider: str = "vllm", model: str = "qwen", api: str = "openai-completions"
+) -> dict:
     """An assistant's message, as it is stored."""
     return {"role": "assistant", "content": list(content), "provider": provider, "model": model, "api": api}
 
 
-def text(words: str) -> dict:
+def text_block(words: str) -> dict:
     return {"type": "text", "text": words}
 
 
-def user(*content: object) -> dict:
+def user_message(*content: object) -> dict:
     return {"role": "user", "content": list(content)}
 
 
-def image(data: str = PNG, kind: str = "image/png") -> dict:
+def image_block(data: str = PNG, kind: str = "image/png") -> dict:
     return {"type": "image", "data": data, "mimeType": kind}
 
 
-async def sent(*messages: dict, **settings) -> list[dict]:
+async def capture_sent(*messages: dict, **settings) -> list[dict]:
     """What a server is sent of these messages."""
-    with Server(["Fine."]) as server:
-        await complete(model(server, **settings), Request(messages=messages))
+    with FakeServer(["Fine."]) as server:
+        await complete(make_model(server, **settings), Request(messages=messages))
         return server.requests[0]["messages"]
 
 
@@ -89,8 +91,8 @@ async def sent(*messages: dict, **settings) -> list[dict]:
 
 
 async def test_an_answer_comes_as_events_and_then_as_a_whole_message() -> None:
-    with Server([Answer(text="Hello you", thinking="Hm.", calls=(("c1", "read", {"path": "a"}),))]) as server:
-        *events, last = [event async for event in model(server).stream(HELLO)]
+    with FakeServer([Answer(text="Hello you", thinking="Hm.", calls=(("c1", "read", {"path": "a"}),))]) as server:
+        *events, last = [event async for event in make_model(server).stream(HELLO)]
 
     assert events == [
         ThinkingDelta("Hm."),
@@ -119,9 +121,9 @@ async def test_an_answer_comes_as_events_and_then_as_a_whole_message() -> None:
 
 
 async def test_the_request_carries_key_system_prompt_tools_and_limit() -> None:
-    with Server(["Fine."]) as server:
+    with FakeServer(["Fine."]) as server:
         request = Request(messages=HELLO.messages, system="Be brief.", tools=(READ,), max_tokens=99)
-        await complete(model(server), request)
+        await complete(make_model(server), request)
 
     (body,) = server.requests
     assert server.headers[0]["authorization"] == "Bearer secret"
@@ -135,24 +137,24 @@ async def test_the_request_carries_key_system_prompt_tools_and_limit() -> None:
     [("stop", "stop"), ("length", "length"), ("tool_calls", "toolUse"), ("content_filter", "error")],
 )
 async def test_the_reason_to_stop_is_told_in_the_words_of_peers(finish: str, reason: str) -> None:
-    with Server([Answer(text="x", finish=finish)]) as server:
-        message = await complete(model(server), HELLO)
+    with FakeServer([Answer(text="x", finish=finish)]) as server:
+        message = await complete(make_model(server), HELLO)
 
     assert message["stopReason"] == reason
     assert ("errorMessage" in message) == (reason == "error")
 
 
 async def test_calls_after_which_a_server_says_stop_are_still_calls() -> None:
-    with Server([calls(("c1", "read", {}), finish="stop")]) as server:
-        assert (await complete(model(server), HELLO))["stopReason"] == "toolUse"
+    with FakeServer([calls(("c1", "read", {}), finish="stop")]) as server:
+        assert (await complete(make_model(server), HELLO))["stopReason"] == "toolUse"
 
 
 @pytest.mark.parametrize("broken", ['{"path": "a', "[1, 2]", "read it"])
 async def test_arguments_that_are_no_json_object_survive_as_they_came(broken: str) -> None:
-    with Server([calls(("c1", "read", broken)), "Sorry."]) as server:
-        first = await complete(model(server), HELLO)
-        result = {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": [text("No JSON.")]}
-        await complete(model(server), Request(messages=[*HELLO.messages, first, result]))
+    with FakeServer([calls(("c1", "read", broken)), "Sorry."]) as server:
+        first = await complete(make_model(server), HELLO)
+        result = {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": [text_block("No JSON.")]}
+        await complete(make_model(server), Request(messages=[*HELLO.messages, first, result]))
 
     assert first["content"][0]["arguments"] == broken
     _, again, _ = server.requests[1]["messages"]
@@ -160,8 +162,8 @@ async def test_arguments_that_are_no_json_object_survive_as_they_came(broken: st
 
 
 async def test_a_model_can_be_asked_from_one_loop_after_another() -> None:
-    with Server(["One.", "Two."]) as server:
-        asked = model(server)
+    with FakeServer(["One.", "Two."]) as server:
+        asked = make_model(server)
 
         def ask() -> str:
             return asyncio.run(complete(asked, HELLO))["content"][0]["text"]
@@ -173,13 +175,13 @@ async def test_a_model_can_be_asked_from_one_loop_after_another() -> None:
 
 
 async def test_cancelling_closes_the_connection() -> None:
-    with Server([slow()]) as server:
-        draft = Draft(model(server).info)
+    with FakeServer([slow()]) as server:
+        draft = PartialMessage(make_model(server).info)
         begun = asyncio.Event()
 
         async def ask() -> None:
-            async for event in model(server).stream(HELLO):
-                draft.take(event)
+            async for event in make_model(server).stream(HELLO):
+                draft.apply(event)
                 begun.set()
 
         task = asyncio.ensure_future(ask())
@@ -189,12 +191,12 @@ async def test_cancelling_closes_the_connection() -> None:
             await task
 
         assert await asyncio.to_thread(server.wait_for, lambda server: server.disconnects == 1)
-    assert draft.message("aborted")["content"][0]["text"].startswith("word ")
+    assert draft.build_message("aborted")["content"][0]["text"].startswith("word ")
 
 
 async def test_leaving_the_stream_closes_the_connection() -> None:
-    with Server([slow()]) as server:
-        events = model(server).stream(HELLO)
+    with FakeServer([slow()]) as server:
+        events = make_model(server).stream(HELLO)
         await anext(events)
         await events.aclose()
 
@@ -202,9 +204,9 @@ async def test_leaving_the_stream_closes_the_connection() -> None:
 
 
 async def test_a_request_that_is_not_answered_yet_can_be_cancelled() -> None:
-    with Server([slow(pause=30)]) as server:
+    with FakeServer([slow(pause=30)]) as server:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(complete(model(server), HELLO), 0.3)
+            await asyncio.wait_for(complete(make_model(server), HELLO), 0.3)
 
         assert await asyncio.to_thread(server.wait_for, lambda server: server.disconnects == 1)
 
@@ -237,11 +239,11 @@ async def test_a_request_that_is_not_answered_yet_can_be_cancelled() -> None:
     ],
 )
 async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing: bool) -> None:
-    with Server([refusal]) as server:
-        events, error = await failed(model(server))
+    with FakeServer([refusal]) as server:
+        events, error = await collect_failure(make_model(server))
 
     assert events == []
-    assert (error.kind, error.passing, error.status) == (kind, passing, refusal.status)
+    assert (error.kind, error.is_retryable, error.status) == (kind, passing, refusal.status)
     assert f"{refusal.error['message'].rstrip('.')} ({refusal.status})" in str(error) or kind == "auth"
     assert str(error).count(str(refusal.status)) == 1
     assert len(server.requests) == 1, "it is not tried again here"
@@ -270,17 +272,17 @@ async def test_a_refusal_is_told_by_its_kind(refusal: Answer, kind: str, passing
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_whatever_is_raised_below_is_a_failure_of_a_kind(raised: Exception, kind: str, reason: str) -> None:
-    told = failure(ACME, raised)
+    told = convert_error(ACME, raised)
 
     assert (told.kind, told.reason) == (kind, reason)
 
 
 async def test_a_refusal_that_repeats_the_key_is_told_without_it() -> None:
     key = "sk-0123456789"
-    with Server([fail(401, f"{'so ' * 160}wrong: Bearer {key}, or {key}")]) as server:
-        target = Target(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key=key)
-        _, error = await failed(ProviderModel(target))
-    told = failure(replace(ACME, key=key), ConnectionResetError(f"reset at http://here/?key={key}"))
+    with FakeServer([fail(401, f"{'so ' * 160}wrong: Bearer {key}, or {key}")]) as server:
+        target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key=key)
+        _, error = await collect_failure(ProviderModel(target))
+    told = convert_error(replace(ACME, key=key), ConnectionResetError(f"reset at http://here/?key={key}"))
 
     assert error.kind == "auth"
     assert "sk-" not in str(error)
@@ -323,59 +325,61 @@ async def test_a_refusal_says_what_to_do_and_says_the_status_once(
     provider: str, variable: str | None, answer: Answer, reason: str
 ) -> None:
     api = "anthropic-messages" if provider == "anthropic" else "openai-completions"
-    with Server([answer]) as server:
+    with FakeServer([answer]) as server:
         url = server.url.removesuffix("/v1") if provider == "anthropic" else server.url
-        target = Target(provider=provider, model="one", api=api, base_url=url, key="sk-0123456789")
-        _, error = await failed(ProviderModel(target, ModelSettings(key_variable=variable)))
+        target = ModelTarget(provider=provider, model="one", api=api, base_url=url, key="sk-0123456789")
+        _, error = await collect_failure(ProviderModel(target, ModelSettings(key_variable=variable)))
 
     assert error.reason == reason
 
 
 @pytest.mark.parametrize(("said", "seconds"), [(7, 7), ("0.25", 0.25), ("soon", None)])
 async def test_how_long_to_wait_is_told(said: float | str, seconds: float | None) -> None:
-    with Server([fail(429, retry_after=said)]) as server:
-        _, error = await failed(model(server))
+    with FakeServer([fail(429, retry_after=said)]) as server:
+        _, error = await collect_failure(make_model(server))
 
     assert error.retry_after == seconds
 
 
 async def test_a_connection_that_breaks_leaves_what_had_arrived() -> None:
-    with Server([cut("This is not")]) as server:
-        events, error = await failed(model(server))
+    with FakeServer([cut("This is not")]) as server:
+        events, error = await collect_failure(make_model(server))
 
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == "This is not"
-    assert (error.kind, error.passing) == ("network", True)
+    assert (error.kind, error.is_retryable) == ("network", True)
 
 
 async def test_an_answer_without_an_end_is_no_answer() -> None:
-    with Server([Answer(text="This is not", finish="", usage=None), Answer(text="This is", finish="")]) as server:
-        events, error = await failed(model(server))
-        message = await complete(model(server), HELLO)
+    with FakeServer([Answer(text="This is not", finish="", usage=None), Answer(text="This is", finish="")]) as server:
+        events, error = await collect_failure(make_model(server))
+        message = await complete(make_model(server), HELLO)
 
     assert (error.kind, error.reason) == ("network", "the stream was cut off")
     assert events
-    assert message["content"] == [text("This is")], "a server may not say why it stops, but then it says what was used"
+    assert message["content"] == [text_block("This is")], (
+        "a server may not say why it stops, but then it says what was used"
+    )
 
 
 async def test_an_answer_of_anthropic_without_an_end_is_no_answer() -> None:
-    with Server([Answer(text="This is not", finish="", usage={"input_tokens": 3, "output_tokens": 2})]) as server:
-        _, error = await failed(claude(server))
+    with FakeServer([Answer(text="This is not", finish="", usage={"input_tokens": 3, "output_tokens": 2})]) as server:
+        _, error = await collect_failure(make_claude(server))
 
     assert (error.kind, error.reason) == ("network", "the stream was cut off")
 
 
 async def test_a_server_that_is_not_there_is_a_failure_of_the_network() -> None:
-    with Server() as server:
+    with FakeServer() as server:
         pass
 
-    _, error = await failed(model(server))
+    _, error = await collect_failure(make_model(server))
 
-    assert (error.kind, error.passing) == ("network", True)
+    assert (error.kind, error.is_retryable) == ("network", True)
 
 
 def test_a_provider_that_nobody_knows_is_unavailable() -> None:
     with pytest.raises(ModelError) as caught:
-        ProviderModel(Target(provider="nobody", model="x", api="openai-completions"))
+        ProviderModel(ModelTarget(provider="nobody", model="x", api="openai-completions"))
 
     assert caught.value.kind == "unavailable"
 
@@ -384,13 +388,15 @@ def test_a_provider_that_nobody_knows_is_unavailable() -> None:
 
 
 async def test_a_conversation_is_sent_turn_by_turn() -> None:
-    assert await sent(
-        user(text("Read a.py")),
-        said(text("Yes."), {"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "a.py"}}),
-        {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": [text("print()")]},
-        user(text("And?")),
-        said(text("It prints.")),
-        user(text("Thanks"), text("a lot")),
+    assert await capture_sent(
+        user_message(text_block("Read a.py")),
+        assistant_message(
+            text_block("Yes."), {"type": "toolCall", "id": "c1", "name": "read", "arguments": {"path": "a.py"}}
+        ),
+        {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": [text_block("print()")]},
+        user_message(text_block("And?")),
+        assistant_message(text_block("It prints.")),
+        user_message(text_block("Thanks"), text_block("a lot")),
     ) == [
         {"role": "user", "content": "Read a.py"},
         {
@@ -408,7 +414,9 @@ async def test_a_conversation_is_sent_turn_by_turn() -> None:
 
 
 async def test_system_messages_stay_where_they_stand() -> None:
-    messages = await sent(user(text("Hi")), {"role": "system", "content": "New rules", "sections": {"a": "Be kind"}})
+    messages = await capture_sent(
+        user_message(text_block("Hi")), {"role": "system", "content": "New rules", "sections": {"a": "Be kind"}}
+    )
 
     assert messages[0] == {"role": "user", "content": "Hi"}
     assert "New rules\n\nBe kind" in str(messages[1]["content"]).replace("\\n", "\n")
@@ -417,8 +425,14 @@ async def test_system_messages_stay_where_they_stand() -> None:
 async def test_thinking_goes_back_to_the_model_that_thought_it() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
 
-    _, same, _ = await sent(user(text("Hi")), said(thought, text("Ho")), user(text("So?")))
-    _, other, _ = await sent(user(text("Hi")), said(thought, text("Ho"), model="llama"), user(text("So?")))
+    _, same, _ = await capture_sent(
+        user_message(text_block("Hi")), assistant_message(thought, text_block("Ho")), user_message(text_block("So?"))
+    )
+    _, other, _ = await capture_sent(
+        user_message(text_block("Hi")),
+        assistant_message(thought, text_block("Ho"), model="llama"),
+        user_message(text_block("So?")),
+    )
 
     assert same == {"role": "assistant", "reasoning_content": "Hm.", "content": "Ho"}
     assert other == {"role": "assistant", "content": "Ho"}
@@ -427,7 +441,9 @@ async def test_thinking_goes_back_to_the_model_that_thought_it() -> None:
 async def test_thinking_that_nobody_signed_stays_here() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "of another protocol"}
 
-    _, answered, _ = await sent(user(text("Hi")), said(thought, text("Ho")), user(text("So?")))
+    _, answered, _ = await capture_sent(
+        user_message(text_block("Hi")), assistant_message(thought, text_block("Ho")), user_message(text_block("So?"))
+    )
 
     assert answered == {"role": "assistant", "content": "Ho"}
 
@@ -436,8 +452,8 @@ def test_thoughts_that_led_to_nothing_are_left_out() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "reasoning_content"}
     info = ModelInfo(provider="vllm", model="qwen", api="openai-completions")
 
-    assert parts_of(said(thought), info, "vllm", CallIds()) == []
-    assert parts_of(said(text("Ho"), thought), info, "vllm", CallIds()) == [TextPart("Ho")]
+    assert build_parts(assistant_message(thought), info, "vllm", CallIds()) == []
+    assert build_parts(assistant_message(text_block("Ho"), thought), info, "vllm", CallIds()) == [TextPart("Ho")]
 
 
 async def test_a_tool_that_failed_is_told_in_its_own_words() -> None:
@@ -446,11 +462,11 @@ async def test_a_tool_that_failed_is_told_in_its_own_words() -> None:
         "role": "toolResult",
         "toolCallId": "c1",
         "toolName": "read",
-        "content": [text("No\nfile")],
+        "content": [text_block("No\nfile")],
         "isError": True,
     }
 
-    *_, told = await sent(user(text("Hi")), said(call), result)
+    *_, told = await capture_sent(user_message(text_block("Hi")), assistant_message(call), result)
 
     assert told["content"] == "No\nfile"
 
@@ -461,21 +477,25 @@ async def test_a_server_here_is_not_asked_through_a_proxy(monkeypatch: pytest.Mo
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
 
-    assert await sent(user(text("Hi"))) == [{"role": "user", "content": "Hi"}]
+    assert await capture_sent(user_message(text_block("Hi"))) == [{"role": "user", "content": "Hi"}]
 
 
 async def test_an_answer_of_which_nothing_can_be_sent_is_left_out() -> None:
-    messages = await sent(user(text("Hi")), said({"type": "thinking", "thinking": "Hm."}, text("  ")), user(text("So")))
+    messages = await capture_sent(
+        user_message(text_block("Hi")),
+        assistant_message({"type": "thinking", "thinking": "Hm."}, text_block("  ")),
+        user_message(text_block("So")),
+    )
 
     assert [message["role"] for message in messages] == ["user", "user"]
 
 
 async def test_a_message_without_words_is_still_a_message() -> None:
-    assert await sent(user()) == [{"role": "user", "content": "(nothing)"}]
+    assert await capture_sent(user_message()) == [{"role": "user", "content": "(nothing)"}]
 
 
 async def test_images_go_to_models_that_take_them() -> None:
-    (message,) = await sent(user(text("See:"), image()), images=True)
+    (message,) = await capture_sent(user_message(text_block("See:"), image_block()), images=True)
 
     words, picture = message["content"]
     assert words == {"type": "text", "text": "See:"}
@@ -483,16 +503,21 @@ async def test_images_go_to_models_that_take_them() -> None:
 
 
 async def test_images_become_a_note_for_models_that_do_not() -> None:
-    (message,) = await sent(user(text("See:"), image()))
+    (message,) = await capture_sent(user_message(text_block("See:"), image_block()))
 
     assert message["content"] == "See:\n[An image was here that cannot be shown: this model takes no images.]"
 
 
 async def test_images_of_tools_reach_the_model() -> None:
     call = {"type": "toolCall", "id": "c1", "name": "look", "arguments": {}}
-    result = {"role": "toolResult", "toolCallId": "c1", "toolName": "look", "content": [text("A dot"), image()]}
+    result = {
+        "role": "toolResult",
+        "toolCallId": "c1",
+        "toolName": "look",
+        "content": [text_block("A dot"), image_block()],
+    }
 
-    messages = await sent(user(text("Look")), said(call), result, images=True)
+    messages = await capture_sent(user_message(text_block("Look")), assistant_message(call), result, images=True)
 
     assert "A dot" in str(messages)
     assert PNG in str(messages)
@@ -501,28 +526,30 @@ async def test_images_of_tools_reach_the_model() -> None:
 @pytest.mark.parametrize(
     ("broken", "note"),
     [
-        (image("A" * (IMAGE_LIMIT + 4)), "it is larger than 5 MB"),
-        (image("not base64!"), "it is broken"),
-        (image("", "image/png"), "it is empty"),
-        (image(PNG, "image/tiff"), "its type is image/tiff"),
+        (image_block("A" * (MAX_IMAGE_BYTES + 4)), "it is larger than 5 MB"),
+        (image_block("not base64!"), "it is broken"),
+        (image_block("", "image/png"), "it is empty"),
+        (image_block(PNG, "image/tiff"), "its type is image/tiff"),
         ({"type": "image"}, "its type is unknown"),
     ],
     ids=["large", "broken", "empty", "odd", "bare"],
 )
 async def test_an_image_that_cannot_be_sent_becomes_a_note(broken: dict, note: str) -> None:
-    (message,) = await sent(user(text("See:"), broken), images=True)
+    (message,) = await capture_sent(user_message(text_block("See:"), broken), images=True)
 
     assert message["content"] == f"See:\n[An image was here that cannot be shown: {note}.]"
 
 
 async def test_what_no_provider_takes_is_replaced_in_what_is_sent() -> None:
     stored = [
-        user(text("a\ud800b\x00c")),
-        said({"type": "toolCall", "id": "c|\x00", "name": "re ad", "arguments": {"k\x00": ["\udfff", float("inf")]}}),
-        {"role": "toolResult", "toolCallId": "c|\x00", "toolName": "re ad", "content": [text("\x00")]},
+        user_message(text_block("a\ud800b\x00c")),
+        assistant_message(
+            {"type": "toolCall", "id": "c|\x00", "name": "re ad", "arguments": {"k\x00": ["\udfff", float("inf")]}}
+        ),
+        {"role": "toolResult", "toolCallId": "c|\x00", "toolName": "re ad", "content": [text_block("\x00")]},
     ]
 
-    asked, called, answered = await sent(*stored)
+    asked, called, answered = await capture_sent(*stored)
 
     assert asked["content"] == "a\ufffdb\ufffdc"
     assert called["tool_calls"][0]["function"] == {"name": "re_ad", "arguments": '{"k\ufffd":["\ufffd",null]}'}
@@ -532,10 +559,10 @@ async def test_what_no_provider_takes_is_replaced_in_what_is_sent() -> None:
 
 
 async def test_odd_ids_of_calls_are_replaced_by_the_same_id_everywhere() -> None:
-    _, called, answered = await sent(
-        user(text("Hi")),
-        said({"type": "toolCall", "id": "functions.read:0", "name": "read", "arguments": {}}),
-        {"role": "toolResult", "toolCallId": "functions.read:0", "toolName": "read", "content": [text("x")]},
+    _, called, answered = await capture_sent(
+        user_message(text_block("Hi")),
+        assistant_message({"type": "toolCall", "id": "functions.read:0", "name": "read", "arguments": {}}),
+        {"role": "toolResult", "toolCallId": "functions.read:0", "toolName": "read", "content": [text_block("x")]},
     )
 
     assert called["tool_calls"][0]["id"] == answered["tool_call_id"]
@@ -544,13 +571,13 @@ async def test_odd_ids_of_calls_are_replaced_by_the_same_id_everywhere() -> None
 
 async def test_calls_with_the_same_id_are_told_apart_and_so_are_their_results() -> None:
     def called(*ids: str) -> dict:
-        return said(*({"type": "toolCall", "id": id, "name": "read", "arguments": {}} for id in ids))
+        return assistant_message(*({"type": "toolCall", "id": id, "name": "read", "arguments": {}} for id in ids))
 
     def result(id: str, words: str) -> dict:
-        return {"role": "toolResult", "toolCallId": id, "toolName": "read", "content": [text(words)]}
+        return {"role": "toolResult", "toolCallId": id, "toolName": "read", "content": [text_block(words)]}
 
-    messages = [user(text("Hi")), called("call_0"), result("call_0", "1"), called("call_0", "", "")]
-    requested = await sent(*messages, result("call_0", "2"), result("", "3"), result("", "4"))
+    messages = [user_message(text_block("Hi")), called("call_0"), result("call_0", "1"), called("call_0", "", "")]
+    requested = await capture_sent(*messages, result("call_0", "2"), result("", "3"), result("", "4"))
 
     ids = [call["id"] for message in requested for call in message.get("tool_calls", ())]
     assert len(set(ids)) == 4
@@ -564,8 +591,8 @@ async def test_calls_with_the_same_id_are_told_apart_and_so_are_their_results() 
 
 async def test_usage_tells_cached_tokens_apart() -> None:
     used = {"prompt_tokens": 100, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 60}}
-    with Server([Answer(text="x", usage=used)]) as server:
-        message = await complete(model(server), HELLO)
+    with FakeServer([Answer(text="x", usage=used)]) as server:
+        message = await complete(make_model(server), HELLO)
 
     assert message["usage"] == {
         "input": 40,
@@ -579,8 +606,8 @@ async def test_usage_tells_cached_tokens_apart() -> None:
 
 async def test_prices_of_the_configuration_win() -> None:
     used = {"prompt_tokens": 1_000_000, "completion_tokens": 500_000}
-    with Server([Answer(text="x", usage=used)]) as server:
-        message = await complete(model(server, prices=Prices(input=2, output=8)), HELLO)
+    with FakeServer([Answer(text="x", usage=used)]) as server:
+        message = await complete(make_model(server, prices=Prices(input=2, output=8)), HELLO)
 
     assert message["usage"]["cost"] == {"input": 2.0, "output": 4.0, "cacheRead": 0.0, "cacheWrite": 0.0, "total": 6.0}
 
@@ -594,7 +621,7 @@ def test_known_prices_are_looked_up_and_split() -> None:
         finish_reason="stop",
     )
 
-    cost = answer(response, ModelInfo(provider="anthropic", model="claude-sonnet-4-5"))["usage"]["cost"]
+    cost = build_message(response, ModelInfo(provider="anthropic", model="claude-sonnet-4-5"))["usage"]["cost"]
 
     assert cost == pytest.approx(
         {
@@ -608,8 +635,8 @@ def test_known_prices_are_looked_up_and_split() -> None:
 
 
 async def test_a_server_that_counts_nothing_costs_nothing() -> None:
-    with Server([Answer(text="x", usage=None)]) as server:
-        message = await complete(model(server), HELLO)
+    with FakeServer([Answer(text="x", usage=None)]) as server:
+        message = await complete(make_model(server), HELLO)
 
     assert message["usage"]["totalTokens"] == 0
 
@@ -622,14 +649,14 @@ async def test_anthropic_gives_and_takes_signed_thinking_and_says_what_was_cache
     first = Answer(
         text="I look.", thinking="Hm.", signature="sig-1", calls=(("toolu_1", "read", {"path": "a"}),), usage=used
     )
-    with Server([first, Answer(text="Done.", usage=used)]) as server:
-        asked = claude(server)
+    with FakeServer([first, Answer(text="Done.", usage=used)]) as server:
+        asked = make_claude(server)
         message = await complete(asked, Request(messages=HELLO.messages, thinking="low", tools=(READ,)))
         failed_result = {
             "role": "toolResult",
             "toolCallId": "toolu_1",
             "toolName": "read",
-            "content": [text("no such file")],
+            "content": [text_block("no such file")],
             "isError": True,
         }
         again = Request(messages=[*HELLO.messages, message, failed_result], thinking="low", tools=(READ,))
@@ -657,9 +684,9 @@ async def test_openai_gives_and_takes_the_items_of_its_responses() -> None:
     first = Answer(
         text="I look.", thinking="Hm.", signature="secret", calls=(("call_1", "read", {"path": "a"}),), usage=used
     )
-    with Server([first, Answer(text="Done.", usage=used, finish="length")]) as server:
+    with FakeServer([first, Answer(text="Done.", usage=used, finish="length")]) as server:
         asked = ProviderModel(
-            Target(provider="openai", model="gpt-5", api="openai-responses", base_url=server.url, key="x")
+            ModelTarget(provider="openai", model="gpt-5", api="openai-responses", base_url=server.url, key="x")
         )
         question = Request(messages=HELLO.messages, thinking="high", tools=(READ,))
         *events, last = [event async for event in asked.stream(question)]
@@ -685,10 +712,10 @@ async def test_openai_gives_and_takes_the_items_of_its_responses() -> None:
 async def test_google_gives_and_takes_signed_calls() -> None:
     used = {"promptTokenCount": 30, "candidatesTokenCount": 4, "thoughtsTokenCount": 2, "totalTokenCount": 36}
     first = Answer(text="I look.", thinking="Hm.", signature="c2ln", calls=(("c1", "read", {"path": "a"}),), usage=used)
-    with Server([first, Answer(text="Done.", usage=used)]) as server:
+    with FakeServer([first, Answer(text="Done.", usage=used)]) as server:
         url = server.url.removesuffix("/v1")
         asked = ProviderModel(
-            Target(provider="google", model="gemini-3.8-flash", api="google-generative-ai", base_url=url, key="x")
+            ModelTarget(provider="google", model="gemini-3.8-flash", api="google-generative-ai", base_url=url, key="x")
         )
         message = await complete(asked, Request(messages=HELLO.messages, thinking="low", tools=(READ,)))
         result = {"role": "toolResult", "toolCallId": "c1", "toolName": "read", "content": "no file", "isError": True}
@@ -735,11 +762,11 @@ async def test_google_gives_and_takes_signed_calls() -> None:
 def test_what_identifies_a_part_to_its_provider_comes_back_as_it_was(api: str, parts: list) -> None:
     info = ModelInfo(provider="openai", model="gpt-5", api=api)
 
-    stored = answer(ModelResponse(parts=parts, model_name="gpt-5", finish_reason="stop"), info)
+    stored = build_message(ModelResponse(parts=parts, model_name="gpt-5", finish_reason="stop"), info)
 
-    assert parts_of(stored, info, "openai", CallIds()) == parts
+    assert build_parts(stored, info, "openai", CallIds()) == parts
     other = ModelInfo(provider="openai", model="gpt-4o", api=api)
-    assert not any(isinstance(part, ThinkingPart) for part in parts_of(stored, other, "openai", CallIds()))
+    assert not any(isinstance(part, ThinkingPart) for part in build_parts(stored, other, "openai", CallIds()))
 
 
 @pytest.mark.parametrize(
@@ -756,12 +783,12 @@ def test_images_are_sent_where_it_is_known_that_they_are_taken(name: str, images
     provider, _, named = name.partition(":")
     api = "google-generative-ai" if provider == "google" else "openai-completions"
 
-    assert ProviderModel(Target(provider=provider, model=named, api=api, key="x")).info.images == images
+    assert ProviderModel(ModelTarget(provider=provider, model=named, api=api, key="x")).info.images == images
 
 
 def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
     info = ModelInfo(provider="openai", model="gpt-5", api="openai-responses")
-    stored = said(
+    stored = assistant_message(
         {"type": "thinking", "thinking": "Hm.", "thinkingSignature": '{"id":"rs_1","encrypted_content":"e"}'},
         {"type": "text", "text": "Ho", "textSignature": '{"v":1,"id":"msg_1"}'},
         {"type": "toolCall", "id": "call_1|fc_1", "name": "read", "arguments": {}},
@@ -770,7 +797,7 @@ def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
         api="openai-responses",
     )
 
-    thought, words, call = parts_of(stored, info, "openai", CallIds())
+    thought, words, call = build_parts(stored, info, "openai", CallIds())
 
     assert (thought.id, thought.signature, words.id, call.tool_call_id, call.id) == (
         "rs_1",
@@ -782,7 +809,7 @@ def test_what_pi_wrote_of_openai_goes_back_as_items() -> None:
 
 
 def test_what_is_known_of_a_model_comes_from_its_provider_and_the_configuration() -> None:
-    target = Target(provider="openai", model="gpt-4o", api="openai-responses", key="x")
+    target = ModelTarget(provider="openai", model="gpt-4o", api="openai-responses", key="x")
 
     known = ProviderModel(target).info
     said = ProviderModel(target, ModelSettings(context_window=4096, images=False, output_limit=512)).info

@@ -8,11 +8,11 @@ import pytest
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.base import (
     INCOMPLETE_CALL,
-    Draft,
     Finished,
     ModelError,
     ModelEvent,
     ModelInfo,
+    PartialMessage,
     Request,
     TextDelta,
     ThinkingDelta,
@@ -27,7 +27,7 @@ INFO = ModelInfo(provider="acme", model="one", api="openai-completions")
 
 
 def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
-    draft = Draft(INFO)
+    draft = PartialMessage(INFO)
 
     for event in (
         ThinkingDelta("H"),
@@ -38,9 +38,9 @@ def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
         ToolCallEnd(ToolCall("c1", "read", {})),
         TextDelta("B"),
     ):
-        draft.take(event)
+        draft.apply(event)
 
-    message = draft.message("aborted", "stopped by the user")
+    message = draft.build_message("aborted", "stopped by the user")
     assert message["content"] == [
         {"type": "thinking", "thinking": "Hm"},
         {"type": "text", "text": "A"},
@@ -55,36 +55,36 @@ def test_a_draft_has_what_arrived_in_the_order_in_which_it_did() -> None:
 
 
 def test_half_a_call_is_kept_as_text_since_it_cannot_be_made() -> None:
-    draft = Draft(INFO)
+    draft = PartialMessage(INFO)
 
-    draft.take(ToolCallStart("c1", "read"))
-    assert draft.message("aborted")["content"] == []
-    draft.take(ToolCallDelta("c1", '{"pa'))
+    draft.apply(ToolCallStart("c1", "read"))
+    assert draft.build_message("aborted")["content"] == []
+    draft.apply(ToolCallDelta("c1", '{"pa'))
 
     said = INCOMPLETE_CALL.format(name="read") + '{"pa'
-    assert draft.message("aborted")["content"] == [{"type": "text", "text": said}]
+    assert draft.build_message("aborted")["content"] == [{"type": "text", "text": said}]
 
 
 def test_a_draft_of_many_pieces_takes_time_in_proportion_to_their_number() -> None:
-    draft = Draft(INFO)
+    draft = PartialMessage(INFO)
     piece = TextDelta("x" * 1000)
 
     start = time.process_time()
     for _ in range(100_000):
-        draft.take(piece)
+        draft.apply(piece)
 
     assert len(draft.content[0]["text"]) == draft.size == 100_000_000
     assert time.process_time() - start < 5  # seconds; where each piece is a copy of all before it, it is hours
 
 
 def test_a_finished_message_is_the_draft() -> None:
-    draft = Draft(INFO)
+    draft = PartialMessage(INFO)
     whole = {"role": "assistant", "content": [{"type": "text", "text": "Yes"}], "stopReason": "stop"}
 
-    draft.take(TextDelta("Ye"))
-    draft.take(Finished(whole))
+    draft.apply(TextDelta("Ye"))
+    draft.apply(Finished(whole))
 
-    assert draft.message("aborted") == whole
+    assert draft.build_message("aborted") == whole
     assert draft.content == whole["content"]
 
 

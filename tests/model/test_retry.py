@@ -3,23 +3,23 @@
 import pytest
 
 from sessiontree.model.base import ModelError, TextDelta, complete
-from sessiontree.model.retry import Retry, Retrying
+from sessiontree.model.retry import RetryAttempt, RetryingModel
 from sessiontree.model.scripted import ScriptedModel
-from tests.model.asking import HELLO, failed
+from tests.model.asking import HELLO, collect_failure
 
 
-def failure(kind, **facts) -> ModelError:
+def make_failure(kind, **facts) -> ModelError:
     return ModelError("scripted:scripted", kind, "no luck", **facts)
 
 
-class Waits:
+class SleepRecorder:
     def __init__(self) -> None:
         self.slept: list[float] = []
-        self.told: list[Retry] = []
+        self.attempts: list[RetryAttempt] = []
 
-    def around(self, *answers, attempts: int = 4) -> Retrying:
-        return Retrying(
-            ScriptedModel(answers), attempts=attempts, base_delay=2, on_retry=self.told.append, sleep=self.sleep
+    def wrap(self, *answers, attempts: int = 4) -> RetryingModel:
+        return RetryingModel(
+            ScriptedModel(answers), attempts=attempts, base_delay=2, on_retry=self.attempts.append, sleep=self.sleep
         )
 
     async def sleep(self, seconds: float) -> None:
@@ -27,31 +27,31 @@ class Waits:
 
 
 @pytest.fixture
-def waits() -> Waits:
-    return Waits()
+def waits() -> SleepRecorder:
+    return SleepRecorder()
 
 
 @pytest.mark.parametrize("kind", ["rate", "server", "timeout", "network"])
-async def test_a_failure_that_may_pass_is_tried_again(waits: Waits, kind) -> None:
-    answer = await complete(waits.around(failure(kind), "Hello"), HELLO)
+async def test_a_failure_that_may_pass_is_tried_again(waits: SleepRecorder, kind) -> None:
+    answer = await complete(waits.wrap(make_failure(kind), "Hello"), HELLO)
 
     assert answer["content"][0]["text"] == "Hello"
     assert len(waits.slept) == 1
 
 
 @pytest.mark.parametrize("kind", ["overflow", "auth", "rejected", "unavailable"])
-async def test_any_other_failure_is_raised_at_once(waits: Waits, kind) -> None:
+async def test_any_other_failure_is_raised_at_once(waits: SleepRecorder, kind) -> None:
     with pytest.raises(ModelError):
-        await complete(waits.around(failure(kind), "Hello"), HELLO)
+        await complete(waits.wrap(make_failure(kind), "Hello"), HELLO)
 
     assert waits.slept == []
 
 
-async def test_each_wait_is_about_twice_as_long_and_told_before(waits: Waits) -> None:
-    await complete(waits.around(failure("server"), failure("rate"), failure("network"), "Hello"), HELLO)
+async def test_each_wait_is_about_twice_as_long_and_told_before(waits: SleepRecorder) -> None:
+    await complete(waits.wrap(make_failure("server"), make_failure("rate"), make_failure("network"), "Hello"), HELLO)
 
-    assert [told.delay for told in waits.told] == waits.slept
-    assert [(told.attempt, told.attempts, told.error.kind) for told in waits.told] == [
+    assert [told.delay for told in waits.attempts] == waits.slept
+    assert [(told.attempt, told.attempts, told.error.kind) for told in waits.attempts] == [
         (1, 4, "server"),
         (2, 4, "rate"),
         (3, 4, "network"),
@@ -60,33 +60,33 @@ async def test_each_wait_is_about_twice_as_long_and_told_before(waits: Waits) ->
         assert 0.75 * longest <= slept <= longest
 
 
-async def test_the_last_failure_is_raised_when_attempts_run_out(waits: Waits) -> None:
+async def test_the_last_failure_is_raised_when_attempts_run_out(waits: SleepRecorder) -> None:
     with pytest.raises(ModelError) as caught:
-        await complete(waits.around(failure("server"), failure("rate"), "never", attempts=2), HELLO)
+        await complete(waits.wrap(make_failure("server"), make_failure("rate"), "never", attempts=2), HELLO)
 
     assert caught.value.kind == "rate"
     assert len(waits.slept) == 1
 
 
-async def test_a_provider_that_says_how_long_to_wait_is_heeded(waits: Waits) -> None:
-    await complete(waits.around(failure("rate", retry_after=30), "Hello"), HELLO)
+async def test_a_provider_that_says_how_long_to_wait_is_heeded(waits: SleepRecorder) -> None:
+    await complete(waits.wrap(make_failure("rate", retry_after=30), "Hello"), HELLO)
 
     assert waits.slept == [30]
 
 
-async def test_a_provider_that_asks_for_too_long_a_wait_is_not_waited_for(waits: Waits) -> None:
+async def test_a_provider_that_asks_for_too_long_a_wait_is_not_waited_for(waits: SleepRecorder) -> None:
     with pytest.raises(ModelError):
-        await complete(waits.around(failure("rate", retry_after=3600), "Hello"), HELLO)
+        await complete(waits.wrap(make_failure("rate", retry_after=3600), "Hello"), HELLO)
 
     assert waits.slept == []
 
 
-async def test_an_answer_that_has_begun_is_never_asked_for_again(waits: Waits) -> None:
-    seen, _ = await failed(waits.around(["Half", failure("network")], "Whole"))
+async def test_an_answer_that_has_begun_is_never_asked_for_again(waits: SleepRecorder) -> None:
+    seen, _ = await collect_failure(waits.wrap(["Half", make_failure("network")], "Whole"))
 
     assert seen == [TextDelta("Half")]
     assert waits.slept == []
 
 
-async def test_it_tells_of_the_model_within(waits: Waits) -> None:
-    assert waits.around().info.name == "scripted:scripted"
+async def test_it_tells_of_the_model_within(waits: SleepRecorder) -> None:
+    assert waits.wrap().info.name == "scripted:scripted"

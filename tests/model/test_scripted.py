@@ -17,8 +17,8 @@ from sessiontree.model.base import (
     ToolCallStart,
     complete,
 )
-from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Thinking, Used
-from tests.model.asking import failed
+from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
+from tests.model.asking import collect_failure
 
 HELLO = Request(messages=[{"role": "user", "content": "Hello, you there"}])
 
@@ -52,7 +52,7 @@ async def test_thinking_and_calls_come_in_the_order_of_the_script() -> None:
 
 
 async def test_usage_is_estimated_unless_the_script_says_it() -> None:
-    model = ScriptedModel(["12345678", ["x", Used({"input": 100, "cost": 0.5}), Stop("length")]])
+    model = ScriptedModel(["12345678", ["x", ScriptedUsage({"input": 100, "cost": 0.5}), ScriptedStop("length")]])
 
     estimated, said = await complete(model, HELLO), await complete(model, HELLO)
 
@@ -64,7 +64,7 @@ async def test_usage_is_estimated_unless_the_script_says_it() -> None:
 async def test_an_error_is_raised_where_it_stands() -> None:
     model = ScriptedModel([["Half", ModelError("scripted:scripted", "network", "cut")]])
 
-    seen, error = await failed(model)
+    seen, error = await collect_failure(model)
 
     assert error.reason == "cut"
     assert seen == [TextDelta("Half")]

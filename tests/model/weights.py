@@ -22,6 +22,6 @@ def local_model(home: Path, monkeypatch: pytest.MonkeyPatch) -> LocalModel:
     here.parent.mkdir(parents=True, exist_ok=True)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("SESSIONTREE_HOME", str(CACHE))
-        fetched = Path(local.fetch())
+        fetched = Path(local.download_weights())
     here.symlink_to(fetched.parent)
     return LocalModel()

@@ -4,20 +4,20 @@ import pytest
 
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeFork, Event, Forked, Signal
-from sessiontree.ops.ask import Stopped, ask, tell, unless_aborted, waited_for
+from sessiontree.ops.ask import OperationStopped, ask_hooks, emit_event, run_unless_aborted, wait_with_grace
 
 FORK = BeforeFork(entry=None, position="at")
 
 
 async def test_an_answer_that_does_not_cancel_is_given_on() -> None:
-    assert await ask(Hooks(), FORK, Signal()) == (FORK, Answer())
+    assert await ask_hooks(Hooks(), FORK, Signal()) == (FORK, Answer())
 
 
 async def test_a_handler_that_cancels_stops_the_operation(hooks: Hooks) -> None:
     hooks.on(BeforeFork, lambda event, ctx: {"cancel": True})
 
-    with pytest.raises(Stopped) as stopped:
-        await ask(hooks, FORK, Signal())
+    with pytest.raises(OperationStopped) as stopped:
+        await ask_hooks(hooks, FORK, Signal())
 
     assert stopped.value.aborted is False
 
@@ -33,12 +33,12 @@ async def test_the_signal_ends_the_work_and_nobody_waits_for_a_handler(hooks: Ho
 
     hooks.on(BeforeFork, hang)
     signal = Signal()
-    work = asyncio.ensure_future(ask(hooks, FORK, signal))
+    work = asyncio.ensure_future(ask_hooks(hooks, FORK, signal))
     await asyncio.sleep(0.01)
 
     signal.abort()
 
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(OperationStopped) as stopped:
         await asyncio.wait_for(work, 5)
     assert stopped.value.aborted
     await asyncio.sleep(0)
@@ -54,7 +54,7 @@ async def test_nobody_waits_for_handlers_that_are_told_when_the_signal_is_given(
 
     hooks.on(Forked, hang)
     signal = Signal()
-    work = asyncio.ensure_future(tell(hooks, Forked(entry=None), signal))
+    work = asyncio.ensure_future(emit_event(hooks, Forked(entry=None), signal))
     await asyncio.wait_for(at_work.wait(), 5)
 
     signal.abort()
@@ -77,7 +77,7 @@ async def test_handlers_that_are_told_after_the_signal_have_a_little_time(
     signal.abort()
     monkeypatch.setattr("sessiontree.ops.ask.GRACE", 0.1)
 
-    await asyncio.wait_for(tell(hooks, Forked(entry=None), signal), 2)
+    await asyncio.wait_for(emit_event(hooks, Forked(entry=None), signal), 2)
 
     assert quick == told == [Forked(entry=None)]
 
@@ -89,7 +89,7 @@ async def test_what_is_done_after_the_signal_gives_what_it_gives() -> None:
     signal = Signal()
     signal.abort()
 
-    assert await waited_for(signal, work(), 1) == 3
+    assert await wait_with_grace(signal, work(), 1) == 3
 
 
 async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:
@@ -99,6 +99,6 @@ async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:
     async def fail() -> int:
         raise ValueError("x")
 
-    assert await unless_aborted(Signal(), work()) == 3
+    assert await run_unless_aborted(Signal(), work()) == 3
     with pytest.raises(ValueError, match="x"):
-        await unless_aborted(Signal(), fail())
+        await run_unless_aborted(Signal(), fail())

@@ -8,8 +8,8 @@ from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCompact, Compacted, CompactFailed, Navigated, Notice, Signal
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import Delay, ScriptedModel, Stop
-from sessiontree.ops.compact import CompactOutcome, compact, shares, uncompact
+from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
+from sessiontree.ops.compact import CompactOutcome, compact, compute_token_budget, uncompact
 from sessiontree.session import Session
 from tests.ops.conftest import SMALL, asked, talk, words
 
@@ -177,7 +177,7 @@ async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_i
     assert any(isinstance(event, Notice) and wrong in event.text for event in told)
 
 
-@pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", Stop("length")]])
+@pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
 async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids, answer) -> None:
     before = session.lines()
 
@@ -271,7 +271,9 @@ async def test_another_branch_than_the_current_one_can_be_compacted(session, hoo
 
 
 def test_the_window_is_shared_as_the_settings_say() -> None:
-    space = shares(ScriptedModel(info=SMALL), CompactionSettings(reserve_tokens=96, keep_recent_tokens=50))
+    space = compute_token_budget(
+        ScriptedModel(info=SMALL), CompactionSettings(reserve_tokens=96, keep_recent_tokens=50)
+    )
 
     assert (space.limit, space.keep_recent) == (4000, 50)
 

@@ -23,18 +23,20 @@ Operation = Callable[[Session, Hooks], Awaitable[Any]]
 
 OPERATIONS: dict[str, Operation] = {
     "compact": lambda session, hooks: compact(session.head, ScriptedModel(["S"] * 3), hooks),
-    "uncompact": lambda session, hooks: uncompact(session.branch("short"), hooks),
+    "uncompact": lambda session, hooks: uncompact(session.get_branch("short"), hooks),
     "navigate": lambda session, hooks: navigate(session, "start", hooks=hooks, label="here"),
     "navigate_summary": lambda session, hooks: navigate(
         session, "start", hooks=hooks, model=ScriptedModel(["S"]), summarize=True, label="here"
     ),
     "fork": lambda session, hooks: fork(session, "start", hooks=hooks),
-    "merge": lambda session, hooks: merge(session.branch("a"), session.head, hooks=hooks, model=ScriptedModel(["S"])),
+    "merge": lambda session, hooks: merge(
+        session.get_branch("a"), session.head, hooks=hooks, model=ScriptedModel(["S"])
+    ),
     "promote": lambda session, hooks: promote(
-        session.branch("a"), session.branch("base"), hooks=hooks, model=ScriptedModel(["S"] * 3)
+        session.get_branch("a"), session.get_branch("base"), hooks=hooks, model=ScriptedModel(["S"] * 3)
     ),
     "cherry_pick": lambda session, hooks: cherry_pick(session.head, ["a"], hooks=hooks),
-    "rebase": lambda session, hooks: rebase(session.branch("a"), "b", hooks=hooks),
+    "rebase": lambda session, hooks: rebase(session.get_branch("a"), "b", hooks=hooks),
 }
 
 
@@ -92,9 +94,9 @@ FAULTS = [raising, raising_in_a_thread, hanging, junk, nonsense]
 async def whole(operation: Operation) -> tuple[list[bytes], list[bytes]]:
     """The session before and after an operation that nothing disturbs."""
     session, _ = begun()
-    before = session.lines()
+    before = session.read_lines()
     await operation(session, Hooks())
-    return before, session.lines()
+    return before, session.read_lines()
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -112,7 +114,7 @@ async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_i
 
         await work(session, hooks)
 
-        assert session.lines() == after, event
+        assert session.read_lines() == after, event
         happened = any(type(one) is EVENTS[event] and not isinstance(one, Notice) for one in seen)
         answers = fault in (junk, nonsense)
         reported = [one for one in seen if isinstance(one, Notice)]
@@ -133,7 +135,7 @@ async def test_a_handler_that_cancels_undoes_what_is_about_to_happen_and_nothing
 
         outcome = await work(session, hooks)
 
-        assert session.lines() == (before if outcome.cancelled else after), event
+        assert session.read_lines() == (before if outcome.cancelled else after), event
         undone += [event] * outcome.cancelled
     assert len(undone) == 1
     assert undone[0].startswith("before_")
@@ -150,23 +152,23 @@ async def test_a_listener_that_fails_disturbs_nothing(operation) -> None:
     hooks.listen(broken)
     await OPERATIONS[operation](session, hooks)
 
-    assert session.lines() == (await whole(OPERATIONS[operation]))[1]
+    assert session.read_lines() == (await whole(OPERATIONS[operation]))[1]
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "fork"])
 async def test_every_operation_is_one_batch_so_a_store_that_fails_undoes_it(operation) -> None:
     work = OPERATIONS[operation]
     session, store = begun()
-    before, heads = session.lines(), (dict(session.heads.heads), session.heads.current)
+    before, heads = session.read_lines(), (dict(session.heads.heads), session.heads.current)
     store.left = 0
 
     with pytest.raises(StoreError):
         await work(session, Hooks())
 
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert (dict(session.heads.heads), session.heads.current) == heads
 
     session, store = begun()
     store.left = 1
     await work(session, Hooks())
-    assert session.lines() == (await whole(work))[1]
+    assert session.read_lines() == (await whole(work))[1]

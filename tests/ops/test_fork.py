@@ -9,7 +9,7 @@ from tests.ops.conftest import talk
 
 
 def said(session: Session) -> list[str]:
-    return [st.core.messages.text(message["content"]) for message in session.context().messages]
+    return [st.core.messages.text(message["content"]) for message in session.build_context().messages]
 
 
 @pytest.fixture

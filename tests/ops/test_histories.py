@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import sessiontree as st
-from sessiontree.core.messages import ToolCall, answered_call, tool_calls
+from sessiontree.core.messages import ToolCall, get_answered_call, get_tool_calls
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.scripted import ScriptedModel
@@ -34,7 +34,7 @@ class History:
 
     def branch(self, number: int) -> Branch:
         names = list(self.session.heads.heads)
-        return self.session.branch(names[number % len(names)])
+        return self.session.get_branch(names[number % len(names)])
 
     def place(self, number: int) -> st.Entry | None:
         entries = [None, *self.session.tree]
@@ -90,7 +90,7 @@ class History:
 
     async def edit(self, a: int, b: int) -> None:
         branch = self.branch(a)
-        path = [entry for entry in branch.path() if entry.type == "message"]
+        path = [entry for entry in branch.get_path() if entry.type == "message"]
         if path:
             replacement = {"content": "edited"} if b % 2 else None
             branch.append(st.ContextEdit(target=path[b % len(path)].id, replacement=replacement))
@@ -105,11 +105,11 @@ def paired(messages: list[dict[str, Any]]) -> bool:
     """Whether every call is answered right behind its turn, and every result is called for."""
     waiting: list[str] = []
     for message in messages:
-        call = answered_call(message)
+        call = get_answered_call(message)
         if call is None:
             if waiting:
                 return False
-            waiting = [made.id for made in tool_calls(message)]
+            waiting = [made.id for made in get_tool_calls(message)]
         elif call in waiting:
             waiting.remove(call)
         else:
@@ -126,16 +126,16 @@ def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_w
         played = History()
         session = played.session
         for step in history:
-            before, lines = state(session), session.lines()
+            before, lines = state(session), session.read_lines()
             try:
                 await played.step(*step)
             except InvalidOperation:
-                assert (state(session), session.lines()) == (before, lines)
-            assert session.lines()[: len(lines)] == lines
+                assert (state(session), session.read_lines()) == (before, lines)
+            assert session.read_lines()[: len(lines)] == lines
             assert state(Session(played.store)) == state(session)
             assert not [problem for problem in session.problems if problem.severity == "fault"]
             for name in session.heads.heads:
-                assert paired(session.branch(name).context().to_llm())
+                assert paired(session.get_branch(name).build_context().to_llm())
 
     asyncio.run(play())
 
@@ -173,4 +173,4 @@ def test_the_check_of_pairs_would_notice_a_result_without_its_call() -> None:
     assert not paired([call])
     assert not paired([call, st.user("hi").message])
     assert not paired([st.tool_result("c", "read", "x").message])
-    assert list(tool_calls(call)) == [ToolCall("c", "read", {})]
+    assert list(get_tool_calls(call)) == [ToolCall("c", "read", {})]

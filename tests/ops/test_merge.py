@@ -3,13 +3,13 @@ import asyncio
 import pytest
 
 import sessiontree as st
-from sessiontree.comparison import stats_of
-from sessiontree.core.compaction import context_tokens
-from sessiontree.core.summaries import MERGE
+from sessiontree.comparison import compute_stats
+from sessiontree.core.compaction import count_context_tokens
+from sessiontree.core.summaries import MERGE_PROMPT
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
 from sessiontree.format.codec import read_object
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
-from sessiontree.index.reading import tally_of
+from sessiontree.index.reading import build_tally
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
@@ -30,11 +30,11 @@ def main(session: Session) -> Branch:
         )
         branch.append(st.tool_result(name, "edit", "ok"))
     session.switch("main")
-    return session.branch("main")
+    return session.get_branch("main")
 
 
 def said(branch: Branch) -> list[str]:
-    return [st.core.messages.text(m.get("content")) or m.get("summary", "") for m in branch.context().messages]
+    return [st.core.messages.text(m.get("content")) or m.get("summary", "") for m in branch.build_context().messages]
 
 
 def notices(told) -> list[str]:
@@ -66,7 +66,7 @@ async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, ma
     prompt = asked(makes.requests[0])
     assert "try a cache" in prompt
     assert "question" not in prompt
-    assert MERGE in prompt
+    assert MERGE_PROMPT in prompt
     assert told[-1] == Merged(kind="merge", branch="main", sources=("cache",), summary_entry=entry)
 
 
@@ -272,13 +272,13 @@ async def test_undo_of_a_merge_works_after_the_session_was_opened_again(tmp_path
         session.create_branch("cache").append(st.user("try a cache"))
         session.switch("main")
         leaf = session.head.leaf
-        await merge(session.branch("cache"), session.head, hooks=hooks, summary="It works.")
+        await merge(session.get_branch("cache"), session.head, hooks=hooks, summary="It works.")
 
     with st.open(session.file) as again:
         plan = again.undo()
 
         assert (again.head.name, again.head.leaf) == ("main", leaf)
-        assert plan.undone == "the merge of cache into main"
+        assert plan.undo_description == "the merge of cache into main"
 
 
 async def test_a_branch_that_was_renamed_after_its_merge_is_named_as_it_is_called_now(main, session, hooks) -> None:
@@ -497,7 +497,7 @@ async def test_a_copy_of_a_copy_tells_which_it_was_copied_from_whatever_its_type
 
 async def test_a_copy_took_nothing_so_that_nothing_is_paid_for_twice(main, session, hooks) -> None:
     def cost() -> float:
-        return stats_of("all", None, list(session.tree)).cost
+        return compute_stats("all", None, list(session.tree)).cost
 
     cache = session.branch("cache")
     picked = cache.append(st.assistant("paid for", usage={"input": 900, "output": 60, "cost": 0.5}))
@@ -507,7 +507,7 @@ async def test_a_copy_took_nothing_so_that_nothing_is_paid_for_twice(main, sessi
     await rebase(cache, "dict", hooks=hooks)
 
     assert cost() == 0.5
-    assert tally_of(session).cost == 0.5
+    assert build_tally(session).cost == 0.5
     assert picked.body.message["usage"]["totalTokens"] == 960
 
 
@@ -516,7 +516,7 @@ async def test_a_copied_answer_does_not_measure_the_conversation_that_it_is_copi
 
     await cherry_pick(main, [long], hooks=hooks)
 
-    assert context_tokens(main.path()) == main.context().tokens() < 100
+    assert count_context_tokens(main.path()) == main.context().tokens() < 100
 
 
 async def test_what_cannot_be_picked_is_refused(main, hooks, told) -> None:

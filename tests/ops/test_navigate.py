@@ -3,13 +3,13 @@ import asyncio
 import pytest
 
 import sessiontree as st
-from sessiontree.core.summaries import BRANCH, BRANCH_PREAMBLE
+from sessiontree.core.summaries import BRANCH_PREAMBLE, BRANCH_PROMPT
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeNavigate, Navigated, Notice, Signal
 from sessiontree.model.base import ModelError
-from sessiontree.model.scripted import Delay, ScriptedModel, Stop
-from sessiontree.ops.navigate import NavigateOutcome, navigate, previous_prompt
+from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
+from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt, navigate
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from tests.ops.conftest import SMALL, asked, talk, words
@@ -124,7 +124,7 @@ async def test_the_summary_of_what_is_left_stands_at_the_new_place(session, hook
     prompt = asked(makes.requests[0])
     assert "[Assistant]: four\n\n[User]: five\n\n[Assistant]: six" in prompt
     assert "three" not in prompt
-    assert BRANCH in prompt
+    assert BRANCH_PROMPT in prompt
 
 
 async def test_a_move_with_a_summary_can_be_undone(session, hooks, ids) -> None:
@@ -150,9 +150,9 @@ async def test_instructions_are_added_or_take_the_place_of_ours(session, hooks, 
     )
 
     added, replaced = (asked(request) for request in makes.requests)
-    assert BRANCH in added
+    assert BRANCH_PROMPT in added
     assert added.endswith("the API")
-    assert BRANCH not in replaced
+    assert BRANCH_PROMPT not in replaced
     assert replaced.endswith("Briefly.")
 
 
@@ -320,7 +320,7 @@ async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> 
 # Failing
 
 
-@pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", Stop("length")]])
+@pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
 async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, answer) -> None:
     before = session.lines()
 
@@ -371,9 +371,9 @@ async def test_the_branch_that_was_current_when_it_began_is_the_one_that_moves(s
 def test_the_move_and_its_summary_are_one_line(tmp_path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session:
         ids = talk(session, "one", "two", "three", "four")
-        before = len(session.lines())
+        before = len(session.read_lines())
         asyncio.run(navigate(session, ids[1], hooks=Hooks(), summary="left", label="x"))
-        lines = session.lines()
+        lines = session.read_lines()
 
     for end in range(before, len(lines) + 1):
         cut = tmp_path / f"{end}.jsonl"
@@ -386,11 +386,11 @@ def test_the_move_and_its_summary_are_one_line(tmp_path) -> None:
 
 
 def test_the_previous_prompt_is_the_last_message_of_the_user(session, ids) -> None:
-    assert previous_prompt(session.head).id == ids[4]
+    assert find_previous_prompt(session.head).id == ids[4]
 
     session.switch("root")
     with pytest.raises(InvalidOperation, match="no message of the user"):
-        previous_prompt(session.head)
+        find_previous_prompt(session.head)
 
 
 async def test_another_branch_than_the_current_one_is_moved(session, ids) -> None:

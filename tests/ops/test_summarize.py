@@ -3,14 +3,14 @@ import asyncio
 import pytest
 
 from sessiontree.config import RetrySettings
-from sessiontree.core.compaction import CompactionPreparation, budget
+from sessiontree.core.compaction import CompactionPreparation, split_window
 from sessiontree.core.messages import ToolCall, assistant, user
-from sessiontree.core.summaries import NO_HISTORY, SYSTEM
+from sessiontree.core.summaries import NO_HISTORY, SYSTEM_PROMPT
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled, Signal
 from sessiontree.model.base import ModelError, ModelInfo
-from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Used
-from sessiontree.ops.ask import Stopped
+from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage
+from sessiontree.ops.ask import OperationStopped
 from sessiontree.ops.summarize import Summarizer, SummaryFailed
 from tests.ops.conftest import SMALL, asked, words
 
@@ -21,7 +21,7 @@ TALK = (user("one").message, assistant("two").message)
 
 def summarizer(model: ScriptedModel, signal: Signal | None = None, **options) -> Summarizer:
     given = {"hooks": Hooks(), "retry": QUICK, **options}
-    return Summarizer(model, signal or Signal(), budget(model.info.context_window), **given)
+    return Summarizer(model, signal or Signal(), split_window(model.info.context_window), **given)
 
 
 def preparation(**fields) -> CompactionPreparation:
@@ -31,9 +31,9 @@ def preparation(**fields) -> CompactionPreparation:
 async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> None:
     model = ScriptedModel(["  What happened.\n"])
 
-    assert await summarizer(model).branch(TALK) == "What happened."
+    assert await summarizer(model).summarize_branch(TALK) == "What happened."
     (request,) = model.requests
-    assert request.system == SYSTEM
+    assert request.system == SYSTEM_PROMPT
     assert request.tools == ()
     assert asked(request).startswith("<conversation>\n[User]: one\n\n[Assistant]: two\n</conversation>")
 
@@ -41,9 +41,9 @@ async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (["half of", Stop("length")], "the answer was cut off because it grew too long"),
-        (["half of", Stop("error")], "it ended with error"),
-        (["half of", Stop("aborted")], "it ended with aborted"),
+        (["half of", ScriptedStop("length")], "the answer was cut off because it grew too long"),
+        (["half of", ScriptedStop("error")], "it ended with error"),
+        (["half of", ScriptedStop("aborted")], "it ended with aborted"),
         ([ToolCall("c", "read", {"path": "x"})], "it called a tool instead"),
         (["text", ToolCall("c", "read", {"path": "x"})], "it called a tool instead"),
         ([" \n"], "it said nothing"),
@@ -51,21 +51,21 @@ async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> 
 )
 async def test_whatever_is_no_whole_text_is_a_failure(answer, reason) -> None:
     with pytest.raises(SummaryFailed, match=f"scripted:scripted made no summary: {reason}") as failed:
-        await summarizer(ScriptedModel([answer])).branch(TALK)
+        await summarizer(ScriptedModel([answer])).summarize_branch(TALK)
 
     assert (failed.value.model, failed.value.reason) == ("scripted:scripted", reason)
 
 
 async def test_an_error_of_the_model_is_told_as_it_is() -> None:
     with pytest.raises(ModelError, match="no"):
-        await summarizer(ScriptedModel([ModelError("m", "auth", "no")])).branch(TALK)
+        await summarizer(ScriptedModel([ModelError("m", "auth", "no")])).summarize_branch(TALK)
 
 
 async def test_a_stream_that_breaks_off_in_the_middle_is_asked_for_again_and_listeners_are_shown_that() -> None:
     model, hooks, told = ScriptedModel([["Half of", BROKEN], ["Half", BROKEN], "All of it."]), Hooks(), []
     hooks.listen(told.append)
 
-    assert await summarizer(model, hooks=hooks).branch(TALK) == "All of it."
+    assert await summarizer(model, hooks=hooks).summarize_branch(TALK) == "All of it."
 
     assert [(event.attempt, event.attempts) for event in told if isinstance(event, RetryScheduled)] == [(1, 3), (2, 3)]
     assert "the connection broke" in told[0].error
@@ -85,7 +85,7 @@ async def test_a_summary_is_not_asked_for_again_without_end_or_where_that_cannot
     model = ScriptedModel(answers)
 
     with pytest.raises(ModelError):
-        await summarizer(model).branch(TALK)
+        await summarizer(model).summarize_branch(TALK)
 
     assert len(model.requests) == asked_for
 
@@ -95,8 +95,8 @@ async def test_aborting_ends_the_wait_for_the_next_attempt() -> None:
     hooks.listen(lambda event: signal.abort())
     model = ScriptedModel([["Half", BROKEN], "Never."])
 
-    with pytest.raises(Stopped):
-        await summarizer(model, signal, hooks=hooks, retry=RetrySettings(base_delay=60)).branch(TALK)
+    with pytest.raises(OperationStopped):
+        await summarizer(model, signal, hooks=hooks, retry=RetrySettings(base_delay=60)).summarize_branch(TALK)
 
     assert len(model.requests) == 1
 
@@ -104,12 +104,12 @@ async def test_aborting_ends_the_wait_for_the_next_attempt() -> None:
 async def test_aborting_ends_the_request() -> None:
     signal = Signal()
     model = ScriptedModel([[Delay(30), "late"]])
-    work = asyncio.ensure_future(summarizer(model, signal).branch(TALK))
+    work = asyncio.ensure_future(summarizer(model, signal).summarize_branch(TALK))
     await asyncio.sleep(0.01)
 
     signal.abort()
 
-    with pytest.raises(Stopped):
+    with pytest.raises(OperationStopped):
         await asyncio.wait_for(work, 5)
 
 
@@ -118,16 +118,16 @@ async def test_nothing_is_begun_once_the_signal_is_given() -> None:
     signal.abort()
     model = ScriptedModel(["never"])
 
-    with pytest.raises(Stopped):
-        await summarizer(model, signal).branch(TALK)
+    with pytest.raises(OperationStopped):
+        await summarizer(model, signal).summarize_branch(TALK)
 
 
 async def test_the_thinking_level_goes_to_models_that_think() -> None:
     plain = ScriptedModel(["s"], info=ModelInfo(provider="p", model="m"))
     thinker = ScriptedModel(["s"])
 
-    await summarizer(plain, thinking="high").branch(TALK)
-    await summarizer(thinker, thinking="high").branch(TALK)
+    await summarizer(plain, thinking="high").summarize_branch(TALK)
+    await summarizer(thinker, thinking="high").summarize_branch(TALK)
 
     assert (plain.requests[0].thinking, thinker.requests[0].thinking) == ("off", "high")
 
@@ -135,8 +135,8 @@ async def test_the_thinking_level_goes_to_models_that_think() -> None:
 async def test_an_answer_may_be_as_long_as_the_model_allows_and_the_reserve_holds() -> None:
     small, unknown = ScriptedModel(["s"], info=SMALL), ScriptedModel(["s"])
 
-    await summarizer(small).branch(TALK)
-    await summarizer(unknown).branch(TALK)
+    await summarizer(small).summarize_branch(TALK)
+    await summarizer(unknown).summarize_branch(TALK)
 
     assert (small.requests[0].max_tokens, unknown.requests[0].max_tokens) == (1024, None)
 
@@ -145,11 +145,11 @@ async def test_a_conversation_longer_than_the_window_is_summarized_in_steps_each
     model = ScriptedModel(["S1", "S2"], info=SMALL)
     long = tuple(user(words(1000, f"m{number}x")).message for number in range(4))
 
-    made = await summarizer(model).compaction(preparation(messages=long))
+    made = await summarizer(model).summarize_compaction(preparation(messages=long))
 
     assert made == "S2"
     prompts = [asked(request) for request in model.requests]
-    assert all(len(prompt) + len(SYSTEM) <= 4 * (4096 - 1024) for prompt in prompts)
+    assert all(len(prompt) + len(SYSTEM_PROMPT) <= 4 * (4096 - 1024) for prompt in prompts)
     assert "<earlier-summary>" not in prompts[0]
     assert "<earlier-summary>\nS1\n</earlier-summary>" in prompts[1]
     for number in range(4):
@@ -163,7 +163,7 @@ async def test_a_model_that_refuses_a_conversation_as_too_long_is_shown_half_of_
     model = ScriptedModel([OVERFLOW, "S1", "S2"], info=SMALL)
     long = tuple(user(words(600, f"m{number}x")).message for number in range(4))
 
-    made = await summarizer(model).compaction(preparation(messages=long))
+    made = await summarizer(model).summarize_compaction(preparation(messages=long))
 
     refused, first, second = (asked(request) for request in model.requests)
     assert made == "S2"
@@ -176,7 +176,7 @@ async def test_a_branch_that_is_refused_as_too_long_is_shown_from_nearer_to_its_
     model = ScriptedModel([OVERFLOW, OVERFLOW, "S"], info=SMALL)
     long = tuple(user(words(600, f"m{number}x")).message for number in range(4))
 
-    assert await summarizer(model).branch(long) == "S"
+    assert await summarizer(model).summarize_branch(long) == "S"
     assert ["m1x" in asked(request) for request in model.requests] == [True, False, False]
     assert "m3x" in asked(model.requests[-1])
 
@@ -185,9 +185,9 @@ async def test_a_model_that_refuses_everything_is_not_asked_for_ever() -> None:
     model = ScriptedModel([OVERFLOW] * 99)
 
     with pytest.raises(ModelError, match="too long"):
-        await summarizer(model).branch(TALK)
+        await summarizer(model).summarize_branch(TALK)
     with pytest.raises(ModelError, match="too long"):
-        await summarizer(model).compaction(preparation(messages=TALK))
+        await summarizer(model).summarize_compaction(preparation(messages=TALK))
 
     assert len(model.requests) == 8
 
@@ -195,7 +195,7 @@ async def test_a_model_that_refuses_everything_is_not_asked_for_ever() -> None:
 async def test_a_split_turn_takes_two_questions_one_after_the_other() -> None:
     model = ScriptedModel(["HISTORY", "PREFIX"])
 
-    made = await summarizer(model).compaction(preparation(messages=TALK, prefix_messages=TALK), "the tests")
+    made = await summarizer(model).summarize_compaction(preparation(messages=TALK, prefix_messages=TALK), "the tests")
 
     assert made.startswith("HISTORY\n\n---\n\n")
     assert made.endswith("\n\nPREFIX")
@@ -205,11 +205,11 @@ async def test_a_split_turn_takes_two_questions_one_after_the_other() -> None:
 
 
 async def test_without_a_history_the_earlier_summary_or_a_note_stands_for_it() -> None:
-    later = await summarizer(ScriptedModel(["PREFIX"])).compaction(
+    later = await summarizer(ScriptedModel(["PREFIX"])).summarize_compaction(
         preparation(prefix_messages=TALK, previous_summary="EARLIER")
     )
-    first = await summarizer(ScriptedModel(["PREFIX"])).compaction(preparation(prefix_messages=TALK))
-    silent = await summarizer(ScriptedModel([])).compaction(
+    first = await summarizer(ScriptedModel(["PREFIX"])).summarize_compaction(preparation(prefix_messages=TALK))
+    silent = await summarizer(ScriptedModel([])).summarize_compaction(
         preparation(messages=(assistant("x", stop_reason="error").message,))
     )
 
@@ -219,11 +219,11 @@ async def test_without_a_history_the_earlier_summary_or_a_note_stands_for_it() -
 
 
 async def test_what_all_questions_took_is_added_up() -> None:
-    used = Used({"input": 10, "output": 5, "cost": 0.5})
+    used = ScriptedUsage({"input": 10, "output": 5, "cost": 0.5})
     makes = summarizer(ScriptedModel([["HISTORY", used], ["PREFIX", used]]))
     assert makes.usage is None
 
-    await makes.compaction(preparation(messages=TALK, prefix_messages=TALK))
+    await makes.summarize_compaction(preparation(messages=TALK, prefix_messages=TALK))
 
     assert makes.usage is not None
     assert (makes.usage["input"], makes.usage["output"], makes.usage["totalTokens"]) == (20, 10, 30)

@@ -73,7 +73,7 @@ def disagreements(pi: Pi, file: Path, leaves: list[str | None] | None = None) ->
     """Where we and pi differ over a file, read whole, and read from its end for the current context alone."""
     seen = pi_sees(pi, file, leaves)
     [current] = [context for context in seen["contexts"] if context["leaf"] == seen["leafId"]]
-    return [*differences(st.open(file), seen), *context_differences(st.open(file).context(), current)]
+    return [*differences(st.open(file), seen), *context_differences(st.open(file).build_context(), current)]
 
 
 def parsed(file: Path) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def test_both_append_in_turns_and_agree_after_every_turn(pi: Pi, tmp_path: Path,
 
 def state(session: st.Session) -> object:
     """What a session that followed along must share with one that was just opened."""
-    return session.heads.heads, session.heads.current, session.heads.moves, session.lines(), session.name
+    return session.heads.heads, session.heads.current, session.heads.moves, session.read_lines(), session.name
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -41,7 +41,7 @@ def late_write() -> None:
         if len(waiting) < 4:
             identity, start, seen = after.value
             data = b"".join(line + b"\n" for line in lines)
-            return Cursor((identity, start + len(data), (seen + data)[-jsonl.SEEN :]))
+            return Cursor((identity, start + len(data), (seen + data)[-jsonl.CURSOR_CONTEXT_SIZE :]))
         cursor = append(self, waiting, after=begun.pop())
         waiting.clear()
         return cursor
@@ -53,14 +53,14 @@ def no_mending() -> None:
     """What is appended joins an unfinished last line."""
 
     def at(self: JsonlStore, after: Cursor) -> tuple[int, int]:
-        return self._standing()[0], after.value[1]
+        return self._open_current_file()[0], after.value[1]
 
-    JsonlStore._at = at
+    JsonlStore._check_at_end = at
 
 
 def tail_dropped() -> None:
     """An unfinished last line is cut off and kept nowhere."""
-    JsonlStore._set_aside = lambda self, start, tail: None
+    JsonlStore._save_torn_tail = lambda self, start, tail: None
     JsonlStore._move_tail = lambda self, fd, start, size: os.ftruncate(fd, start) is None
 
 
@@ -80,14 +80,14 @@ def raw_errors() -> None:
     def fail(self: JsonlStore, error: OSError) -> NoReturn:
         raise error
 
-    JsonlStore._fail = fail
+    JsonlStore._raise_store_error = fail
 
 
 def rewrite_in_place() -> None:
     """A rewrite cuts the file and writes it anew."""
 
     def replace(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        fd = self._standing()[0]
+        fd = self._open_current_file()[0]
         os.ftruncate(fd, 0)
         for line in lines:
             os.write(fd, line + b"\n")
@@ -127,7 +127,7 @@ def newline_apart() -> None:
     no_lock()
 
     def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        fd = self._standing()[0]
+        fd = self._open_current_file()[0]
         for line in lines:
             os.write(fd, line)
             os.write(fd, b"\n")

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import psycopg  # noqa: F401 - imported before the children are forked
 
 import sessiontree as st
-from sessiontree.draft import Item
+from sessiontree.draft import NewEntry
 from sessiontree.store.postgres.store import PostgresStore
 
 
@@ -27,7 +27,7 @@ def write(address: str, name: str, count: int, patience: float, acks: Connection
                         session.create_branch(name, at="main", current=False)
                 if id not in session.tree:
                     branch = name if own else "main"
-                    session.extend([Item(st.user(f"{id} says something"), id=id)], branch=branch)
+                    session.extend([NewEntry(st.user(f"{id} says something"), id=id)], branch=branch)
                 break
             except (st.BranchMoved, st.InvalidOperation):
                 continue  # another writer was first, or it is our own of which we did not hear
@@ -38,5 +38,5 @@ def write(address: str, name: str, count: int, patience: float, acks: Connection
 
 def opened(address: str, patience: float) -> st.Session:
     store = PostgresStore(address)
-    store.database.patience = patience
+    store.database.retry_seconds = patience
     return st.Session(store)

@@ -70,7 +70,7 @@ class Scenario:
     def run(self, fault: Fault | None = None, *more: Fault) -> Outcome:
         folder = self._root / "run"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(catalog.home(), ignore_errors=True)
+        shutil.rmtree(catalog.get_home(), ignore_errors=True)
         folder.mkdir(mode=0o700)
         file = folder / "deep" / "s.jsonl" if self.name == "create" else folder / "s.jsonl"
         self._prepare(file)
@@ -117,7 +117,7 @@ class Scenario:
         """Every path that a scenario touches: strace counts calls on these alone."""
         if self.name == "index":
             yield from (
-                Path(f"{catalog.home()}/index.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock")
+                Path(f"{catalog.get_home()}/index.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock")
             )
             return
         size = file.stat().st_size if file.exists() else 0
@@ -181,7 +181,9 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             check_migrated(outcome, label)
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
         case "aside":
-            assert [path for path in (outcome.folder, shelf.trash()) if list(Path(path).rglob("s.jsonl"))], label
+            assert [path for path in (outcome.folder, shelf.get_trash_folder()) if list(Path(path).rglob("s.jsonl"))], (
+                label
+            )
             return
         case "torn":
             now = everything_in(outcome.folder)

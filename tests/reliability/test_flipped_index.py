@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import sessiontree as st
-from sessiontree.catalog import sessions_with
+from sessiontree.catalog import find_matching_sessions
 from tests.reliability.harness import times
 
 FLIPS = times(150, torture=2000)
@@ -34,7 +34,7 @@ def ask_all(folder: Path) -> list[Any]:
     return [
         st.sessions(dir=folder),
         *(st.search(query, dir=folder, limit=20) for query in QUERIES),
-        *(sorted(sessions_with(query, all=True)) for query in QUERIES[:2]),
+        *(sorted(find_matching_sessions(query, all=True)) for query in QUERIES[:2]),
     ]
 
 

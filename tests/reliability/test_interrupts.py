@@ -151,9 +151,9 @@ def test_what_was_written_before_it_broke_in_is_seen(
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two")) if alone else session.extend([st.user("two")])
 
-    assert [message["content"] for message in session.context().messages] == ["one", "two"]
+    assert [message["content"] for message in session.build_context().messages] == ["one", "two"]
     session.append(st.user("three"))
-    assert [message["content"] for message in st.open(session.file).context().messages] == ["one", "two", "three"]
+    assert [message["content"] for message in st.open(session.file).build_context().messages] == ["one", "two", "three"]
 
 
 def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
@@ -170,9 +170,9 @@ def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
         with pytest.raises(KeyboardInterrupt):
             session.refresh()
 
-    assert [message["content"] for message in session.context().messages] == ["one"]
+    assert [message["content"] for message in session.build_context().messages] == ["one"]
     assert len(session.refresh()) == 1
-    assert [message["content"] for message in session.context().messages] == ["one", "two"]
+    assert [message["content"] for message in session.build_context().messages] == ["one", "two"]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -183,14 +183,14 @@ def test_a_timeout_out_of_a_signal_handler_is_not_told_as_the_disks(
         raise TimeoutError
 
     with monkeypatch.context() as broken:
-        broken.setattr(*((lock.Lock, "release") if late else (jsonl, "write")), in_time)
+        broken.setattr(*((lock.FileLock, "release") if late else (jsonl, "write")), in_time)
         with pytest.raises(TimeoutError):
             session.append(st.user("two"))
     session.append(st.user("three"))
 
     said = ["one", "two", "three"] if late else ["one", "three"]
-    assert [message["content"] for message in session.context().messages] == said
-    assert [message["content"] for message in st.open(session.file).context().messages] == said
+    assert [message["content"] for message in session.build_context().messages] == said
+    assert [message["content"] for message in st.open(session.file).build_context().messages] == said
 
 
 def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
@@ -218,19 +218,19 @@ def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
 def test_what_was_written_is_seen_when_a_signal_handler_lets_out_that_it_was_refused(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = lock.Lock.release
+    real = lock.FileLock.release
 
-    def interrupted(held: lock.Lock) -> None:
+    def interrupted(held: lock.FileLock) -> None:
         real(held)
         session.append(st.user("in between"))
 
     with monkeypatch.context() as signals:
-        signals.setattr(lock.Lock, "release", interrupted)
+        signals.setattr(lock.FileLock, "release", interrupted)
         with pytest.raises(st.InvalidOperation, match="under way"):
             session.append(st.user("two"))
     session.append(st.user("three"))
 
-    assert [message["content"] for message in session.context().messages] == ["one", "two", "three"]
+    assert [message["content"] for message in session.build_context().messages] == ["one", "two", "three"]
     assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
 
 
@@ -304,7 +304,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(*((jsonl, "flock") if taking else (lock.Lock, "release")), break_in)
+        broken.setattr(*((jsonl, "flock") if taking else (lock.FileLock, "release")), break_in)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two"))
     other = threading.Thread(target=session.append, args=(st.user("three"),), daemon=True)
@@ -316,7 +316,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
         beside.append(st.user("four"))
 
 
-@pytest.mark.parametrize("moment", ["release", "is_ours", "_roll_back"])
+@pytest.mark.parametrize("moment", ["release", "is_owned", "_roll_back"])
 def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -332,7 +332,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
             raise KeyboardInterrupt
         return real(*_)
 
-    owner = jsonl.JsonlStore if moment == "_roll_back" else lock.Lock
+    owner = jsonl.JsonlStore if moment == "_roll_back" else lock.FileLock
     found: Any = vars(owner)[moment]
     real = found.fget if isinstance(found, property) else found
     with monkeypatch.context() as broken:
@@ -340,7 +340,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
         broken.setattr(owner, moment, property(break_in) if isinstance(found, property) else break_in)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two"))
-    other = threading.Thread(target=lambda: session.store.end(), daemon=True)
+    other = threading.Thread(target=lambda: session.store.read_end(), daemon=True)
     other.start()
     other.join(60)
 
@@ -367,9 +367,9 @@ def test_a_batch_whose_taking_back_was_broken_in_on_is_no_part_of_the_session(
             session.extend([st.user("two"), st.user("three")])
 
     with st.open(session.file) as again:
-        assert [message["content"] for message in again.context().messages] == ["one"]
+        assert [message["content"] for message in again.build_context().messages] == ["one"]
         again.append(st.user("four"))
-        assert [message["content"] for message in again.context().messages] == ["one", "four"]
+        assert [message["content"] for message in again.build_context().messages] == ["one", "four"]
     assert len(list(session.file.parent.glob("*.torn-*"))) == 1
 
 
@@ -387,7 +387,7 @@ def test_a_file_on_whose_closing_something_broke_in_is_opened_anew(
 
     with monkeypatch.context() as broken:
         broken.setattr(os, "close", break_in)
-        for stop in (store.end, store.close):
+        for stop in (store.read_end, store.close):
             with pytest.raises(KeyboardInterrupt):
                 stop()
     taken = [os.dup(0) for _ in range(8)]

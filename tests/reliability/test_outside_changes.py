@@ -14,7 +14,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import Conflict
-from sessiontree.store.files import SECOND, TICK
+from sessiontree.store.files import CLOCK_TICK, NANOSECONDS
 from tests.builders import TIME, file_of
 from tests.reliability.child import append_after_a_change
 from tests.reliability.harness import everything_in, started
@@ -107,7 +107,7 @@ def made(folder: Path, *, settled: bool = False) -> tuple[Path, st.Session]:
     session.append(st.user("one"))
     session.create_branch("side").append(st.user("two"))
     if settled:
-        time.sleep(2 * TICK / SECOND)
+        time.sleep(2 * CLOCK_TICK / NANOSECONDS)
         for text in ("three", "four"):
             session.append(st.user(text))
     return file, session
@@ -131,7 +131,7 @@ def test_what_others_append_is_taken_in(tmp_path: Path, change: Change, settled:
     kept = b"".join(path.read_bytes() for path in file.parent.glob("*.torn-*"))
     assert now.startswith(before)
     assert changed.removeprefix(before).strip() in now + kept, "what they wrote is lost"
-    assert [entry.id for entry in st.open(file).branch("main").path()][-1] == mine.id
+    assert [entry.id for entry in st.open(file).get_branch("main").get_path()][-1] == mine.id
 
 
 @settled
@@ -191,9 +191,9 @@ def test_of_a_file_that_was_edited_in_place_nothing_is_read_from_the_wrong_place
     file, session = made(tmp_path)
     session.close()
     looks: list[Callable[[st.Session], object]] = [
-        lambda session: session.context(),
-        lambda session: session.lines(),
-        lambda session: [entry.body for entry in session.head.path()],
+        lambda session: session.build_context(),
+        lambda session: session.read_lines(),
+        lambda session: [entry.body for entry in session.head.get_path()],
         lambda session: st.fork(session, whole=True, file=tmp_path / "fork.jsonl"),
     ]
     opened = [st.open(file) for _ in looks]

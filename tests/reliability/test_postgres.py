@@ -36,7 +36,7 @@ def made(url: str) -> str:
     """The address of a new session."""
     store = PostgresStore(f"{url}#{uuid.uuid4()}")
     Session.create(store, id=store.id).close()
-    return store.where
+    return store.location
 
 
 def check_history(address: str, told: Sequence[Iterable[str]]) -> None:
@@ -126,7 +126,7 @@ def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
     rng = random.Random(3)
     address = made(url)
     store = PostgresStore(f"postgresql://postgres@127.0.0.1:{proxy.port}/{address.rpartition('/')[2]}")
-    cursor = store.end().cursor
+    cursor = store.read_end().cursor
     line = '{"type":"message","id":"%s","parentId":null,"timestamp":"","branch":"main","message":{"cut":"cut me here"}}'
     acks: list[str] = []
     for number in range(count):
@@ -158,12 +158,12 @@ def test_a_store_that_only_tried_again_would_be_found_out(
         try:
             return append(self, lines, after=after)
         except st.Conflict:
-            return append(self, lines, after=self.end().cursor)
+            return append(self, lines, after=self.read_end().cursor)
 
     def forgets(*_: object) -> None:
         raise st.Conflict("here", "others wrote first")
 
-    monkeypatch.setattr(PostgresStore, "_explained", forgets)
+    monkeypatch.setattr(PostgresStore, "_explain_refusal", forgets)
     monkeypatch.setattr(PostgresStore, "append", again)
     address, acks = written(proxy, server.new_database(), 12)
 

@@ -22,9 +22,9 @@ import pytest
 
 import sessiontree as st
 from sessiontree.store import waiting
-from tests.model.server import Server
+from tests.model.server import FakeServer
 from tests.reliability.harness import stopped_holder
-from tests.web.conftest import House, asking
+from tests.web.conftest import ServerEnv, open_client
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 SHORT = {"SESSIONTREE_LOCK_TIMEOUT": "2"}
@@ -160,7 +160,7 @@ def test_ctrl_c_ends_a_command_that_waits(session: st.Session) -> None:
 
 def test_ctrl_c_ends_a_prompt_that_waits(session: st.Session, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (home / ".sessiontree" / "config.toml").write_text('model = "openai:scripted"\n')
-    with Server() as server:
+    with FakeServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         server.add("never kept")
@@ -180,7 +180,7 @@ def test_ctrl_c_ends_a_prompt_whose_answer_waits_to_be_written_and_names_where_i
     session: st.Session, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / ".sessiontree" / "config.toml").write_text('model = "openai:scripted"\n')
-    with Server() as server:
+    with FakeServer() as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         go_on = threading.Event()
@@ -209,12 +209,12 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "120")
-    house = House(tmp_path)
-    stalled, other = house.session(), house.session(house.other)
+    house = ServerEnv(tmp_path)
+    stalled, other = house.create_session(), house.create_session(house.other)
     body: dict[str, Any] = {"json": {"name": "renamed"}}
     with st.open(stalled) as session:
         lock = lock_of(session)
-    async with asking(house.app(), house.owner) as client:
+    async with open_client(house.build_app(), house.owner) as client:
         assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
         with stopped_holder(lock) as pid:
             waits = [asyncio.create_task(client.patch(f"/api/sessions/{stalled}", **body)) for _ in range(60)]

@@ -41,7 +41,7 @@ def ask(file: str) -> None:
     import sessiontree as st
 
     with st.open(file) as session:
-        session.context()
+        session.build_context()
         assert len(session.tree) == 3
         assert session.problems is not None
         assert [entry.body for entry in session.tree]
@@ -51,7 +51,7 @@ def ask(file: str) -> None:
 def list_them(file: str) -> None:
     from sessiontree import catalog
 
-    assert len(list(catalog.session_files())) == 2
+    assert len(list(catalog.iter_session_paths())) == 2
 
 
 def find(file: str) -> None:

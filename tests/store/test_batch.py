@@ -12,7 +12,7 @@ import pytest
 from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.store import batch, jsonl
-from sessiontree.store.batch import end_of, note
+from sessiontree.store.batch import find_end, write_note
 from sessiontree.store.jsonl import JsonlStore
 
 FIRST, SECOND, THIRD = b'{"n":1}\n', b'{"n":2}\n', b'{"n":3}\n'
@@ -30,7 +30,7 @@ def left_by_a_dead_writer(path: Path, written: bytes, data: bytes = FIRST + SECO
     """So much of a batch was written when its writer died."""
     start = path.stat().st_size
     with path.with_name("s.jsonl.lock").open("r+b", buffering=0) as lock:
-        note(lock.fileno(), start, data.split(b"\n")[:-1])
+        write_note(lock.fileno(), start, data.split(b"\n")[:-1])
     with path.open("ab") as file:
         file.write(written)
 
@@ -40,9 +40,9 @@ def test_a_batch_cut_short_is_not_read_and_is_set_aside_by_whoever_writes_next(p
     left_by_a_dead_writer(path, written)
     store = JsonlStore(str(path))
 
-    assert store.end().unfinished == store.read().unfinished == written
+    assert store.read_end().unfinished == store.read().unfinished == written
     assert store.read().data == b"{}\n"
-    store.append([b'{"mine":1}'], after=store.end().cursor)
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
 
     assert path.read_bytes() == b'{}\n{"mine":1}\n'
     assert path.with_name("s.jsonl.torn-3").read_bytes() == written
@@ -65,7 +65,7 @@ def test_a_batch_that_was_written_is_kept_though_its_note_is_left(path: Path) ->
     store = JsonlStore(str(path))
 
     assert store.read().data == b"{}\n" + FIRST + SECOND + THIRD
-    store.append([b'{"mine":1}'], after=store.end().cursor)
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
 
     assert path.read_bytes() == b"{}\n" + FIRST + SECOND + THIRD + b'{"mine":1}\n'
 
@@ -75,7 +75,7 @@ def test_what_another_program_wrote_behind_a_batch_cut_short_is_never_set_aside(
     store = JsonlStore(str(path))
 
     assert store.read().data == b"{}\n" + FIRST + THEIRS
-    store.append([b'{"mine":1}'], after=store.end().cursor)
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
 
     assert path.read_bytes() == b"{}\n" + FIRST + THEIRS + b'{"mine":1}\n'
 
@@ -87,7 +87,7 @@ def test_a_batch_cut_short_is_known_in_a_copy_of_the_folder(path: Path, tmp_path
     store = JsonlStore(str(copy))
 
     assert store.read().data == b"{}\n"
-    store.append([b'{"mine":1}'], after=store.end().cursor)
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
 
     assert copy.read_bytes() == b'{}\n{"mine":1}\n'
     assert copy.with_name("s.jsonl.torn-3").read_bytes() == FIRST + SECOND
@@ -114,7 +114,7 @@ def test_a_note_that_cannot_be_read_now_is_an_error(path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as full:
         full.setattr(os, "open", too_many)
-        for read in (store.read, store.end):
+        for read in (store.read, store.read_end):
             with pytest.raises(StoreError, match="Too many open files"):
                 read()
 
@@ -137,7 +137,7 @@ def test_a_session_is_read_whose_name_leaves_no_room_for_that_of_a_lock(path: Pa
     long = path.rename(path.with_name("s".ljust(length - 6, "s") + ".jsonl"))
 
     assert JsonlStore(str(long)).read().data == b"{}\n"
-    assert JsonlStore(str(long)).end().unfinished == b""
+    assert JsonlStore(str(long)).read_end().unfinished == b""
 
 
 def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) ->
     lock.write_bytes(b"something else altogether, and long enough for a note")
     store = JsonlStore(str(path))
 
-    store.append([b'{"mine":1}'], after=store.end().cursor)
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
 
     assert lock.read_bytes() == b""
 
@@ -171,7 +171,7 @@ def test_a_whole_last_line_without_newline_before_a_batch_cut_short_is_kept(path
 def test_a_batch_leaves_no_note(path: Path) -> None:
     store = JsonlStore(str(path))
 
-    store.append([FIRST.strip(), SECOND.strip()], after=store.end().cursor)
+    store.append([FIRST.strip(), SECOND.strip()], after=store.read_end().cursor)
 
     assert path.with_name("s.jsonl.lock").read_bytes() == b""
     assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND
@@ -179,23 +179,23 @@ def test_a_batch_leaves_no_note(path: Path) -> None:
 
 def test_a_batch_that_was_done_between_two_looks_is_seen_as_a_whole(path: Path, monkeypatch) -> None:
     left_by_a_dead_writer(path, FIRST)
-    begun_by = batch._begun_by
+    begun_by = batch._find_unfinished_batch_at
 
     def done_meanwhile(lock: str, fd: int, size: int) -> int | None:
         with path.open("ab") as file:
             file.write(SECOND + THIRD)
         os.truncate(lock, 0)
-        monkeypatch.setattr(batch, "_begun_by", begun_by)
+        monkeypatch.setattr(batch, "_find_unfinished_batch_at", begun_by)
         return begun_by(lock, fd, size)
 
-    monkeypatch.setattr(batch, "_begun_by", done_meanwhile)
+    monkeypatch.setattr(batch, "_find_unfinished_batch_at", done_meanwhile)
 
     assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND + THIRD
 
 
 def test_a_batch_that_fails_leaves_nothing_behind(path: Path, monkeypatch) -> None:
     store = JsonlStore(str(path))
-    cursor = store.end().cursor
+    cursor = store.read_end().cursor
 
     def full(fd: int, data: bytes) -> None:
         os.write(fd, data[:9])
@@ -211,7 +211,7 @@ def test_a_batch_that_fails_leaves_nothing_behind(path: Path, monkeypatch) -> No
 
 def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, monkeypatch) -> None:
     store = JsonlStore(str(path))
-    cursor = store.end().cursor
+    cursor = store.read_end().cursor
 
     def full(lock: int, *_: object) -> None:
         os.pwrite(lock, b"half a note", 0)
@@ -232,7 +232,7 @@ def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_th
     os.truncate(lock, lock.stat().st_size + count * 72)
 
     with path.open("rb") as file:
-        assert end_of(file.fileno(), str(lock)) == (3, None)
+        assert find_end(file.fileno(), str(lock)) == (3, None)
     assert JsonlStore(str(path)).read().data == b"{}\n"
 
 
@@ -269,7 +269,7 @@ def test_what_another_program_wrote_within_a_batch_cut_short_is_known_too(path: 
     left_by_a_dead_writer(path, written, LONG + LONGER)
 
     with path.open("rb") as file:
-        assert end_of(file.fileno(), str(path.with_name("s.jsonl.lock"))) == (3 + len(written), None)
+        assert find_end(file.fileno(), str(path.with_name("s.jsonl.lock"))) == (3 + len(written), None)
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda lock: os.symlink("s.jsonl", lock)])
@@ -285,6 +285,6 @@ def test_of_a_file_that_is_held_nothing_cut_short_is_left(path: Path) -> None:
     left_by_a_dead_writer(path, FIRST)
     store = JsonlStore(str(path))
 
-    with store.held():
+    with store.hold_lock():
         assert path.read_bytes() == b"{}\n"
-    assert [Path(name).read_bytes() for name in store.set_aside] == [FIRST]
+    assert [Path(name).read_bytes() for name in store.torn_files] == [FIRST]

@@ -16,7 +16,7 @@ import pytest
 
 from sessiontree.errors import StoreError
 from sessiontree.store import files
-from sessiontree.store.files import SECOND, TICK, Folder, reason_of, write_private
+from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, FolderMonitor, format_os_error, write_private
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def test_where_there_is_no_room_the_file_is_as_it_was_and_nothing_is_left_beside
     with room_for(1000), pytest.raises(StoreError, match="too large") as raised:
         write_private(str(file), b"x" * 100_000)
 
-    assert raised.value.where == str(file)
+    assert raised.value.location == str(file)
     assert file.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -69,9 +69,9 @@ def test_a_file_that_came_meanwhile_is_kept_where_it_may_not_be_written_over(
         monkeypatch.setattr(os, "link", link)
     file = tmp_path / "page.html"
 
-    write_private(str(file), b"first", over=False)
+    write_private(str(file), b"first", overwrite=False)
     with pytest.raises(StoreError, match="exists"):
-        write_private(str(file), b"second", over=False)
+        write_private(str(file), b"second", overwrite=False)
 
     assert file.read_bytes() == b"first"
     assert list(tmp_path.iterdir()) == [file]
@@ -99,12 +99,12 @@ def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(tmp_p
     with pytest.raises(StoreError, match="No such file") as raised:
         write_private(str(file), b"whole")
 
-    assert raised.value.where == str(file)
+    assert raised.value.location == str(file)
 
 
 def test_an_error_that_has_no_number_says_what_it_says() -> None:
-    assert reason_of(OSError("not a regular file")) == "not a regular file"
-    assert reason_of(FileNotFoundError(2, "x")) == os.strerror(2)
+    assert format_os_error(OSError("not a regular file")) == "not a regular file"
+    assert format_os_error(FileNotFoundError(2, "x")) == os.strerror(2)
 
 
 # Whether names changed
@@ -112,7 +112,7 @@ def test_an_error_that_has_no_number_says_what_it_says() -> None:
 
 def settle() -> None:
     """Wait until a change of a folder has another time than the ones before."""
-    time.sleep(TICK * 1.5 / SECOND)
+    time.sleep(CLOCK_TICK * 1.5 / NANOSECONDS)
 
 
 @pytest.fixture
@@ -124,11 +124,11 @@ def place(tmp_path: Path) -> Path:
     return folder
 
 
-def looked_at(place: Path) -> Folder:
+def looked_at(place: Path) -> FolderMonitor:
     """A folder whose names somebody has just looked at."""
-    folder = Folder(str(place))
-    assert not folder.is_still()
-    folder.believe()
+    folder = FolderMonitor(str(place))
+    assert not folder.is_unchanged()
+    folder.trust_names()
     return folder
 
 
@@ -137,8 +137,8 @@ def test_a_folder_in_which_nothing_changed_is_still(place: Path) -> None:
 
     (place / "one").write_text("what is in a file is no name")
 
-    assert folder.is_still()
-    assert folder.is_still()
+    assert folder.is_unchanged()
+    assert folder.is_unchanged()
 
 
 def swap_for_a_copy(place: Path) -> None:
@@ -165,37 +165,37 @@ def test_a_folder_in_which_a_name_changed_is_not(place: Path, change: str) -> No
 
     CHANGES[change](place)
 
-    assert not folder.is_still()
+    assert not folder.is_unchanged()
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_nor_is_one_that_changed_between_the_question_and_the_look(place: Path, change: str) -> None:
-    folder = Folder(str(place))
-    assert not folder.is_still()
+    folder = FolderMonitor(str(place))
+    assert not folder.is_unchanged()
     CHANGES[change](place)
     if place.exists():
-        folder.believe()
+        folder.trust_names()
 
-    assert not folder.is_still()
+    assert not folder.is_unchanged()
 
 
 def test_a_look_right_after_a_change_is_not_believed_since_another_change_may_have_the_same_time(place: Path) -> None:
     (place / "two").touch()
     folder = looked_at(place)
-    assert not folder.is_still()
+    assert not folder.is_unchanged()
 
     settle()
-    folder.believe()
-    assert not folder.is_still(), "the look was right after the change, whenever one gets to say so"
+    folder.trust_names()
+    assert not folder.is_unchanged(), "the look was right after the change, whenever one gets to say so"
 
-    folder.believe()
-    assert folder.is_still()
+    folder.trust_names()
+    assert folder.is_unchanged()
 
 
 def test_a_file_system_that_keeps_whole_seconds_takes_longer_to_settle(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changed = time.time_ns() // SECOND * SECOND - SECOND
+    changed = time.time_ns() // NANOSECONDS * NANOSECONDS - NANOSECONDS
     real = os.fstat
 
     def in_seconds(fd: int) -> os.stat_result:
@@ -204,12 +204,12 @@ def test_a_file_system_that_keeps_whole_seconds_takes_longer_to_settle(
 
     monkeypatch.setattr(files.os, "fstat", in_seconds)
     folder = looked_at(place)
-    assert not folder.is_still()
+    assert not folder.is_unchanged()
 
-    changed -= 5 * SECOND
-    assert not folder.is_still()
-    folder.believe()
-    assert folder.is_still()
+    changed -= 5 * NANOSECONDS
+    assert not folder.is_unchanged()
+    folder.trust_names()
+    assert folder.is_unchanged()
 
 
 def test_what_happens_above_a_folder_is_noticed_when_the_look_is_old(
@@ -221,9 +221,9 @@ def test_what_happens_above_a_folder_is_noticed_when_the_look_is_old(
     place.mkdir(parents=True)
     time.sleep(0.06)
 
-    assert not folder.is_still()
-    folder.believe()
-    assert not folder.is_still(), "another folder stands at the path"
+    assert not folder.is_unchanged()
+    folder.trust_names()
+    assert not folder.is_unchanged(), "another folder stands at the path"
 
 
 def test_a_file_system_that_keeps_no_times_has_no_folder_that_is_still(
@@ -232,19 +232,19 @@ def test_a_file_system_that_keeps_no_times_has_no_folder_that_is_still(
     real = os.fstat
     monkeypatch.setattr(files.os, "fstat", lambda fd: os.stat_result(tuple(real(fd)), {"st_ctime_ns": 0}))
 
-    assert not looked_at(place).is_still()
+    assert not looked_at(place).is_unchanged()
 
 
 def test_a_folder_that_cannot_be_opened_is_never_still(tmp_path: Path) -> None:
-    folder = Folder(str(tmp_path / "none"))
+    folder = FolderMonitor(str(tmp_path / "none"))
 
-    assert not folder.is_still()
-    folder.believe()
-    assert not folder.is_still()
+    assert not folder.is_unchanged()
+    folder.trust_names()
+    assert not folder.is_unchanged()
 
 
 def test_a_closed_folder_is_looked_at_anew(place: Path) -> None:
     folder = looked_at(place)
     folder.close()
 
-    assert not folder.is_still()
+    assert not folder.is_unchanged()

@@ -17,10 +17,10 @@ import pytest
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
-from sessiontree.store.batch import note
-from sessiontree.store.files import SECOND, TICK, blanked, identity_of, make_private_directory
+from sessiontree.store.batch import write_note
+from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, blank_lines, get_identity, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.lock import Lock
+from sessiontree.store.lock import FileLock
 
 
 @pytest.fixture
@@ -134,9 +134,9 @@ def test_a_batch_whose_lines_were_blanked_in_part_is_still_taken_back(path: Path
         file.write(b"\n".join(lines)[:20])
     store = JsonlStore(str(path))
     with store._lock:
-        store._lock.note(3, lines)
+        store._lock.write_note(3, lines)
     data = path.read_bytes()
-    path.write_bytes(data[:3] + blanked(data[3 : 3 + done + 1])[:done] + data[3 + done :])
+    path.write_bytes(data[:3] + blank_lines(data[3 : 3 + done + 1])[:done] + data[3 + done :])
 
     assert store.read().data == b"{}\n"
     store.append([b'{"d":1}'], after=store.read().cursor)
@@ -350,7 +350,7 @@ def test_what_comes_in_the_very_moment_of_a_rewrite_is_set_aside(path: Path, mon
     store.replace([b"{}", b'{"new":1}'], after=cursor)
 
     assert path.read_bytes() == b'{}\n{"new":1}\n'
-    assert [Path(name).read_bytes() for name in store.set_aside] == [b'{"theirs":1}\n']
+    assert [Path(name).read_bytes() for name in store.torn_files] == [b'{"theirs":1}\n']
 
 
 def break_in_on(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, done: bool) -> None:
@@ -395,7 +395,7 @@ def test_a_rewrite_that_something_broke_in_on_when_it_was_done_is_known_as_ours(
         with pytest.raises(KeyboardInterrupt):
             store.replace([b"{}", b'{"new":1}'], after=cursor)
 
-    store.append([b'{"b":1}'], after=store.end().cursor)
+    store.append([b'{"b":1}'], after=store.read_end().cursor)
     assert beside(path) == {
         "s.jsonl": b'{}\n{"new":1}\n{"b":1}\n',
         "s.jsonl.bak": b'{}\n{"a":1}\n',
@@ -414,11 +414,11 @@ def test_the_lock_is_nobodys_whatever_something_broke_in_on(
     works = {
         "create": lambda: other.create([b"{}"]),
         "replace": lambda: store.replace([b"{}"], after=cursor),
-        "leave": lambda: store.leave(b"{", after=cursor),
+        "leave": lambda: store.write_tail(b"{", after=cursor),
         "held": lambda: _held(store),
     }
     with monkeypatch.context() as broken:
-        break_in_on(broken, Lock, moment, done=moment == "acquire")
+        break_in_on(broken, FileLock, moment, done=moment == "acquire")
         with pytest.raises(KeyboardInterrupt):
             works[work]()
 
@@ -429,7 +429,7 @@ def test_the_lock_is_nobodys_whatever_something_broke_in_on(
 
 
 def _held(store: JsonlStore) -> None:
-    with store.held():
+    with store.hold_lock():
         pass
 
 
@@ -438,7 +438,7 @@ def test_lines_longer_than_a_block_are_read_backward_as_they_are(path: Path) -> 
     store = JsonlStore(str(path))
     cursor = store.create(lines)
 
-    blocks = list(store.backward(cursor))
+    blocks = list(store.read_backward(cursor))
 
     assert b"".join(block for block, _ in reversed(blocks)) == b"".join(line + b"\n" for line in lines)
     assert [first for _, first in blocks] == [False] * (len(blocks) - 1) + [True]
@@ -448,13 +448,13 @@ def test_lines_longer_than_a_block_are_read_backward_as_they_are(path: Path) -> 
 def test_a_file_that_is_cut_while_it_is_read_is_a_conflict(path: Path) -> None:
     store = JsonlStore(str(path))
     store.create([b"{}", b'{"a":1}'])
-    end = store.end().cursor
+    end = store.read_end().cursor
     os.truncate(path, 0)
 
     with pytest.raises(Conflict, match="truncated"):
         store.read(before=end, limit=100)
     with pytest.raises(Conflict, match="truncated"):
-        list(store.backward(end))
+        list(store.read_backward(end))
 
 
 def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
@@ -486,7 +486,7 @@ def is_kept_waiting(store: JsonlStore, after: Cursor, holder: JsonlStore) -> boo
         done.set()
 
     writer = threading.Thread(target=write)
-    with holder.held():
+    with holder.hold_lock():
         writer.start()
         waited = not done.wait(0.3)
     writer.join(60)
@@ -548,9 +548,9 @@ def test_a_session_with_the_note_of_a_batch_is_held_by_all_its_names(path: Path)
     link = path.with_name("link.jsonl")
     os.link(path, link)
     with path.with_name("s.jsonl.lock").open("r+b") as lock:
-        note(lock.fileno(), path.stat().st_size, [b'{"b":1}', b'{"b":2}'])
+        write_note(lock.fileno(), path.stat().st_size, [b'{"b":1}', b'{"b":2}'])
 
-    with store.held():
+    with store.hold_lock():
         assert is_locked(link)
     assert not is_locked(link)
 
@@ -559,7 +559,7 @@ def test_a_writer_still_takes_the_lock_file_that_version_0_1_takes(path: Path) -
     store = JsonlStore(str(path))
     store.create([b"{}"])
     fd = os.open(f"{path}.lock", os.O_RDWR)
-    with store.held(), pytest.raises(BlockingIOError):
+    with store.hold_lock(), pytest.raises(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(fd)
@@ -570,7 +570,7 @@ def test_a_session_that_nobody_may_write_to_can_be_held(path: Path) -> None:
     store.create([b"{}"])
     path.chmod(0o400)
 
-    with store.held(), path.open("rb") as file, pytest.raises(BlockingIOError):
+    with store.hold_lock(), path.open("rb") as file, pytest.raises(BlockingIOError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -605,11 +605,11 @@ def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
 
-    store.leave(b'{"a', after=cursor)
+    store.write_tail(b'{"a', after=cursor)
 
-    assert (store.end().cursor, store.end().unfinished) == (cursor, b'{"a')
+    assert (store.read_end().cursor, store.read_end().unfinished) == (cursor, b'{"a')
     with pytest.raises(Conflict, match="others wrote first"):
-        JsonlStore(str(path)).leave(b'{"b', after=cursor)
+        JsonlStore(str(path)).write_tail(b'{"b', after=cursor)
     assert path.read_bytes() == b'{}\n{"a'
 
 
@@ -639,10 +639,10 @@ def settled(path: Path) -> tuple[JsonlStore, Cursor]:
     """A store that knows that no name in its folder has changed for long, and its end."""
     store = JsonlStore(str(path), durability="none")
     cursor = store.create([b"{}"])
-    time.sleep(2 * TICK / SECOND)
+    time.sleep(2 * CLOCK_TICK / NANOSECONDS)
     for line in (b'{"a":1}', b'{"a":2}'):
         cursor = store.append([line], after=cursor)
-    assert store._names.is_still()
+    assert store._folder_monitor.is_unchanged()
     return store, cursor
 
 
@@ -667,7 +667,7 @@ def test_a_batch_that_a_writer_left_half_done_is_set_aside_where_no_name_had_cha
     before = path.read_bytes()
 
     with open(f"{path}.lock", "r+b") as lock, path.open("ab") as file:
-        note(lock.fileno(), len(before), [b'{"b":1}', b'{"b":2}'])
+        write_note(lock.fileno(), len(before), [b'{"b":1}', b'{"b":2}'])
         file.write(b'{"b":1}\n')
     store.append([b'{"a":3}'], after=cursor)
 
@@ -744,7 +744,7 @@ def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: py
 
     for attempt in (
         lambda: opened.read(limit=10),
-        lambda: list(opened.backward(Cursor((identity_of(path.stat()), 1 << 40, b"}\n")))),
+        lambda: list(opened.read_backward(Cursor((get_identity(path.stat()), 1 << 40, b"}\n")))),
         lambda: store.read(cursor, limit=1),
     ):
         with pytest.raises(StoreError, match="a line goes on for more than"):
@@ -757,7 +757,7 @@ def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypat
     cursor = store.create([b"{}"])
     os.truncate(path, 1 << 40)
 
-    for attempt in (lambda: store.append([b"{}"], after=cursor), JsonlStore(str(path)).end):
+    for attempt in (lambda: store.append([b"{}"], after=cursor), JsonlStore(str(path)).read_end):
         with pytest.raises(StoreError, match="a line goes on for more than"):
             attempt()
     assert path.stat().st_size == 1 << 40

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import StoreError
-from sessiontree.store.lock import Lock
+from sessiontree.store.lock import FileLock
 
 
 def test_a_forked_process_takes_turns_with_its_parent(tmp_path: Path) -> None:
-    lock = Lock(str(tmp_path / "lock"))
+    lock = FileLock(str(tmp_path / "lock"))
     with lock:
         pass
     reading, writing = os.pipe()
@@ -72,7 +72,7 @@ def test_a_forked_process_that_never_asks_for_the_lock_does_not_keep_it_for_a_pa
     ends, stays = os.pipe()
 
     def parent() -> None:
-        lock = Lock(str(path))
+        lock = FileLock(str(path))
         lock.acquire()
 
         def worker() -> None:
@@ -95,7 +95,7 @@ def test_a_forked_process_that_never_asks_for_the_lock_does_not_keep_it_for_a_pa
 
 def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    held, lock = Lock(str(path)), Lock(str(path))
+    held, lock = FileLock(str(path)), FileLock(str(path))
     held.acquire()
     waiter = threading.Thread(target=lock.acquire)
     waiter.start()
@@ -122,7 +122,7 @@ def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path
 
 def test_a_forked_process_lets_go_of_a_lock_that_a_thread_held_and_leaves_it_to_that_thread(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = Lock(str(path))
+    lock = FileLock(str(path))
     holds, done = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -143,7 +143,7 @@ def test_a_forked_process_lets_go_of_a_lock_that_a_thread_held_and_leaves_it_to_
 
 
 def test_threads_take_turns(tmp_path: Path) -> None:
-    lock = Lock(str(tmp_path / "lock"))
+    lock = FileLock(str(tmp_path / "lock"))
     inside: list[str] = []
 
     def work() -> None:
@@ -161,7 +161,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
 
 def test_a_lock_file_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    lock = Lock(str(path))
+    lock = FileLock(str(path))
     with lock:
         pass
     path.unlink()
@@ -175,7 +175,7 @@ def test_a_lock_file_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["deleted", "moved", "deleted, with another name elsewhere"])
 def test_a_writer_whose_lock_file_was_taken_away_waits_for_those_who_made_a_new_one(tmp_path: Path, how: str) -> None:
     path = tmp_path / "lock"
-    old = Lock(str(path))
+    old = FileLock(str(path))
     with old:
         pass
     if how == "moved":
@@ -185,7 +185,7 @@ def test_a_writer_whose_lock_file_was_taken_away_waits_for_those_who_made_a_new_
             os.link(path, tmp_path / "elsewhere")
         path.unlink()
 
-    with Lock(str(path)):
+    with FileLock(str(path)):
         waiting = threading.Thread(target=old.acquire, daemon=True)
         waiting.start()
         waiting.join(0.2)
@@ -202,7 +202,7 @@ def test_a_lock_file_that_is_never_the_same_is_told_not_waited_for(tmp_path: Pat
     monkeypatch.setattr(os, "lstat", lambda _: real(tmp_path))
 
     with pytest.raises(StoreError, match="keeps being replaced"):
-        Lock(str(path)).acquire()
+        FileLock(str(path)).acquire()
     assert is_free(path)
 
 
@@ -210,9 +210,9 @@ def test_threads_that_look_at_once_all_see_that_another_has_the_lock(tmp_path: P
     path = str(tmp_path / "s.jsonl.lock")
     with open(path, "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        lock = Lock(path)
+        lock = FileLock(path)
         with ThreadPoolExecutor(4) as pool:
-            seen = list(pool.map(lambda _: lock.other_holder(), range(4000)))
+            seen = list(pool.map(lambda _: lock.find_other_holder(), range(4000)))
         assert None not in seen
-    assert lock.other_holder() is None
+    assert lock.find_other_holder() is None
     lock.close()

@@ -25,10 +25,10 @@ from sessiontree.copying import copy, verify
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import schema
-from sessiontree.store.postgres.address import Address, is_address, parse
-from sessiontree.store.postgres.blocks import Blocks
-from sessiontree.store.postgres.connection import Database
-from sessiontree.store.postgres.rows import clean
+from sessiontree.store.postgres.address import Address, is_database_address, parse_address
+from sessiontree.store.postgres.blocks import BlockCache
+from sessiontree.store.postgres.connection import PostgresDatabase
+from sessiontree.store.postgres.rows import clean_text
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
 from tests.simulation import Simulation
@@ -69,13 +69,17 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_nothing_secret_is_shown_of_an_address() -> None:
-    address = parse("postgres://ann:s3cret@[::1]:5433,other/talks?sslmode=require&password=hidden&host=db#my%20session")
+    address = parse_address(
+        "postgres://ann:s3cret@[::1]:5433,other/talks?sslmode=require&password=hidden&host=db#my%20session"
+    )
 
-    assert address.shown == "postgresql://ann@[::1]:5433,other/talks?host=db"
+    assert address.safe_url == "postgresql://ann@[::1]:5433,other/talks?host=db"
     assert address.session == "my session"
-    assert address.of("x") == f"{address.shown}#x"
+    assert address.format_session_address("x") == f"{address.safe_url}#x"
     assert "s3cret" in address.url
-    assert parse(address.of("x")).url == address.url, "the process that knows the whole opens what is shown"
+    assert parse_address(address.format_session_address("x")).url == address.url, (
+        "the process that knows the whole opens what is shown"
+    )
 
 
 def test_the_variable_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +87,8 @@ def test_the_variable_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> Non
 
     with pytest.raises(st.InvalidOperation, match="SESSIONTREE_STORE"):
         st.sessions()
-    assert not is_address("/some/folder")
-    assert not is_address(None)
+    assert not is_database_address("/some/folder")
+    assert not is_database_address(None)
 
 
 def test_a_store_needs_a_session(shared_database: str) -> None:
@@ -95,10 +99,10 @@ def test_a_store_needs_a_session(shared_database: str) -> None:
 
 
 def test_a_password_is_in_no_message(server: Server) -> None:
-    address = parse(server.url("nowhere", password="s3cret") + "#x")
+    address = parse_address(server.url("nowhere", password="s3cret") + "#x")
 
     with pytest.raises(st.StoreError) as refused:
-        PostgresStore(address).end()
+        PostgresStore(address).read_end()
 
     assert "s3cret" not in str(refused.value)
     assert "does not exist" in str(refused.value)
@@ -106,23 +110,23 @@ def test_a_password_is_in_no_message(server: Server) -> None:
 
 def test_a_server_that_is_not_there_is_told_after_some_patience() -> None:
     store = PostgresStore("postgresql://nobody@127.0.0.1:1/none#x")
-    store.database.patience = 0.2
+    store.database.retry_seconds = 0.2
 
     with pytest.raises(st.StoreError, match="cannot be reached") as refused:
-        store.end()
+        store.read_end()
     assert not isinstance(refused.value, st.OutcomeUnknown)
 
 
 def test_a_database_that_was_never_reached_is_waited_for_a_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_PATIENCE", 0.1)
-    database = Database(parse("postgresql://nobody@127.0.0.1:1/none"), patience=600)
+    monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_RETRY_SECONDS", 0.1)
+    database = PostgresDatabase(parse_address("postgresql://nobody@127.0.0.1:1/none"), retry_seconds=600)
 
     with pytest.raises(st.StoreError, match="cannot be reached"):
         database.run(lambda connection: None)
 
 
 def test_when_one_connection_is_lost_no_other_old_one_is_tried(shared_database: str) -> None:
-    database = Database(Address(f"{shared_database}?application_name=lost", shared_database, None))
+    database = PostgresDatabase(Address(f"{shared_database}?application_name=lost", shared_database, None))
     together = threading.Barrier(8)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: database.run(lambda connection: together.wait(60)), range(8)))
@@ -145,14 +149,14 @@ def test_when_one_connection_is_lost_no_other_old_one_is_tried(shared_database: 
 
 def test_many_processes_may_make_the_schema_at_once(server: Server) -> None:
     url = server.new_database()
-    address = parse(url)
+    address = parse_address(url)
     start = threading.Barrier(8)
 
     def come() -> None:
-        database = Database(address)
+        database = PostgresDatabase(address)
         connection = database.connect()
         start.wait(30)
-        schema.ensure(connection, "here")
+        schema.ensure_schema(connection, "here")
         connection.close()
 
     with ThreadPoolExecutor(8) as pool:
@@ -160,7 +164,7 @@ def test_many_processes_may_make_the_schema_at_once(server: Server) -> None:
             done.result(60)
 
     assert rows(url, "SELECT number FROM sessiontree.step ORDER BY 1") == [
-        (number,) for number in range(1, len(schema.STEPS) + 1)
+        (number,) for number in range(1, len(schema.MIGRATIONS) + 1)
     ]
 
 
@@ -175,7 +179,7 @@ def test_a_server_that_has_less_than_postgresql_will_do(server: Server) -> None:
 
     with Session.create(new(url, "s"), id="s", cwd="/p") as session:
         seen = session.append(st.user("word"))
-        end = session.store.end().cursor
+        end = session.store.read_end().cursor
         st.open(f"{url}#s").append(st.user("more"))
 
         assert session.store.wait(end, 60)
@@ -189,7 +193,7 @@ def test_tables_of_a_newer_version_are_refused(server: Server) -> None:
     rows(url, "INSERT INTO sessiontree.step (number) VALUES (99)")
 
     with pytest.raises(st.StoreError, match="newer version"):
-        Database(parse(url)).run(lambda connection: None)
+        PostgresDatabase(parse_address(url)).run(lambda connection: None)
 
 
 def test_a_database_that_is_not_utf8_is_refused(server: Server) -> None:
@@ -221,7 +225,7 @@ def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Serve
     owner.create([b'{"type":"session","version":3,"id":"theirs","timestamp":"","cwd":"/p"}', b"one", b"two"])
     grant(url)
     rows(url, "CREATE ROLE ann LOGIN IN ROLE sessiontree_writer")
-    mine = parse(url.replace("postgres@", "ann@"))
+    mine = parse_address(url.replace("postgres@", "ann@"))
 
     with Session.create(PostgresStore(mine._replace(session="own")), id="own", cwd="/p") as session:
         session.append(st.user("hello"))
@@ -229,7 +233,7 @@ def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Serve
         forked = catalog.fork(session)
         forked.append(st.user("more"))
     theirs = PostgresStore(mine._replace(session="theirs"))
-    theirs.append([b"three"], after=theirs.end().cursor)
+    theirs.append([b"three"], after=theirs.read_end().cursor)
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
     assert {summary.id for summary in catalog.sessions(all=True, dir=mine.url)} == {"theirs", "own", forked.id}
 
@@ -248,7 +252,7 @@ def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Serve
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             rows(mine.url, statement)
     with pytest.raises(st.StoreError, match="may not"):
-        shelf.purge(theirs.where)
+        shelf.purge(theirs.location)
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
@@ -300,7 +304,7 @@ def test_projects_may_be_kept_apart(server: Server) -> None:
     run_page(url, 1)
     rows(superuser, "CREATE ROLE carl LOGIN IN ROLE sessiontree_writer")
     rows(url, "INSERT INTO sessiontree_project VALUES ('carl', '/projects/a')")
-    mine = parse(url.replace("keeper@", "carl@"))
+    mine = parse_address(url.replace("keeper@", "carl@"))
 
     assert [summary.id for summary in catalog.sessions(all=True, dir=mine.url)] == ["a"]
     assert [hit.session for hit in catalog.search("word", all=True, dir=mine.url)] == ["a"]
@@ -359,7 +363,7 @@ def test_an_append_whose_answer_is_lost_is_there_once(proxy: Proxy, shared_datab
 
     lines = store.read().data.splitlines()[1:]
     assert lines == [line for number in range(9) for line in (b"cut me here %d" % number, b"and more")]
-    assert store.end().cursor == cursor
+    assert store.read_end().cursor == cursor
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
@@ -372,7 +376,7 @@ def test_a_session_is_made_and_rewritten_once_too(proxy: Proxy, shared_database:
 
     assert proxy.cuts == []
     assert store.read().data == b"cut me here\nagain\n"
-    assert store.end().cursor == cursor
+    assert store.read_end().cursor == cursor
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
@@ -381,7 +385,7 @@ def test_when_nobody_can_be_asked_the_outcome_is_unknown_and_the_same_append_set
 ) -> None:
     store = through(proxy, shared_database)
     cursor = store.create([b"header"])
-    store.database.patience = 0.1
+    store.database.retry_seconds = 0.1
     proxy.cuts, proxy.is_down = [cut], True
 
     with pytest.raises(st.OutcomeUnknown):
@@ -390,14 +394,14 @@ def test_when_nobody_can_be_asked_the_outcome_is_unknown_and_the_same_append_set
     proxy.is_down = False
     after = store.append([b"cut me here"], after=cursor)
     assert store.read().data == b"header\ncut me here\n"
-    assert store.append([b"next"], after=after) == store.end().cursor
+    assert store.append([b"next"], after=after) == store.read_end().cursor
 
 
 def test_a_session_settles_an_unknown_outcome_by_reading_on(proxy: Proxy, shared_database: str) -> None:
     store = through(proxy, shared_database)
     session = Session.create(store, id=store.id)
     session.append(st.user("first"))
-    store.database.patience = 0.1
+    store.database.retry_seconds = 0.1
     proxy.cuts, proxy.is_down = ["after"], True
     with pytest.raises(st.OutcomeUnknown):
         session.append(st.user("cut me here"))
@@ -406,7 +410,7 @@ def test_a_session_settles_an_unknown_outcome_by_reading_on(proxy: Proxy, shared
     with pytest.raises(st.BranchMoved):
         session.append(st.user("cut me here"))
 
-    assert [entry.body.message["content"] for entry in session.head.path()] == ["first", "cut me here"]
+    assert [entry.body.message["content"] for entry in session.head.get_path()] == ["first", "cut me here"]
 
 
 def test_reading_goes_on_when_every_connection_is_reset(proxy: Proxy, shared_database: str) -> None:
@@ -436,14 +440,14 @@ def test_the_context_of_every_branch_takes_few_statements_and_is_that_of_the_who
     shared_database: str, statements: list[str]
 ) -> None:
     session = deep(shared_database, 3000)
-    where = session.where
-    whole = {name: session.branch(name).context() for name in ("main", "aside")}
+    where = session.location
+    whole = {name: session.get_branch(name).build_context() for name in ("main", "aside")}
     session.close()
 
     for name, most in (("main", 6), ("aside", 11)):
         again = st.open(where)
         statements.clear()
-        context = again.context(name)
+        context = again.build_context(name)
         assert context == whole[name]
         assert len(statements) <= most, statements
     assert len(whole["aside"].messages) == 3002
@@ -452,13 +456,13 @@ def test_the_context_of_every_branch_takes_few_statements_and_is_that_of_the_who
 def test_a_compacted_path_is_read_no_further_than_its_compaction(shared_database: str, statements: list[str]) -> None:
     session = deep(shared_database, 1000)
     session.switch("aside")
-    kept = session.head.path()[-2].id
+    kept = session.head.get_path()[-2].id
     session.append(st.Compaction(summary="so far", first_kept=kept, tokens_before=9))
-    whole = session.head.context()
-    again = st.open(session.where)
+    whole = session.head.build_context()
+    again = st.open(session.location)
     statements.clear()
 
-    context = again.context("aside")
+    context = again.build_context("aside")
 
     assert context == whole
     assert len(context.messages) == 3
@@ -479,11 +483,11 @@ def test_ids_that_no_index_can_hold_are_found_by_reading(shared_database: str) -
 
     session = Session(store)
 
-    assert [message["content"] for message in session.context().messages] == ["1", "more", "more", "end"]
+    assert [message["content"] for message in session.build_context().messages] == ["1", "more", "more", "end"]
 
 
 def test_a_session_that_was_read_is_not_asked_for_again(shared_database: str, statements: list[str]) -> None:
-    session = st.open(deep(shared_database, 500).where)
+    session = st.open(deep(shared_database, 500).location)
     assert len(session.tree) > 500
     statements.clear()
 
@@ -493,7 +497,7 @@ def test_a_session_that_was_read_is_not_asked_for_again(shared_database: str, st
 
 
 def test_blocks_that_were_used_longest_ago_are_let_go() -> None:
-    blocks = Blocks(limit=30)
+    blocks = BlockCache(limit=30)
     for start in (0, 1000, 2000):
         blocks.put(start, bytes(10))
     assert blocks.get(5, 5) == bytes(5)
@@ -513,9 +517,9 @@ def test_long_sessions_are_read_in_parts_and_again_from_any_place(shared_databas
     end = store.create(lines)
     data = b"\n".join([*lines, b""])
 
-    assert b"".join(block for block, _ in reversed(list(store.backward(end)))) == data
-    assert [first for _, first in store.backward(end)][-1]
-    again = PostgresStore(store.where)
+    assert b"".join(block for block, _ in reversed(list(store.read_backward(end)))) == data
+    assert [first for _, first in store.read_backward(end)][-1]
+    again = PostgresStore(store.location)
     parts, cursor = [], None
     while cursor != end:
         chunk = again.read(cursor, before=end, limit=1 << 16)
@@ -523,7 +527,7 @@ def test_long_sessions_are_read_in_parts_and_again_from_any_place(shared_databas
         cursor = chunk.cursor
     assert b"".join(parts) == data
     assert len(parts) > 20
-    fresh = PostgresStore(store.where)
+    fresh = PostgresStore(store.location)
     for start in (0, 5, 100_000, len(data) - 3):
         assert fresh.fetch(start, 3) == data[start : start + 3]
     with pytest.raises(st.Conflict):
@@ -544,14 +548,14 @@ def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database:
             Session(store)
         return
 
-    lazy = {name: Session(store).context(name) for name, head in ours.heads.heads.items() if head in ours.tree}
+    lazy = {name: Session(store).build_context(name) for name, head in ours.heads.heads.items() if head in ours.tree}
     theirs = Session(store)
 
-    assert theirs.lines() == ours.lines()
+    assert theirs.read_lines() == ours.read_lines()
     assert theirs.heads.heads == ours.heads.heads
     assert theirs.problems == ours.problems
     for name, context in lazy.items():
-        assert context == ours.context(name)
+        assert context == ours.build_context(name)
 
 
 @pytest.mark.parametrize(
@@ -568,7 +572,7 @@ def test_what_no_column_can_hold_is_kept_in_lines_and_listed_from_them(database:
 
     (listed,) = catalog.sessions(all=True, dir=database)
     assert Session(store).heads.heads == Session(memory).heads.heads
-    assert (listed.entry_count, listed.branch) == (3, clean(branch))
+    assert (listed.entry_count, listed.branch) == (3, clean_text(branch))
 
 
 @pytest.mark.parametrize("peers", [False, True])
@@ -594,20 +598,20 @@ def test_what_a_file_has_behind_its_last_newline_is_kept_and_out_of_the_way_of_w
     shared_database: str, tail: bytes
 ) -> None:
     store = new(shared_database)
-    store.leave(tail, after=store.create([b"{}"]))
+    store.write_tail(tail, after=store.create([b"{}"]))
     whole = tail == b'{"whole":1}'
-    chunk = PostgresStore(store.where).read()
+    chunk = PostgresStore(store.location).read()
     assert chunk.data + chunk.unfinished == b"{}\n" + tail
     assert (chunk.unfinished == b"") is whole
     assert store.read(chunk.cursor).data == b""
     assert store.fetch(0, 3) == b"{}\n"
 
-    other = PostgresStore(store.where)
-    seen = other.end().cursor
+    other = PostgresStore(store.location)
+    seen = other.read_end().cursor
     end = store.append([b'{"a":1}'], after=chunk.cursor)
 
     assert store.read().data == (b'{}\n{"whole":1}\n{"a":1}\n' if whole else b'{}\n{"a":1}\n')
-    assert store.end().cursor == end
+    assert store.read_end().cursor == end
     assert other.read(seen).data == b'{"a":1}\n'
     with pytest.raises(st.Conflict):
         other.append([b"late"], after=seen)
@@ -648,10 +652,10 @@ def test_a_fork_of_a_long_path_writes_few_rows_and_is_read_whole(shared_database
     assert own[0] < 10
     as_file = catalog.fork(session, name="fork", dir=os.environ["HOME"])
     assert len(forked.tree) == len(as_file.tree) == 2005
-    assert forked.head.context() == as_file.head.context()
-    assert [entry.raw for entry in forked.head.path()] == [entry.raw for entry in as_file.head.path()]
+    assert forked.head.build_context() == as_file.head.build_context()
+    assert [entry.raw for entry in forked.head.get_path()] == [entry.raw for entry in as_file.head.get_path()]
     assert not [problem for problem in forked.problems if problem.severity == "fault"]
-    assert forked.lines()[1:-3] == as_file.lines()[1:-3]
+    assert forked.read_lines()[1:-3] == as_file.read_lines()[1:-3]
 
 
 def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(database: str, statements: list[str]) -> None:
@@ -660,23 +664,23 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     forked.append(st.user("only in the fork"))
     again = catalog.fork(forked, whole=True)
     session.append(st.user("only in the source"))
-    paths = [[entry.raw for entry in each.head.path()] for each in (forked, again)]
+    paths = [[entry.raw for entry in each.head.get_path()] for each in (forked, again)]
 
     assert len(paths[0]) == 303
     assert paths[0] == paths[1]
     assert len(catalog.search('"step 7"', all=True, dir=database)) == 3 * 11
     assert [hit.session for hit in catalog.search("fork", all=True, dir=database)] == [again.id, forked.id]
-    fresh = st.open(again.where)
+    fresh = st.open(again.location)
     statements.clear()
-    assert fresh.context("main") == again.head.context()
+    assert fresh.build_context("main") == again.head.build_context()
     assert len(statements) <= 8
-    held = [st.open(each.where) for each in (forked, again)]
-    assert [len(each.context().messages) for each in held] == [303, 303]
-    shelf.purge(session.where)
+    held = [st.open(each.location) for each in (forked, again)]
+    assert [len(each.build_context().messages) for each in held] == [303, 303]
+    shelf.purge(session.location)
     assert [len(each.tree) for each in held] == [len(forked.tree), len(again.tree)]
     for each, path in zip((forked, again), paths, strict=True):
-        alone = st.open(each.where)
-        assert [entry.raw for entry in alone.head.path()] == path
+        alone = st.open(each.location)
+        assert [entry.raw for entry in alone.head.get_path()] == path
         alone.append(st.user("still alive"))
     assert catalog.sessions(all=True, dir=database)[0].entry_count > 300
 
@@ -689,7 +693,7 @@ def test_a_source_that_is_purged_while_it_is_forked_leaves_its_lines_to_the_fork
         made = "INSERT INTO sessiontree.session (id) VALUES ('fork') RETURNING key"
         (fork,) = forking.execute(made).fetchone() or ()
         forking.execute("SELECT sessiontree.share(%s, 0, %s, %s, %s)", (fork, [source[0]], [head], [source[1] - head]))
-        purging = pool.submit(shelf.purge, session.where)
+        purging = pool.submit(shelf.purge, session.location)
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         deadline = time.monotonic() + 60
         while not purging.done() and not rows(database, waiting):
@@ -713,8 +717,8 @@ def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> N
 
     forked = catalog.fork(Session(store))
 
-    assert [(entry.id, entry.parent) for entry in forked.head.path()] == [("a", None), ("b", "a"), ("c", "b")]
-    assert st.open(forked.where).context().messages == Session(store).context().messages
+    assert [(entry.id, entry.parent) for entry in forked.head.get_path()] == [("a", None), ("b", "a"), ("c", "b")]
+    assert st.open(forked.location).build_context().messages == Session(store).build_context().messages
 
 
 # Operating it
@@ -739,7 +743,7 @@ def test_a_dump_is_restored_as_it_was(server: Server, database: str, tmp_path: P
     assert rows(other, "SELECT 1 FROM pg_class WHERE relname = 'entry_said'"), "searching has its index"
     assert {copied.state for copied in verify(database, other)} == {"same"}
     again = st.open(f"{other}#{forked.id}")
-    assert again.head.context() == forked.head.context()
+    assert again.head.build_context() == forked.head.build_context()
     again.append(st.user("goes on"))
 
 
@@ -776,13 +780,13 @@ def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch:
     store = new(database)
     end = store.create([b"header"])
 
-    assert not store.wait(end, 0)
+    assert not store.wait_for_change(end, 0)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait, end, 70)
+        waiting = pool.submit(store.wait_for_change, end, 70)
         listeners(database)
-        PostgresStore(store.where).append([b"one"], after=end)
+        PostgresStore(store.location).append([b"one"], after=end)
         assert waiting.result(60)
-    assert store.wait(end, 0)
+    assert store.wait_for_change(end, 0)
 
 
 def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -792,9 +796,9 @@ def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypat
     end = store.create([b"header"])
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait, end, 70)
+        waiting = pool.submit(store.wait_for_change, end, 70)
         listeners(database)
-        PostgresStore(store.where).append([b"one"], after=end)
+        PostgresStore(store.location).append([b"one"], after=end)
         assert waiting.result(60)
 
 
@@ -802,15 +806,15 @@ def test_waiting_goes_on_when_the_listener_is_killed(shared_database: str) -> No
     store = new(shared_database)
     end = store.create([b"header"])
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(store.wait, end, 60)
+        waiting = pool.submit(store.wait_for_change, end, 60)
         for (pid,) in listeners(shared_database):
             rows(shared_database, "SELECT pg_terminate_backend(%s)", pid)
-        PostgresStore(store.where).append([b"one"], after=end)
+        PostgresStore(store.location).append([b"one"], after=end)
         assert waiting.result(60)
 
 
 def test_an_address_is_plain_data() -> None:
-    assert parse("postgresql://h/d") == Address("postgresql://h/d", "postgresql://h/d", None)
+    assert parse_address("postgresql://h/d") == Address("postgresql://h/d", "postgresql://h/d", None)
 
 
 def test_the_driver_is_imported_only_when_it_is_needed() -> None:

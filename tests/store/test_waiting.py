@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sessiontree.errors import LockTimeout
-from sessiontree.store.waiting import Wait
+from sessiontree.store.waiting import LockWait
 
 
 def test_a_lock_that_is_free_only_for_moments_is_tried_often(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_lock_that_is_free_only_for_moments_is_tried_often(tmp_path: Path) -> 
 
     def wait(fd: int) -> None:
         begun = time.monotonic()
-        for pause in Wait(fd, str(path), 0.5):
+        for pause in LockWait(fd, str(path), 0.5):
             pauses.append((time.monotonic() - begun, pause))
             time.sleep(pause)
 
@@ -37,7 +37,7 @@ def test_a_short_wait_reads_no_configuration(tmp_path: Path) -> None:
         return 30.0
 
     with (tmp_path / "s.lock").open("w") as file:
-        pauses = iter(Wait(file.fileno(), file.name, look_up=look_up))
+        pauses = iter(LockWait(file.fileno(), file.name, get_limit=look_up))
         next(pauses)
 
         assert asked == []

@@ -12,18 +12,18 @@ import signal
 import sys
 
 import sessiontree as st
-from sessiontree.core.messages import text
+from sessiontree.core.messages import extract_text
 from sessiontree.model.base import Request
-from sessiontree.model.scripted import Answer, ScriptedModel
+from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel
 from sessiontree.session import Session
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.record import list_swarms
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 
 
-def model(calls: str) -> ScriptedModel:
-    async def answer(request: Request) -> Answer:
-        asked = text(request.messages[-1].get("content"))
+def build_model(calls: str) -> ScriptedModel:
+    async def answer(request: Request) -> ScriptedAnswer:
+        asked = extract_text(request.messages[-1].get("content"))
         with open(calls, "a") as file:
             print(asked.replace("\n", " ")[-60:], file=file, flush=True)
         return "part one\npart two" if asked.startswith("Split") else f"did {asked[-20:]!r}"
@@ -32,14 +32,14 @@ def model(calls: str) -> ScriptedModel:
 
 
 async def run(session: Session, calls: str, strategy: str) -> SwarmStatus:
-    known = swarms_in(session)
-    options = {"model": model(calls), "system": "Be brief."}
+    known = list_swarms(session)
+    options = {"model": build_model(calls), "system": "Be brief."}
     if known:
         swarm = Swarm.open(session, known[0].id, **options)
     else:
         swarm = await Swarm.create(session, "crowd", "Do it", agents=3, strategy=strategy, **options)
-    if swarm.status().status in ("completed", "failed"):
-        return swarm.status()
+    if swarm.get_status().status in ("completed", "failed"):
+        return swarm.get_status()
     return await swarm.run()
 
 
@@ -50,7 +50,7 @@ def main() -> None:
     store = session._store
     written, append = 0, store.append
 
-    def counted(lines, *, after):
+    def append_and_count(lines, *, after):
         nonlocal written
         cursor = append(lines, after=after)
         written += 1
@@ -58,7 +58,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return cursor
 
-    store.append = counted
+    store.append = append_and_count
     print(asyncio.run(run(session, calls, strategy)).status)
 
 

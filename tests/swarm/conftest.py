@@ -10,13 +10,13 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import AgentAction, Custom, Message
-from sessiontree.core.messages import role, text
+from sessiontree.core.messages import extract_text, get_role
 from sessiontree.model.base import ModelInfo, Request
-from sessiontree.model.scripted import Answer, ScriptedModel, Used
+from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel, ScriptedUsage
 from sessiontree.session import Session
-from sessiontree.swarm.facts import SWARM
+from sessiontree.swarm.facts import SWARM_RECORD_TYPE
 
-PRICED = Used({"input": 10, "output": 5, "cost": 0.1})
+PRICED = ScriptedUsage({"input": 10, "output": 5, "cost": 0.1})
 """What every answer of `replying` costs: 15 tokens and ten cents."""
 
 
@@ -29,22 +29,22 @@ def session() -> Session:
     return session
 
 
-def asked(request: Request) -> str:
+def read_last_message(request: Request) -> str:
     """The last thing that was said to the model."""
-    return text(request.messages[-1].get("content"))
+    return extract_text(request.messages[-1].get("content"))
 
 
-def heard(request: Request) -> str:
+def read_all_messages(request: Request) -> str:
     """All that the model was sent."""
-    return "\n".join(text(message.get("content")) for message in request.messages)
+    return "\n".join(extract_text(message.get("content")) for message in request.messages)
 
 
-def replying(
+def build_model(
     answer: Callable[[Request], Any] | None = None, *, name: str = "scripted", window: int = 128_000
 ) -> ScriptedModel:
     """A model that answers everything: with what the function says, or that it is done."""
 
-    async def reply(request: Request) -> Answer:
+    async def reply(request: Request) -> ScriptedAnswer:
         given = "Done." if answer is None else answer(request)
         if asyncio.iscoroutine(given):
             given = await given
@@ -54,50 +54,50 @@ def replying(
     return ScriptedModel([reply] * 200, info=ModelInfo(provider="scripted", model=name, context_window=window))
 
 
-def said(session: Session, branch: str) -> list[str]:
+def list_messages(session: Session, branch: str) -> list[str]:
     """The messages on a branch, each as `role: text`."""
-    bodies = [entry.body for entry in session.branch(branch).path()]
-    return [f"{role(b.message)}: {text(b.message['content'])}" for b in bodies if isinstance(b, Message)]
+    bodies = [entry.body for entry in session.get_branch(branch).get_path()]
+    return [f"{get_role(b.message)}: {extract_text(b.message['content'])}" for b in bodies if isinstance(b, Message)]
 
 
-def deeds(session: Session) -> list[tuple[str, str]]:
+def list_actions(session: Session) -> list[tuple[str, str]]:
     """What agents did, in the order of the file: agent and action."""
     bodies = [entry.body for entry in session.tree.entries]
     return [(body.agent, body.action) for body in bodies if isinstance(body, AgentAction)]
 
 
-def facts(session: Session) -> list[str]:
+def list_records(session: Session) -> list[str]:
     """What was written about swarms as a whole."""
     bodies = [entry.body for entry in session.tree.entries]
-    return [body.data["event"] for body in bodies if isinstance(body, Custom) and body.custom_type == SWARM]
+    return [body.data["event"] for body in bodies if isinstance(body, Custom) and body.custom_type == SWARM_RECORD_TYPE]
 
 
-class Doors:
+class CallGate:
     """Lets calls of a model through one by one, so that a test says when each comes to its end."""
 
     def __init__(self) -> None:
         self.waiting = 0
         self.calls = 0
         self._open = asyncio.Semaphore(0)
-        self._came = asyncio.Event()
+        self._called = asyncio.Event()
 
     async def __call__(self, request: Request) -> str:
         self.calls += 1
         self.waiting += 1
-        self._came.set()
+        self._called.set()
         try:
             await self._open.acquire()
         finally:
             self.waiting -= 1
-        return f"Done with {asked(request)!r}."
+        return f"Done with {read_last_message(request)!r}."
 
     def open(self, count: int = 1) -> None:
         for _ in range(count):
             self._open.release()
 
-    async def until(self, calls: int) -> None:
+    async def wait_for_calls(self, calls: int) -> None:
         """Wait until so many calls have been made."""
         async with asyncio.timeout(30):
             while self.calls < calls:
-                self._came.clear()
-                await self._came.wait()
+                self._called.clear()
+                await self._called.wait()

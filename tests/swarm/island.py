@@ -13,14 +13,14 @@ from contextlib import suppress
 CLONE_NEWNET = 0x40000000
 
 
-def possible() -> bool:
+def can_create_islands() -> bool:
     """Whether this machine lets us make one."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     name = f"st-probe-{os.getpid()}"
     made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
     if made:
-        _ip("netns", "delete", name)
+        _run_ip("netns", "delete", name)
     return made
 
 
@@ -39,15 +39,15 @@ class Island:
         self._link = f"st{os.getpid() % 100000}n{number}"
         self.address = f"10.213.{number}.1"
         self._listening: list[socket.socket] = []
-        _ip("netns", "add", self.name)
-        _ip("link", "add", self._link, "type", "veth", "peer", "name", "away", "netns", self.name)
-        _ip("address", "add", f"{self.address}/30", "dev", self._link)
-        _ip("link", "set", self._link, "up")
+        _run_ip("netns", "add", self.name)
+        _run_ip("link", "add", self._link, "type", "veth", "peer", "name", "away", "netns", self.name)
+        _run_ip("address", "add", f"{self.address}/30", "dev", self._link)
+        _run_ip("link", "set", self._link, "up")
         for command in (["address", "add", f"10.213.{number}.2/30", "dev", "away"], ["link", "set", "away", "up"]):
-            _ip("-n", self.name, *command)
-        _ip("-n", self.name, "link", "set", "lo", "up")
+            _run_ip("-n", self.name, *command)
+        _run_ip("-n", self.name, "link", "set", "lo", "up")
 
-    def reach(self, port: int) -> None:
+    def forward_port(self, port: int) -> None:
         """Have a port of this machine's loopback reached at the same port of the link."""
         listening = socket.create_server((self.address, port))
         self._listening.append(listening)
@@ -59,23 +59,23 @@ class Island:
                 client, _ = listening.accept()
                 server = socket.create_connection(("127.0.0.1", port))
                 for source, sink in ((client, server), (server, client)):
-                    threading.Thread(target=_pass, args=(source, sink), daemon=True).start()
+                    threading.Thread(target=_copy_bytes, args=(source, sink), daemon=True).start()
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """Nothing gets through any more, and nobody is told."""
-        _ip("link", "set", self._link, "down")
+        _run_ip("link", "set", self._link, "down")
 
-    def mend(self) -> None:
-        _ip("link", "set", self._link, "up")
+    def reconnect(self) -> None:
+        _run_ip("link", "set", self._link, "up")
 
     def close(self) -> None:
         for listening in self._listening:
             listening.close()
-        _ip("link", "delete", self._link)
-        _ip("netns", "delete", self.name)
+        _run_ip("link", "delete", self._link)
+        _run_ip("netns", "delete", self.name)
 
 
-def _pass(source: socket.socket, sink: socket.socket) -> None:
+def _copy_bytes(source: socket.socket, sink: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):
             sink.sendall(data)
@@ -83,5 +83,5 @@ def _pass(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-def _ip(*arguments: str) -> None:
+def _run_ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)

@@ -14,15 +14,15 @@ from sessiontree.config import Prices
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelInfo, Request
-from sessiontree.model.scripted import ScriptedModel, Used
+from sessiontree.model.scripted import ScriptedModel, ScriptedUsage
 from sessiontree.session import Session
-from sessiontree.swarm.budget import Budget, Spending, Use
+from sessiontree.swarm.budget import Budget, LimitUsage, Spending
 from sessiontree.swarm.events import BudgetEvent
-from sessiontree.swarm.executor import CarryOut, LocalExecutor, Work
+from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.swarm import Swarm
-from tests.swarm.conftest import Doors, facts, replying
-from tests.swarm.world import START, Disk, Loop, ids, opened
+from tests.swarm.conftest import CallGate, build_model, list_records
+from tests.swarm.world import START, CrashingStore, InstantLoop, build_id_generator, open_session
 
 
 @st.tool
@@ -31,14 +31,14 @@ async def again() -> str:
     return "again"
 
 
-def turns(count: int):
+def answer_in_turns(count: int):
     """A model that calls a tool until it has been asked so often, then answers."""
 
     def answer(request: Request) -> object:
         made = sum(message["role"] == "toolResult" for message in request.messages)
         return "Done." if made + 1 >= count else [ToolCall(f"c{made}", "again", {})]
 
-    return replying(answer)
+    return build_model(answer)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def turns(count: int):
     [(0, None), (74, None), (75, "warning"), (89, "warning"), (90, "critical"), (100, "exhausted"), (250, "exhausted")],
 )
 def test_levels_are_at_75_90_and_100_percent(used: float, level: str | None) -> None:
-    (use,) = Budget(tokens=100).uses(Spending(tokens=used))
+    (use,) = Budget(tokens=100).list_usage(Spending(tokens=used))
 
     assert use.level == level
 
@@ -55,18 +55,21 @@ def test_of_several_limits_the_most_used_one_counts() -> None:
     budget = Budget(cost=10, tokens=100, seconds=1000)
     spending = Spending(cost=5, tokens=80, seconds=1)
 
-    assert budget.fraction(spending) == 0.8
-    assert budget.exhausted(spending) is None
-    assert budget.exhausted(Spending(cost=10)) == Use("cost", 10, 10)
-    assert Budget().fraction(spending) is None
-    assert (Budget(cost=1).fraction(Spending()), Budget(cost=1).fraction(Spending(), ["cost"])) == (0, None)
+    assert budget.compute_fraction_used(spending) == 0.8
+    assert budget.find_exhausted(spending) is None
+    assert budget.find_exhausted(Spending(cost=10)) == LimitUsage("cost", 10, 10)
+    assert Budget().compute_fraction_used(spending) is None
+    assert (
+        Budget(cost=1).compute_fraction_used(Spending()),
+        Budget(cost=1).compute_fraction_used(Spending(), ["cost"]),
+    ) == (0, None)
 
 
 def test_the_next_level_of_time_is_known_beforehand() -> None:
     budget = Budget(seconds=100)
 
-    assert [budget.time_left(Spending(seconds=s)) for s in (0, 75, 89, 95, 100)] == [75, 15, 1, 5, None]
-    assert Budget(cost=1).time_left(Spending()) is None
+    assert [budget.compute_time_left(Spending(seconds=s)) for s in (0, 75, 89, 95, 100)] == [75, 15, 1, 5, None]
+    assert Budget(cost=1).compute_time_left(Spending()) is None
 
 
 @pytest.mark.parametrize("limit", [0, -1, math.inf, math.nan])
@@ -76,11 +79,11 @@ def test_a_limit_is_an_amount(limit: float) -> None:
 
 
 def test_a_limit_of_nothing_in_a_file_is_used_up_and_harms_nobody() -> None:
-    assert Budget(cost=0).exhausted(Spending()) is not None
+    assert Budget(cost=0).find_exhausted(Spending()) is not None
 
 
 async def test_a_swarm_tells_of_each_level_once_and_pauses_at_the_last(session: Session) -> None:
-    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=turns(50), tools=[again])
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=answer_in_turns(50), tools=[again])
 
     status = await swarm.run()
 
@@ -92,11 +95,11 @@ async def test_a_swarm_tells_of_each_level_once_and_pauses_at_the_last(session: 
         ("critical", 0.9, "swarm"),
         ("exhausted", 1.0, "swarm"),
     ]
-    assert facts(session).count("budget") == 3
+    assert list_records(session).count("budget") == 3
 
 
 async def test_with_a_larger_budget_it_goes_on_where_it_was(session: Session) -> None:
-    model = turns(15)
+    model = answer_in_turns(15)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
     await swarm.run()
 
@@ -109,7 +112,7 @@ async def test_with_a_larger_budget_it_goes_on_where_it_was(session: Session) ->
 
 
 async def test_resumed_without_a_larger_budget_it_asks_nothing_more(session: Session) -> None:
-    model = turns(15)
+    model = answer_in_turns(15)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
     await swarm.run()
 
@@ -121,10 +124,10 @@ async def test_resumed_without_a_larger_budget_it_asks_nothing_more(session: Ses
 
 
 async def test_opened_anew_and_started_it_asks_nothing_more_either(session: Session) -> None:
-    model = turns(15)
+    model = answer_in_turns(15)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=1), model=model, tools=[again])
     await swarm.run()
-    await swarm.leave()
+    await swarm.detach()
 
     status = await Swarm.open(session, swarm.id, model=model, tools=[again]).run()
 
@@ -132,16 +135,16 @@ async def test_opened_anew_and_started_it_asks_nothing_more_either(session: Sess
     assert len(model.requests) == 10
 
 
-def silent(**info: Any) -> ScriptedModel:
+def build_unpriced_model(**info: Any) -> ScriptedModel:
     """A model that does not tell what it costs."""
-    return ScriptedModel([["Done.", Used({"input": 10})]] * 9, info=ModelInfo(provider="p", model="m", **info))
+    return ScriptedModel([["Done.", ScriptedUsage({"input": 10})]] * 9, info=ModelInfo(provider="p", model="m", **info))
 
 
 @pytest.mark.parametrize("limits", [{"budget": Budget(cost=1)}, {"agent_budget": Budget(cost=1)}])
 async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on(
     session: Session, limits: dict[str, Budget]
 ) -> None:
-    model = silent()
+    model = build_unpriced_model()
     swarm = Swarm(session, "crowd", "Do it", strategy="pipeline", agents=3, model=model, **limits)
 
     first = await swarm.run()
@@ -164,7 +167,7 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
 
 async def test_resumed_after_one_answer_that_did_not_tell_its_cost_it_goes_on_while_others_do(session: Session) -> None:
     told = {"input": 10, "output": 1, "totalTokens": 11, "cost": {"total": 0.01}}
-    answers = [["Done.", Used(usage)] for usage in ({"input": 10}, told, told)]
+    answers = [["Done.", ScriptedUsage(usage)] for usage in ({"input": 10}, told, told)]
     model = ScriptedModel(answers, info=ModelInfo(provider="p", model="m"))
     swarm = Swarm(session, "crowd", "Do it", strategy="pipeline", agents=3, model=model, budget=Budget(cost=1))
 
@@ -176,14 +179,14 @@ async def test_resumed_after_one_answer_that_did_not_tell_its_cost_it_goes_on_wh
 
 
 async def test_what_an_agent_in_another_process_was_not_told_counts_too(session: Session) -> None:
-    model = silent()
+    model = build_unpriced_model()
 
     class Elsewhere(LocalExecutor):
         """Each agent is carried out by a swarm that was opened for it alone."""
 
-        async def run(self, work: Work, carry_out: CarryOut) -> None:
+        async def run(self, work: SwarmJob, carry_out: RunJob) -> None:
             there = Swarm.open(session, work.swarm, model=model)
-            await there.carry_out(work)
+            await there.run_job(work)
 
     swarm = Swarm(
         session,
@@ -203,7 +206,7 @@ async def test_what_an_agent_in_another_process_was_not_told_counts_too(session:
 
 
 async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:
-    model = silent(prices=Prices())
+    model = build_unpriced_model(prices=Prices())
 
     status = await Swarm(session, "crowd", "Do it", agents=3, model=model, budget=Budget(cost=1)).run()
 
@@ -211,15 +214,17 @@ async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(s
 
 
 async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: Session) -> None:
-    doors = Doors()
+    doors = CallGate()
 
     async def answer(request: Request) -> object:
         await doors(request)
         return [ToolCall(f"c{doors.calls}", "again", {})]
 
-    swarm = Swarm(session, "crowd", "Do it", agents=4, budget=Budget(tokens=15), model=replying(answer), tools=[again])
+    swarm = Swarm(
+        session, "crowd", "Do it", agents=4, budget=Budget(tokens=15), model=build_model(answer), tools=[again]
+    )
     await swarm.start()
-    await doors.until(4)
+    await doors.wait_for_calls(4)
     doors.open(8)
     status = await swarm.wait()
 
@@ -230,7 +235,7 @@ async def test_no_more_is_overspent_than_the_calls_that_were_under_way(session: 
 
 async def test_one_whose_own_budget_is_used_up_waits_and_the_others_go_on(session: Session) -> None:
     specs = [AgentSpec(name="poor", budget=Budget(cost=0.2)), AgentSpec(name="rich")]
-    swarm = Swarm(session, "crowd", "Do it", agents=specs, model=turns(6), tools=[again])
+    swarm = Swarm(session, "crowd", "Do it", agents=specs, model=answer_in_turns(6), tools=[again])
 
     status = await swarm.run()
 
@@ -248,7 +253,14 @@ async def test_one_that_waits_for_its_budget_takes_nobodys_place(session: Sessio
     """With one agent at a time, the parts behind the one that is stuck are done all the same."""
     specs = [AgentSpec(name="poor", task="a", budget=Budget(cost=0.1)), AgentSpec(task="b"), AgentSpec(task="c")]
     swarm = Swarm(
-        session, "zoo", "Count", agents=specs, max_agents=3, strategy="map-reduce", model=turns(3), tools=[again]
+        session,
+        "zoo",
+        "Count",
+        agents=specs,
+        max_agents=3,
+        strategy="map-reduce",
+        model=answer_in_turns(3),
+        tools=[again],
     )
     await swarm.start()
     await swarm.scale(1)
@@ -259,16 +271,16 @@ async def test_one_that_waits_for_its_budget_takes_nobodys_place(session: Sessio
     assert [agent.status for agent in status.agents] == ["paused", "completed", "completed"]
 
 
-def crowded(session: Session) -> ScriptedModel:
+def fill_context(session: Session) -> ScriptedModel:
     """A conversation that is too long for its model: it takes several calls to make room."""
     for _ in range(20):
         session.append(st.user("word " * 800))
         session.append(st.assistant("word " * 800))
-    return replying(lambda request: "A summary, or an answer.", window=18_000)
+    return build_model(lambda request: "A summary, or an answer.", window=18_000)
 
 
 async def test_a_summary_that_makes_room_is_given_up_where_the_budget_ends(session: Session) -> None:
-    model = crowded(session)
+    model = fill_context(session)
     swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=0.05), model=model)
 
     status = await swarm.run()
@@ -280,23 +292,23 @@ async def test_a_summary_that_makes_room_is_given_up_where_the_budget_ends(sessi
 
 
 async def test_summaries_that_make_room_count(session: Session) -> None:
-    model = crowded(session)
+    model = fill_context(session)
 
     status = await Swarm(session, "crowd", "Do it", agents=1, model=model).run()
 
     assert status.status == "completed"
-    assert [entry.type for entry in session.branch("crowd/worker-1").path()].count("compaction") == 1
+    assert [entry.type for entry in session.get_branch("crowd/worker-1").get_path()].count("compaction") == 1
     assert status.cost == pytest.approx(0.1 * len(model.requests))
 
 
 def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
     """In a world whose time passes at once: at 75, 90 and 100 seconds of 100."""
-    loop = Loop()
+    loop = InstantLoop()
     times: list[tuple[str, int]] = []
 
     async def play() -> None:
-        session = opened(_made(), loop, random.Random(1))
-        hour = replying(lambda request: asyncio.sleep(3600, "Done."))
+        session = open_session(_build_store(), loop, random.Random(1))
+        hour = build_model(lambda request: asyncio.sleep(3600, "Done."))
         swarm = Swarm(
             session,
             "line",
@@ -309,14 +321,14 @@ def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
         )
         await swarm.start()
         for level in ("warning", "critical", "exhausted"):
-            while ("swarm", "seconds", level) not in swarm._account.reached:
+            while ("swarm", "seconds", level) not in swarm._state.reached_levels:
                 await asyncio.sleep(0.25)
             times.append((level, round(loop.time())))
-        assert swarm.status().status == "paused"
+        assert swarm.get_status().status == "paused"
         status = await swarm.wait()
         assert (status.status, status.seconds) == ("paused", pytest.approx(100, abs=1))
         assert [agent.status for agent in status.agents] == ["completed", "pending"]
-        await swarm.leave()
+        await swarm.detach()
 
     loop.run_until_complete(play())
     loop.close()
@@ -328,32 +340,32 @@ def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
     ]
 
 
-def _made() -> Disk:
-    disk = Disk()
-    Session.create(disk, id="s", now=lambda: START, new_id=ids(random.Random(0)))
+def _build_store() -> CrashingStore:
+    disk = CrashingStore()
+    Session.create(disk, id="s", now=lambda: START, new_id=build_id_generator(random.Random(0)))
     return disk
 
 
 async def test_while_it_is_paused_no_time_is_waited_for(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(seconds=1000), model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(seconds=1000), model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
-    running = swarm._gate.time_left()
+    await doors.wait_for_calls(1)
+    running = swarm._admission.compute_time_left()
     await swarm.pause()
 
     assert running == pytest.approx(750, abs=50)
-    assert swarm._gate.time_left() is None
+    assert swarm._admission.compute_time_left() is None
     await swarm.cancel()
 
 
 async def test_time_while_it_is_paused_does_not_count() -> None:
     moment = START
-    session = Session.create(Disk(), id="s", now=lambda: moment)
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors), now=lambda: moment)
+    session = Session.create(CrashingStore(), id="s", now=lambda: moment)
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors), now=lambda: moment)
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     moment += 5_000
     await swarm.pause()
     moment += 3_600_000
@@ -367,20 +379,23 @@ async def test_time_while_it_is_paused_does_not_count() -> None:
 
 
 async def test_a_budget_that_is_used_up_by_the_last_call_stops_nobody(session: Session) -> None:
-    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=0.1), model=turns(1))
+    swarm = Swarm(session, "crowd", "Do it", agents=1, budget=Budget(cost=0.1), model=answer_in_turns(1))
 
     status = await swarm.run()
 
     assert status.status == "completed"
     assert status.budget_used == 1
     assert [event.level for event in swarm.events.read(types=["budget"])] == ["exhausted"]
-    assert "paused" not in facts(session)
+    assert "paused" not in list_records(session)
 
 
 async def test_nobody_begins_once_the_budget_is_used_up(session: Session) -> None:
-    swarm = Swarm(session, "line", "Do it", strategy="pipeline", budget=Budget(cost=0.1), model=turns(1))
+    swarm = Swarm(session, "line", "Do it", strategy="pipeline", budget=Budget(cost=0.1), model=answer_in_turns(1))
 
     status = await swarm.run()
 
     assert [agent.status for agent in status.agents] == ["completed", "pending"]
-    assert [entry.type for entry in session.branch("line/stage-2").path()][-2:] == ["agent_action", "branch_summary"]
+    assert [entry.type for entry in session.get_branch("line/stage-2").get_path()][-2:] == [
+        "agent_action",
+        "branch_summary",
+    ]

@@ -25,22 +25,29 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import AgentAction, Message
-from sessiontree.core.messages import role, text
+from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
-from sessiontree.swarm.durable.database import Database
-from sessiontree.swarm.durable.executor import DurableExecutor, is_with_workers
-from sessiontree.swarm.durable.order import Order, Report, beginning, encoded, order_of, report_of
+from sessiontree.swarm.durable.database import WorkDatabase
+from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
+from sessiontree.swarm.durable.order import (
+    JobReport,
+    JobRequest,
+    build_id_prefix,
+    decode_report,
+    decode_request,
+    encode,
+)
 from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.durable.worker import DurableWorker
-from sessiontree.swarm.events import EventLog, spool_path
-from sessiontree.swarm.executor import Work
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.events import EventLog, build_spool_path
+from sessiontree.swarm.executor import SwarmJob
+from sessiontree.swarm.record import list_swarms
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
-from tests.model.server import Answer, Server, calls, slow
+from tests.model.server import Answer, FakeServer, calls, slow
 from tests.postgres import Server as PostgresServer
-from tests.swarm.island import Island, possible
+from tests.swarm.island import Island, can_create_islands
 
 ROOT = Path(__file__).parents[2]
 LEASE = "20"
@@ -50,7 +57,7 @@ LONG = 240.0
 
 
 @cache
-def nursery() -> subprocess.Popen[str]:
+def start_fork_server() -> subprocess.Popen[str]:
     """Forks workers, so that what they import is imported once."""
     command = [sys.executable, "-m", "tests.swarm.worker_child"]
     started = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -58,28 +65,28 @@ def nursery() -> subprocess.Popen[str]:
     return started
 
 
-def ask_nursery(question: Any) -> Any:
-    asked, said = nursery().stdin, nursery().stdout
+def ask_fork_server(question: Any) -> Any:
+    asked, said = start_fork_server().stdin, start_fork_server().stdout
     assert asked is not None
     assert said is not None
     print(json.dumps(question), file=asked, flush=True)
     return json.loads(said.readline())
 
 
-class Worker:
+class WorkerProcess:
     """A worker process."""
 
     def __init__(self, log: Path, options: tuple[str, ...], environment: dict[str, str]) -> None:
         self._log = log
         self._code: int | None = None
         given = ["--lease", LEASE, "--concurrency", "2", *options]
-        self._pid: int = ask_nursery([environment, str(log), given])
+        self._pid: int = ask_fork_server([environment, str(log), given])
 
     @property
     def code(self) -> int | None:
         """Its exit code; `None` while it lives."""
         if self._code is None:
-            self._code = ask_nursery(self._pid)
+            self._code = ask_fork_server(self._pid)
         return self._code
 
     def send(self, number: signal.Signals) -> None:
@@ -89,40 +96,40 @@ class Worker:
         while self.code is None:
             self.send(signal.SIGKILL)
 
-    async def ended(self) -> int:
+    async def wait_until_ended(self) -> int:
         """Wait for its end; the exit code."""
-        await until(lambda: self.code is not None)
+        await wait_until(lambda: self.code is not None)
         assert self._code is not None
         return self._code
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         return Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._log.read_text() if self._log.exists() else ""
 
 
-class Workers:
+class WorkerProcesses:
     """Worker processes, which end with the test."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._all: list[Worker] = []
+        self._all: list[WorkerProcess] = []
 
-    def start(self, *options: str, kill_at: str | None = None, **environment: str) -> Worker:
+    def start(self, *options: str, kill_at: str | None = None, **environment: str) -> WorkerProcess:
         given = {**os.environ, **environment, **({} if kill_at is None else {"KILL_AT": kill_at})}
         allowed = ("--permission-mode", "allow-all", *options)
-        worker = Worker(self._folder / f"worker-{len(self._all)}.log", allowed, given)
+        worker = WorkerProcess(self._folder / f"worker-{len(self._all)}.log", allowed, given)
         self._all.append(worker)
         return worker
 
-    def bury(self, *dead: Worker) -> None:
+    def wait_until_dead(self, *dead: WorkerProcess) -> None:
         """Say that workers are dead, all or these, as their leases would in time."""
-        roster = Roster(Database())
-        for worker in roster.alive():
-            if not dead or any(worker.id in other.said for other in dead):
+        roster = Roster(WorkDatabase())
+        for worker in roster.list_alive():
+            if not dead or any(worker.id in other.output for other in dead):
                 roster.retire(worker.id)
         roster.close()
 
@@ -132,22 +139,22 @@ class Workers:
 
 
 @pytest.fixture
-def workers(tmp_path: Path) -> Iterator[Workers]:
-    workers = Workers(tmp_path)
+def workers(tmp_path: Path) -> Iterator[WorkerProcesses]:
+    workers = WorkerProcesses(tmp_path)
     yield workers
     workers.end()
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def wait_until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(LONG):
         while not condition():
             await asyncio.sleep(0.02)
 
 
 @contextmanager
-def serving(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Iterator[Server]:
+def serve_model(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Iterator[FakeServer]:
     """A model server that answers everything, and is configured as `test:scripted`."""
-    with Server([answer] * 200) as server:
+    with FakeServer([answer] * 200) as server:
         folder = home / ".sessiontree"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.toml").write_text(
@@ -156,17 +163,17 @@ def serving(home: Path, answer: Callable[[dict[str, Any]], str | Answer]) -> Ite
         yield server
 
 
-def copy_of(home: Path, name: str) -> Path:
+def copy_home(home: Path, name: str) -> Path:
     """Another home with the same configuration."""
     return Path(shutil.copytree(home / ".sessiontree", home / name))
 
 
-def worker_role(address: str) -> str:
+def create_worker_role(address: str) -> str:
     """The address for workers, with the role that the page on deploying describes."""
     st.create(dir=address).close()
-    database = Database(address)
-    database.make()
-    Roster(database).make()
+    database = WorkDatabase(address)
+    database.migrate()
+    Roster(database).create_table()
     page = (ROOT / "docs" / "deploy.md").read_text().split("```sql\n")
     with psycopg.connect(address, autocommit=True) as connection:
         for block in (page[1], page[-1], "CREATE ROLE dora LOGIN IN ROLE sessiontree_worker;\n"):
@@ -176,7 +183,7 @@ def worker_role(address: str) -> str:
     return address.replace("postgres@", "dora@")
 
 
-def file_session(tmp_path: Path) -> Session:
+def create_file_session(tmp_path: Path) -> Session:
     session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)
     session.append(st.user("Hello"))
     return session
@@ -185,7 +192,7 @@ def file_session(tmp_path: Path) -> Session:
 async def run_swarm(session: Session, *, database: str | None = None, **options: Any) -> SwarmStatus:
     """Create a swarm or go on with the one that is there, and have workers carry it out."""
     executor = DurableExecutor(session, database=database)
-    known = swarms_in(session)
+    known = list_swarms(session)
     try:
         if known:
             swarm = Swarm.open(session, known[0].id, executor=executor)
@@ -198,7 +205,7 @@ async def run_swarm(session: Session, *, database: str | None = None, **options:
         await executor.close()
 
 
-def check_sound(session: Session) -> None:
+def check_integrity(session: Session) -> None:
     """No entry is there twice, and nothing is wrong with the tree."""
     session.refresh()
     assert not [problem for problem in session.problems if problem.severity == "fault"]
@@ -213,14 +220,16 @@ def check_sound(session: Session) -> None:
     assert not [entry for entry in session.tree.entries if entry.branch is None]
 
 
-def spoken(session: Session, branch: str) -> list[str]:
-    bodies = [entry.body for entry in session.branch(branch).path()]
+def list_messages(session: Session, branch: str) -> list[str]:
+    bodies = [entry.body for entry in session.get_branch(branch).get_path()]
     return [
-        f"{role(body.message)}: {text(body.message.get('content'))}" for body in bodies if isinstance(body, Message)
+        f"{get_role(body.message)}: {extract_text(body.message.get('content'))}"
+        for body in bodies
+        if isinstance(body, Message)
     ]
 
 
-def tool_then_done(command: str) -> Callable[[dict[str, Any]], str | Answer]:
+def answer_with_tool(command: str) -> Callable[[dict[str, Any]], str | Answer]:
     """An agent that runs a command once, and then is done."""
 
     def answer(body: dict[str, Any]) -> str | Answer:
@@ -232,14 +241,14 @@ def tool_then_done(command: str) -> Callable[[dict[str, Any]], str | Answer]:
 
 
 async def test_a_worker_denies_what_it_was_not_told_to_allow_and_says_so(
-    tmp_path: Path, home: Path, workers: Workers
+    tmp_path: Path, home: Path, workers: WorkerProcesses
 ) -> None:
     made = tmp_path / "made"
-    with serving(home, tool_then_done(f"touch {made}")), file_session(tmp_path) as session:
+    with serve_model(home, answer_with_tool(f"touch {made}")), create_file_session(tmp_path) as session:
         running = asyncio.create_task(run_swarm(session, agents=1))
         worker = workers.start("--permission-mode", "ask")
         status = await running
-        await until(lambda: "denied bash: touch" in worker.said)
+        await wait_until(lambda: "denied bash: touch" in worker.output)
 
     assert [agent.denied for agent in status.agents] == [(f"bash: touch {made}",)]
     assert not made.exists()
@@ -249,7 +258,7 @@ async def test_a_worker_denies_what_it_was_not_told_to_allow_and_says_so(
 
 
 async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
-    tmp_path: Path, home: Path, workers: Workers
+    tmp_path: Path, home: Path, workers: WorkerProcesses
 ) -> None:
     """Killed between keeping an answer and writing it, in a tool, in a call of the model, and behind an answer."""
     made, dead = tmp_path / "made", threading.Event()
@@ -263,26 +272,26 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         dead.wait(LONG)
         return "First."
 
-    with serving(home, answer) as server, file_session(tmp_path) as session:
+    with serve_model(home, answer) as server, create_file_session(tmp_path) as session:
         running = asyncio.create_task(run_swarm(session, agents=2, strategy="pipeline"))
         first = workers.start(kill_at="before 1")
-        assert await first.ended() == -signal.SIGKILL, first.said
+        assert await first.wait_until_ended() == -signal.SIGKILL, first.output
         assert len(server.requests) == 1
-        workers.bury()
+        workers.wait_until_dead()
         second = workers.start()
-        await until(made.exists)
+        await wait_until(made.exists)
         second.kill()
         assert len(server.requests) == 1
-        workers.bury()
+        workers.wait_until_dead()
         third = workers.start()
-        await until(lambda: len(server.requests) == 2)
+        await wait_until(lambda: len(server.requests) == 2)
         third.kill()
         dead.set()
-        workers.bury()
+        workers.wait_until_dead()
         fourth = workers.start(kill_at="after 1")
-        assert await fourth.ended() == -signal.SIGKILL, fourth.said
+        assert await fourth.wait_until_ended() == -signal.SIGKILL, fourth.output
         assert len(server.requests) == 3
-        workers.bury()
+        workers.wait_until_dead()
         workers.start()
         status = await running
 
@@ -292,39 +301,39 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
             len(server.requests) == 4
         )  # one answer was on its way when its worker was killed, and was asked for again
         assert made.read_text() == "x\n"
-        check_sound(session)
+        check_integrity(session)
         (shown,) = [message for message in server.requests[2]["messages"] if message["role"] == "tool"]
         assert "interrupted" in str(shown) or "aborted" in str(shown), shown
 
 
 async def test_a_worker_that_was_only_away_writes_nothing_twice(
-    tmp_path: Path, home: Path, workers: Workers, server: PostgresServer
+    tmp_path: Path, home: Path, workers: WorkerProcesses, server: PostgresServer
 ) -> None:
     """It stops when it is about to write an answer that is kept. Another writes it, and then it goes on.
 
     The work is in PostgreSQL, the session in a file: a stopped process may keep others from a file of SQLite.
     """
     database = server.new_database()
-    with serving(home, lambda body: "Done.") as model, file_session(tmp_path) as session:
+    with serve_model(home, lambda body: "Done.") as model, create_file_session(tmp_path) as session:
         first = workers.start("--database", database, "--lease", "4", STOP_AT="before 1")
         running = asyncio.create_task(run_swarm(session, database=database))
-        await until(lambda: first.stopped)
+        await wait_until(lambda: first.is_stopped)
         workers.start("--database", database)  # its lease is long, and that of the other is over soon
         assert (await running).status == "completed"
         first.send(signal.SIGCONT)
-        assert await first.ended() == 75
-        assert "ends at once" in first.said
+        assert await first.wait_until_ended() == 75
+        assert "ends at once" in first.output
         assert len(model.requests) == 1
-        assert spoken(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
-        check_sound(session)
+        assert list_messages(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
+        check_integrity(session)
 
 
 async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_the_other_had(
-    home: Path, tmp_path: Path, workers: Workers, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Session and work are in PostgreSQL. Each worker has a home and a login of its own, as on its own machine."""
     address = server.new_database()
-    theirs = worker_role(address)
+    theirs = create_worker_role(address)
     monkeypatch.setenv("SESSIONTREE_STORE", address)
     alone = threading.Event()
 
@@ -332,48 +341,48 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         alone.wait(LONG)
         return "Done."
 
-    with serving(home, answer) as model, st.create(cwd=tmp_path) as session:
+    with serve_model(home, answer) as model, st.create(cwd=tmp_path) as session:
         session.append(st.user("Hello"))
         first, second = (
-            workers.start(SESSIONTREE_HOME=str(copy_of(home, name)), SESSIONTREE_STORE=theirs)
+            workers.start(SESSIONTREE_HOME=str(copy_home(home, name)), SESSIONTREE_STORE=theirs)
             for name in ("one", "two")
         )
         running = asyncio.create_task(run_swarm(session, agents=4))
-        await until(lambda: len(model.requests) == 4)
-        at_work = [line for worker in (first, second) for line in worker.said.splitlines() if "at work" in line]
+        await wait_until(lambda: len(model.requests) == 4)
+        at_work = [line for worker in (first, second) for line in worker.output.splitlines() if "at work" in line]
         assert len(at_work) == 4
-        assert all("at work" in worker.said for worker in (first, second))
+        assert all("at work" in worker.output for worker in (first, second))
         first.kill()
         alone.set()
-        workers.bury(first)
+        workers.wait_until_dead(first)
         status = await running
         assert [agent.text for agent in status.agents] == ["Done."] * 4
         assert len(model.requests) == 6
-        check_sound(session)
+        check_integrity(session)
         # Their events are not in this home. What they have written is told here.
-        log = EventLog(spool_path(status.id))
+        log = EventLog(build_spool_path(status.id))
         for agent in status.agents:
             told = [event.type for event in log.read(agent=agent.id)]
             assert told == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
 
 
 async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
-    tmp_path: Path, home: Path, workers: Workers
+    tmp_path: Path, home: Path, workers: WorkerProcesses
 ) -> None:
     go_on = tmp_path / "go-on"
     command = f"while [ ! -e {go_on} ]; do sleep 0.05; done"
-    with serving(home, tool_then_done(command)) as server, file_session(tmp_path) as session:
+    with serve_model(home, answer_with_tool(command)) as server, create_file_session(tmp_path) as session:
         first = workers.start()
         running = asyncio.create_task(run_swarm(session))
-        await until(lambda: server.requests)
+        await wait_until(lambda: server.requests)
         first.send(signal.SIGTERM)
-        await until(lambda: "no more work" in first.said)
+        await wait_until(lambda: "no more work" in first.output)
         go_on.touch()
-        assert await first.ended() == 0, first.said
+        assert await first.wait_until_ended() == 0, first.output
         workers.start()
         assert (await running).status == "completed"
         assert len(server.requests) == 2
-        check_sound(session)
+        check_integrity(session)
 
 
 @pytest.mark.torture
@@ -381,7 +390,7 @@ async def test_a_worker_that_is_told_to_end_leaves_its_work_between_two_calls(
 @pytest.mark.parametrize("store", ["files", "database"])
 @pytest.mark.parametrize("seed", range(10))
 async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
-    home: Path, tmp_path: Path, workers: Workers, request: pytest.FixtureRequest, seed: int, store: str,
+    home: Path, tmp_path: Path, workers: WorkerProcesses, request: pytest.FixtureRequest, seed: int, store: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Each agent takes three notes with a tool, one after the other, while workers are killed at any moment."""
@@ -400,7 +409,10 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
         call = (f"c{done}", "bash", {"command": f"echo {task[-1]}{done} >> {notes}; sleep 0.2"})
         return calls(call, pause=0.05)
 
-    with serving(home, answer), file_session(tmp_path) if store == "files" else st.create(cwd=tmp_path) as session:
+    with (
+        serve_model(home, answer),
+        create_file_session(tmp_path) if store == "files" else st.create(cwd=tmp_path) as session,
+    ):
         specs = [AgentSpec(task=f"work of agent {number}") for number in range(4)]
         running = asyncio.create_task(run_swarm(session, agents=specs))
         alive = [workers.start("--lease", "3"), workers.start("--lease", "3")]
@@ -414,7 +426,7 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
                 alive[victim] = workers.start("--lease", "3")
         status = await running
         assert status.status == "completed", [agent.error for agent in status.agents]
-        check_sound(session)
+        check_integrity(session)
         # What was asked for again was under way when its worker was killed, and no note was taken twice.
         again = Counter(turns)
         assert set(again) == {(f"work of agent {number}", done) for number in range(4) for done in range(4)}
@@ -426,10 +438,10 @@ async def test_workers_killed_by_chance_lose_nothing_and_do_nothing_twice(
 @pytest.mark.torture
 @pytest.mark.skipif(not os.environ.get("SESSIONTREE_TORTURE"), reason="run by make torture")
 async def test_a_machine_that_is_cut_off_ends_its_work_and_another_takes_it_up(
-    home: Path, tmp_path: Path, workers: Workers, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, workers: WorkerProcesses, server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two workers in networks of their own; the link of one is cut while its agents wait for their models."""
-    if not possible():
+    if not can_create_islands():
         pytest.skip("no network namespaces can be made here")
     address = server.new_database()
     monkeypatch.setenv("SESSIONTREE_STORE", address)
@@ -439,28 +451,30 @@ async def test_a_machine_that_is_cut_off_ends_its_work_and_another_takes_it_up(
         cut.wait(LONG)
         return "Done."
 
-    with serving(home, answer) as model, st.create(cwd=tmp_path) as session, ExitStack() as stack:
+    with serve_model(home, answer) as model, st.create(cwd=tmp_path) as session, ExitStack() as stack:
         session.append(st.user("Hello"))
         islands = [Island(1), Island(2)]
-        first, second = [on_island(stack, workers, island, home, server.port, model.port) for island in islands]
+        first, second = [start_on_island(stack, workers, island, home, server.port, model.port) for island in islands]
         running = asyncio.create_task(run_swarm(session, agents=4))
-        await until(lambda: len(model.requests) == 4)
-        assert all("at work" in worker.said for worker in (first, second))
-        islands[0].cut()
+        await wait_until(lambda: len(model.requests) == 4)
+        assert all("at work" in worker.output for worker in (first, second))
+        islands[0].disconnect()
         cut.set()
         assert (await running).status == "completed"
-        assert await first.ended() == 75
-        assert "could not reach the database" in first.said
+        assert await first.wait_until_ended() == 75
+        assert "could not reach the database" in first.output
         assert len(model.requests) == 6
-        check_sound(session)
+        check_integrity(session)
 
 
-def on_island(stack: ExitStack, workers: Workers, island: Island, home: Path, database: int, model: int) -> Worker:
+def start_on_island(
+    stack: ExitStack, workers: WorkerProcesses, island: Island, home: Path, database: int, model: int
+) -> WorkerProcess:
     """A worker there, that reaches the database and the model through its link."""
     stack.callback(island.close)
     for port in (database, model):
-        island.reach(port)
-    folder = copy_of(home, island.name)
+        island.forward_port(port)
+    folder = copy_home(home, island.name)
     config = folder / "config.toml"
     config.write_text(config.read_text().replace("127.0.0.1", island.address))
     address = os.environ["SESSIONTREE_STORE"].replace("127.0.0.1", island.address)
@@ -471,31 +485,31 @@ def on_island(stack: ExitStack, workers: Workers, island: Island, home: Path, da
 # One worker, for several tests
 
 
-class Place:
+class SharedServer:
     """A home with a worker and a model server, whose answers a test says."""
 
-    def __init__(self, folder: Path, server: Server) -> None:
+    def __init__(self, folder: Path, server: FakeServer) -> None:
         self.folder = folder
         self.server = server
         self.answer: Callable[[dict[str, Any]], str | Answer] = lambda body: "Done."
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
     home = tmp_path_factory.mktemp("shared")
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setenv("SESSIONTREE_HOME", str(home / ".sessiontree"))
-        server = stack.enter_context(serving(home, lambda body: place.answer(body)))
-        place = Place(home, server)
-        workers = Workers(home)
+        server = stack.enter_context(serve_model(home, lambda body: place.answer(body)))
+        place = SharedServer(home, server)
+        workers = WorkerProcesses(home)
         stack.callback(workers.end)
         worker = workers.start("--tools", "bash,ls")
-        asyncio.run(until(lambda: "takes work" in worker.said))
+        asyncio.run(wait_until(lambda: "takes work" in worker.output))
         yield place
 
 
 @pytest.fixture
-def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+def place(shared: SharedServer, monkeypatch: pytest.MonkeyPatch) -> SharedServer:
     monkeypatch.setenv("SESSIONTREE_HOME", str(shared.folder / ".sessiontree"))
     shared.answer = lambda body: "Done."
     shared.server.requests.clear()
@@ -504,21 +518,23 @@ def place(shared: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    with file_session(tmp_path) as session:
+    with create_file_session(tmp_path) as session:
         yield session
 
 
-async def test_agents_work_in_other_processes_and_their_events_are_told_here(place: Place, session: Session) -> None:
+async def test_agents_work_in_other_processes_and_their_events_are_told_here(
+    place: SharedServer, session: Session
+) -> None:
     status = await run_swarm(session, agents=3)
     assert status.status == "completed"
     assert [agent.text for agent in status.agents] == ["Done."] * 3
     assert len(place.server.requests) == 3
-    told = [event.type for event in EventLog(spool_path(status.id)).read() if event.agent == "worker-1"]
+    told = [event.type for event in EventLog(build_spool_path(status.id)).read() if event.agent == "worker-1"]
     assert told == ["branch", "agent_start", "turn_start", "text_delta", "turn_end", "agent_complete"]
-    check_sound(session)
+    check_integrity(session)
 
 
-async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: Place, session: Session) -> None:
+async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: SharedServer, session: Session) -> None:
     pairs = threading.Barrier(2)
 
     def answer(body: dict[str, Any]) -> str:
@@ -528,15 +544,15 @@ async def test_a_worker_has_no_more_agents_at_work_than_it_was_told(place: Place
     place.answer = answer
     running = asyncio.create_task(run_swarm(session, agents=6))
     most = 0
-    roster = Roster(Database())
+    roster = Roster(WorkDatabase())
     while not running.done():
-        most = max(most, *(len(worker.work) for worker in await asyncio.to_thread(roster.alive)))
+        most = max(most, *(len(worker.work) for worker in await asyncio.to_thread(roster.list_alive)))
     roster.close()
     assert (await running).status == "completed"
     assert most == 2
 
 
-async def test_a_swarm_has_no_more_agents_at_work_than_it_was_told(place: Place, session: Session) -> None:
+async def test_a_swarm_has_no_more_agents_at_work_than_it_was_told(place: SharedServer, session: Session) -> None:
     executor = DurableExecutor(session, concurrency=1)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=3, model="test:scripted", executor=executor)
     sent: list[int] = []
@@ -553,56 +569,58 @@ async def test_a_swarm_has_no_more_agents_at_work_than_it_was_told(place: Place,
     assert sent == [1, 1, 1]
 
 
-async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Place, session: Session) -> None:
+async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: SharedServer, session: Session) -> None:
     place.answer = lambda body: slow()
     executor = DurableExecutor(session)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=2, model="test:scripted", executor=executor)
     await swarm.start()
     gone = place.server.disconnects
-    await until(lambda: len(place.server.requests) == 2)
+    await wait_until(lambda: len(place.server.requests) == 2)
     await swarm.cancel("it takes too long")
     assert place.server.wait_for(lambda server: server.disconnects == gone + 2)
-    assert swarm.status().status == "cancelled"
-    assert [worker.work for worker in await executor.workers()] == [()]
+    assert swarm.get_status().status == "cancelled"
+    assert [worker.work for worker in await executor.list_workers()] == [()]
     await executor.close()
-    check_sound(session)
+    check_integrity(session)
 
 
-async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(place: Place, session: Session) -> None:
+async def test_one_that_another_process_works_on_by_now_leaves_it_what_was_sent(
+    place: SharedServer, session: Session
+) -> None:
     place.answer = lambda body: slow()
     executor = DurableExecutor(session)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
     await swarm.start()
-    await until(lambda: place.server.requests)
+    await wait_until(lambda: place.server.requests)
 
-    executor.give_way(swarm.id)
-    await swarm.leave()
+    executor.hand_over(swarm.id)
+    await swarm.detach()
 
-    assert await asyncio.to_thread(is_with_workers, swarm.id)
+    assert await asyncio.to_thread(has_active_jobs, swarm.id)
     again = DurableExecutor(session)  # as the other process has: it finds what was sent, and may give it up
     swarm = Swarm.open(session, swarm.id, executor=again)
     await swarm.start()
-    await until(lambda: len(again._waited) == 1)
+    await wait_until(lambda: len(again._waiters) == 1)
     assert len(place.server.requests) == 1
     await swarm.cancel()
     await swarm.wait()
-    await until(lambda: not is_with_workers(swarm.id))
+    await wait_until(lambda: not has_active_jobs(swarm.id))
     await executor.close()
     await again.close()
 
 
-async def test_a_swarm_cancelled_by_another_process_stops_too(place: Place, session: Session) -> None:
+async def test_a_swarm_cancelled_by_another_process_stops_too(place: SharedServer, session: Session) -> None:
     place.answer = lambda body: slow()
     running = asyncio.create_task(run_swarm(session))
-    await until(lambda: place.server.requests)
+    await wait_until(lambda: place.server.requests)
     gone = place.server.disconnects
-    with st.open(session.where) as other:
+    with st.open(session.location) as other:
         await Swarm.open(other, "crowd").cancel()
     assert (await running).status == "cancelled"
     assert place.server.wait_for(lambda server: server.disconnects > gone)
 
 
-async def test_a_budget_holds_for_agents_in_other_processes(place: Place, session: Session) -> None:
+async def test_a_budget_holds_for_agents_in_other_processes(place: SharedServer, session: Session) -> None:
     place.answer = lambda body: calls(("c1", "ls", {}))
     status = await run_swarm(session, agents=2, budget=st.Budget(tokens=60))
     assert status.status == "paused"
@@ -610,7 +628,9 @@ async def test_a_budget_holds_for_agents_in_other_processes(place: Place, sessio
     assert len(place.server.requests) == status.tokens / 17
 
 
-async def test_workers_have_their_own_tools_and_no_more_than_the_swarm_asks_for(place: Place, session: Session) -> None:
+async def test_workers_have_their_own_tools_and_no_more_than_the_swarm_asks_for(
+    place: SharedServer, session: Session
+) -> None:
     executor = DurableExecutor(session, tools=["ls", "write"], system="Be brief.")
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
     await swarm.run()
@@ -620,35 +640,35 @@ async def test_workers_have_their_own_tools_and_no_more_than_the_swarm_asks_for(
     assert request["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
-async def test_a_worker_uses_its_usual_model_where_the_swarm_names_none(place: Place, session: Session) -> None:
+async def test_a_worker_uses_its_usual_model_where_the_swarm_names_none(place: SharedServer, session: Session) -> None:
     assert (await run_swarm(session, model=None)).status == "completed"
     assert len(place.server.requests) == 1
 
 
-async def test_a_model_that_the_worker_does_not_have_fails_its_agent(place: Place, session: Session) -> None:
+async def test_a_model_that_the_worker_does_not_have_fails_its_agent(place: SharedServer, session: Session) -> None:
     status = await run_swarm(session, model="elsewhere:one")
     assert status.status == "failed"
     assert "elsewhere" in str(status.agents[0].error)
 
 
 async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
-    place: Place, session: Session, tmp_path: Path
+    place: SharedServer, session: Session, tmp_path: Path
 ) -> None:
     file, moved = tmp_path / "s.jsonl", tmp_path / "elsewhere.jsonl"
     executor = DurableExecutor(session)
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
-    work = Work(session=session.id, swarm=swarm.id, agent="worker-1", prompt="Do it")
+    work = SwarmJob(session=session.id, swarm=swarm.id, agent="worker-1", prompt="Do it")
     file.rename(moved)
     with pytest.raises(st.StoreError, match="a worker could not work on agent worker-1"):
-        await executor.run(work, swarm.carry_out)
+        await executor.run(work, swarm.run_job)
     moved.rename(file)
     await executor.close()
-    assert swarm.status().status == "created"
+    assert swarm.get_status().status == "created"
 
 
-async def test_what_a_dead_swarm_process_has_sent_is_found_and_waited_for(place: Place, tmp_path: Path) -> None:
+async def test_what_a_dead_swarm_process_has_sent_is_found_and_waited_for(place: SharedServer, tmp_path: Path) -> None:
     """The process that runs the strategy is killed; the agents go on, and the next process waits for them."""
-    file_session(tmp_path).close()
+    create_file_session(tmp_path).close()
     dead = threading.Event()
 
     def answer(body: dict[str, Any]) -> str:
@@ -664,7 +684,7 @@ with st.open({str(tmp_path / "s.jsonl")!r}) as session:
 """
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     try:
-        await until(lambda: len(place.server.requests) == 2)
+        await wait_until(lambda: len(place.server.requests) == 2)
     finally:
         process.kill()
         process.wait()
@@ -673,7 +693,7 @@ with st.open({str(tmp_path / "s.jsonl")!r}) as session:
         status = await run_swarm(session)
         assert status.status == "completed"
         assert len(place.server.requests) == 2
-        check_sound(session)
+        check_integrity(session)
 
 
 # Values
@@ -685,11 +705,11 @@ def test_a_session_in_memory_cannot_be_worked_on_elsewhere() -> None:
 
 
 def test_orders_and_reports_come_through_as_they_were() -> None:
-    work = Work(session="s", swarm="w", agent="a/b %#", prompt="Do it", model="m:n", may_split=True)
-    order = Order(work=work, where="/x.jsonl", tools=("read",), system="Be brief.", thinking="low")
-    assert order_of(encoded(order)) == order
-    assert report_of(encoded(Report(error="no"))) == Report(error="no")
-    assert not beginning(work).startswith(beginning(Work(session="s", swarm="w", agent="a", prompt="")))
+    work = SwarmJob(session="s", swarm="w", agent="a/b %#", prompt="Do it", model="m:n", may_split=True)
+    order = JobRequest(work=work, where="/x.jsonl", tools=("read",), system="Be brief.", thinking="low")
+    assert decode_request(encode(order)) == order
+    assert decode_report(encode(JobReport(error="no"))) == JobReport(error="no")
+    assert not build_id_prefix(work).startswith(build_id_prefix(SwarmJob(session="s", swarm="w", agent="a", prompt="")))
 
 
 def test_what_a_worker_says_last_is_what_it_has_under_way_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -705,11 +725,11 @@ def test_what_a_worker_says_last_is_what_it_has_under_way_last(tmp_path: Path, m
         return True
 
     monkeypatch.setattr(worker._roster, "renew", renew)
-    worker._under_way["a"] = None  # type: ignore[assignment]
+    worker._active_jobs["a"] = None  # type: ignore[assignment]
     first = threading.Thread(target=worker._renew)
     first.start()
     begun.wait(60)
-    worker._under_way["b"] = None  # type: ignore[assignment]
+    worker._active_jobs["b"] = None  # type: ignore[assignment]
     second = threading.Thread(target=worker._renew)
     second.start()
     second.join(0.2)

@@ -21,20 +21,20 @@ from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
 from sessiontree.session import Session
 from sessiontree.swarm.events import (
     EVENT_TYPES,
-    STEP,
+    INDEX_STEP,
     AgentComplete,
     AgentStart,
     ErrorEvent,
     EventLog,
     SwarmEvent,
-    TextDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    TurnEnd,
-    spool_path,
+    SwarmTextDelta,
+    SwarmToolCallEnd,
+    SwarmToolCallStart,
+    SwarmTurnEnd,
+    build_spool_path,
 )
 from sessiontree.swarm.swarm import Swarm
-from tests.swarm.conftest import heard, replying
+from tests.swarm.conftest import build_model, read_all_messages
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def log(tmp_path: Path) -> EventLog:
     return EventLog(tmp_path / "swarms" / "a.events.jsonl")
 
 
-def filled(log: EventLog, count: int) -> EventLog:
+def fill(log: EventLog, count: int) -> EventLog:
     for number in range(count):
-        log.append(TextDelta(delta=str(number), agent=f"agent-{number % 2}"))
+        log.append(SwarmTextDelta(delta=str(number), agent=f"agent-{number % 2}"))
     return log
 
 
@@ -70,12 +70,14 @@ def test_only_its_owner_can_read_it(log: EventLog) -> None:
     assert stat.S_IMODE(os.stat(os.path.dirname(log.path)).st_mode) == 0o700
 
 
-@pytest.mark.parametrize("after", [0, 1, STEP - 1, STEP, STEP + 1, 3 * STEP, 3 * STEP + 9, 10_000])
+@pytest.mark.parametrize(
+    "after", [0, 1, INDEX_STEP - 1, INDEX_STEP, INDEX_STEP + 1, 3 * INDEX_STEP, 3 * INDEX_STEP + 9, 10_000]
+)
 def test_reading_goes_on_behind_any_number(log: EventLog, after: int) -> None:
-    filled(log, 3 * STEP + 10)
+    fill(log, 3 * INDEX_STEP + 10)
 
     for reader in (log, EventLog(log.path)):
-        assert [event.seq for event in reader.read(after)] == list(range(after + 1, 3 * STEP + 11))
+        assert [event.seq for event in reader.read(after)] == list(range(after + 1, 3 * INDEX_STEP + 11))
 
 
 def test_there_is_nothing_before_the_first(log: EventLog) -> None:
@@ -84,7 +86,7 @@ def test_there_is_nothing_before_the_first(log: EventLog) -> None:
 
 
 def test_events_are_chosen_by_type_and_agent_and_limited(log: EventLog) -> None:
-    filled(log, 10)
+    fill(log, 10)
     log.append(SwarmEvent(status="completed"))
 
     assert [event.seq for event in log.read(types=["swarm"])] == [11]
@@ -93,7 +95,7 @@ def test_events_are_chosen_by_type_and_agent_and_limited(log: EventLog) -> None:
 
 
 async def test_one_who_follows_gets_what_was_and_what_comes_once_and_in_order(log: EventLog) -> None:
-    filled(log, 5)
+    fill(log, 5)
     seen: list[int] = []
 
     async def follow() -> None:
@@ -105,8 +107,8 @@ async def test_one_who_follows_gets_what_was_and_what_comes_once_and_in_order(lo
     following = asyncio.create_task(follow())
     while len(seen) < 3:
         await asyncio.sleep(0)
-    EventLog(log.path).append(TextDelta(delta="another writer"))
-    filled(log, 2)
+    EventLog(log.path).append(SwarmTextDelta(delta="another writer"))
+    fill(log, 2)
     async with asyncio.timeout(30):
         await following
 
@@ -117,8 +119,8 @@ def test_several_writers_number_as_one(log: EventLog) -> None:
     other = EventLog(log.path)
 
     for _ in range(20):
-        log.append(TextDelta(delta="a"))
-        other.append(TextDelta(delta="b"))
+        log.append(SwarmTextDelta(delta="a"))
+        other.append(SwarmTextDelta(delta="b"))
 
     assert [event.seq for event in log.read()] == list(range(1, 41))
     assert log.read() == other.read()
@@ -136,19 +138,19 @@ def test_writers_in_other_processes_number_as_one(log: EventLog) -> None:
 
 
 def test_a_torn_line_is_passed_over_and_nothing_behind_it_is_lost(log: EventLog) -> None:
-    filled(log, 2)
+    fill(log, 2)
     with open(log.path, "ab") as file:
         file.write(b'{"type":"text_delta","seq":3,"de')
 
     fresh = EventLog(log.path)
     assert [event.seq for event in fresh.read()] == [1, 2]
-    fresh.append(TextDelta(delta="after"))
-    log.append(TextDelta(delta="more"))
+    fresh.append(SwarmTextDelta(delta="after"))
+    log.append(SwarmTextDelta(delta="more"))
     assert [event.seq for event in log.read()] == [1, 2, 3, 4]
 
 
 def test_lines_of_unknown_types_are_passed_over(log: EventLog) -> None:
-    filled(log, 1)
+    fill(log, 1)
     with open(log.path, "ab") as file:
         file.write(b'{"type":"from_the_future","seq":2}\nno json\n\xff\n')
 
@@ -156,8 +158,8 @@ def test_lines_of_unknown_types_are_passed_over(log: EventLog) -> None:
 
 
 def test_an_event_longer_than_what_is_read_at_once_is_read_whole(log: EventLog) -> None:
-    log.append(TextDelta(delta="x" * 1_000_000))
-    log.append(TextDelta(delta="y"))
+    log.append(SwarmTextDelta(delta="x" * 1_000_000))
+    log.append(SwarmTextDelta(delta="y"))
 
     assert [len(event.delta) for event in EventLog(log.path).read()] == [1_000_000, 1]
 
@@ -181,10 +183,10 @@ def test_a_temporary_spool_goes_with_its_log() -> None:
 
 
 def test_a_name_from_a_file_cannot_lead_elsewhere() -> None:
-    folder = os.path.dirname(spool_path("a"))
+    folder = os.path.dirname(build_spool_path("a"))
 
     for name in ("../../etc/passwd", "/etc/passwd", "", "a/b\0c", "x" * 500):
-        assert os.path.dirname(os.path.abspath(spool_path(name))) == folder
+        assert os.path.dirname(os.path.abspath(build_spool_path(name))) == folder
 
 
 # What a swarm tells
@@ -198,11 +200,11 @@ def look() -> str:
 
 async def test_a_run_is_told_from_its_beginning_to_its_end(session: Session) -> None:
     def answer(request: Request) -> object:
-        if "seen" in heard(request):
+        if "seen" in read_all_messages(request):
             return [Thinking("so it is"), "Done, I think."]
         return [ToolCall("c1", "look", {})]
 
-    swarm = Swarm(session, "crowd", "Look", agents=1, model=replying(answer), tools=[look])
+    swarm = Swarm(session, "crowd", "Look", agents=1, model=build_model(answer), tools=[look])
     status = await swarm.run()
 
     events = swarm.events.read()
@@ -230,12 +232,12 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(session: Session) -> 
     assert isinstance(by_type["agent_start"], AgentStart)
     assert by_type["agent_start"].task == "Look"
     call, result = by_type["tool_call_start"], by_type["tool_call_end"]
-    assert isinstance(call, ToolCallStart)
+    assert isinstance(call, SwarmToolCallStart)
     assert (call.call, call.tool, call.arguments) == ("c1", "look", {})
-    assert isinstance(result, ToolCallEnd)
+    assert isinstance(result, SwarmToolCallEnd)
     assert (result.ok, len(result.text)) == (True, 500)
     turn, done = by_type["turn_end"], by_type["agent_complete"]
-    assert isinstance(turn, TurnEnd)
+    assert isinstance(turn, SwarmTurnEnd)
     assert (turn.number, turn.cost, turn.tokens) == (2, 0.1, 15)
     assert session.tree[turn.entry or ""].type == "message"
     assert isinstance(done, AgentComplete)
@@ -247,7 +249,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(session: Session) -> 
 async def test_failures_are_told_and_retries_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.swarm.worker.FIRST_DELAY", 0.001)
     answers = iter([ModelError("m", "server", "down"), ModelError("m", "auth", "no key")])
-    swarm = Swarm(session, "crowd", "Try", agents=1, model=replying(lambda request: next(answers)))
+    swarm = Swarm(session, "crowd", "Try", agents=1, model=build_model(lambda request: next(answers)))
     await swarm.run()
 
     error, failed = swarm.events.read(types=["error", "agent_fail"])[:2]
@@ -272,7 +274,7 @@ async def test_words_are_joined_before_they_are_told(session: Session) -> None:
 
 
 async def test_one_who_does_not_read_holds_nobody_back(session: Session) -> None:
-    swarm = await Swarm.create(session, "crowd", "Talk", agents=2, model=replying(lambda request: "word " * 200))
+    swarm = await Swarm.create(session, "crowd", "Talk", agents=2, model=build_model(lambda request: "word " * 200))
     stalled = swarm.events.follow()
     await anext(stalled)
 
@@ -286,16 +288,16 @@ async def test_one_who_does_not_read_holds_nobody_back(session: Session) -> None
 
 async def test_events_of_a_session_on_disk_can_be_read_from_another_process(home: Path) -> None:
     session = st.create()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying())
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model())
     await swarm.run()
 
     assert swarm.events.path == str(home / ".sessiontree" / "swarms" / f"{swarm.id}.events.jsonl")
-    assert EventLog(spool_path(swarm.id)).read() == swarm.events.read()
+    assert EventLog(build_spool_path(swarm.id)).read() == swarm.events.read()
 
 
 async def test_without_event_streaming_nothing_is_written_and_nothing_can_be_read(home: Path) -> None:
     session = st.create()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(), enable_event_streaming=False)
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(), enable_event_streaming=False)
 
     assert (await swarm.run()).status == "completed"
 
@@ -311,7 +313,7 @@ async def test_a_swarm_goes_on_when_its_events_cannot_be_written(home: Path) -> 
     session = st.create()
     hooks, notices = Hooks(), []
     hooks.listen(lambda event: notices.append(event) if isinstance(event, Notice) else None)
-    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model=replying(), hooks=hooks)
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model=build_model(), hooks=hooks)
     swarm.events.delete()
     os.mkdir(swarm.events.path)
 

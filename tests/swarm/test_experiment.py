@@ -17,19 +17,19 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, ModelInfo, Request
-from sessiontree.model.scripted import Delay, ScriptedModel, Stop, Thinking, Used
+from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
 from sessiontree.ops.merge import promote
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.experiment import (
     Arm,
     Experiment,
-    Step,
-    experiment,
-    experiments_in,
-    result_to_wire,
+    RunProgress,
+    build_result_json,
+    list_experiments,
+    run_experiment,
 )
-from sessiontree.swarm.scoring import Candidate, exact, judged_by, matches, scored_by
+from sessiontree.swarm.scoring import Candidate, exact, judge_with, matches, score_with
 from tests.agent.conftest import said
 
 ARMS = [Arm(name="short", prompt="In one word."), Arm(name="long", prompt="At length.")]
@@ -55,19 +55,19 @@ def touch() -> str:
     return "felt"
 
 
-def prompted(request: Request) -> str:
+def read_prompt(request: Request) -> str:
     return str(request.messages[-1]["content"])
 
 
-def answering(*, name: str = "scripted", **costs: float) -> ScriptedModel:
+def build_model(*, name: str = "scripted", **costs: float) -> ScriptedModel:
     """Answers for ever; an answer to a prompt with this word in it costs this, and a little more each time."""
     number = itertools.count(1)
 
     def answer(request: Request) -> list[Any]:
-        cost = next((cost for word, cost in costs.items() if word in prompted(request)), 0.01)
+        cost = next((cost for word, cost in costs.items() if word in read_prompt(request)), 0.01)
         return [
-            "42" if "one" in prompted(request) else "It is 42.",
-            Used({"input": 10, "cost": cost + next(number) / 1e6}),
+            "42" if "one" in read_prompt(request) else "It is 42.",
+            ScriptedUsage({"input": 10, "cost": cost + next(number) / 1e6}),
         ]
 
     model = ScriptedModel([], info=ModelInfo(provider="scripted", model=name))
@@ -78,17 +78,17 @@ def answering(*, name: str = "scripted", **costs: float) -> ScriptedModel:
 async def test_each_run_is_on_a_branch_of_its_own_and_nobody_is_moved(session: Session) -> None:
     leaf = session.head.leaf
 
-    result = await experiment(session, "HEAD", ARMS, runs=2, model=answering())
+    result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
 
     assert [run.branch for run in result.runs] == ["ab-1/short-1", "ab-1/long-1", "ab-1/short-2", "ab-1/long-2"]
-    assert said(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
+    assert said(session.get_branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
     assert result.at == leaf
     assert not session.problems
 
 
 async def test_the_cheaper_arm_wins_when_it_clearly_is(session: Session) -> None:
-    result = await experiment(session, "HEAD", ARMS, runs=5, model=answering(one=0.01, length=0.05))
+    result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model(one=0.01, length=0.05))
 
     assert result.winner == "short"
     assert result.reason.startswith("lowest cost: 0.0")
@@ -103,7 +103,7 @@ async def test_the_cheaper_arm_wins_when_it_clearly_is(session: Session) -> None
 
 
 async def test_arms_that_cost_alike_have_no_winner(session: Session) -> None:
-    result = await experiment(session, "HEAD", ARMS, runs=5, model=answering())
+    result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model())
 
     assert result.winner is None
     assert (
@@ -114,7 +114,7 @@ async def test_arms_that_cost_alike_have_no_winner(session: Session) -> None:
 
 
 async def test_one_run_of_each_is_not_enough(session: Session) -> None:
-    result = await experiment(session, "HEAD", ARMS, runs=1, model=answering(one=0.01, length=0.05))
+    result = await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model(one=0.01, length=0.05))
 
     assert result.reason == "not enough data: short and long have fewer than two runs"
 
@@ -122,22 +122,22 @@ async def test_one_run_of_each_is_not_enough(session: Session) -> None:
 async def test_a_model_that_tells_no_cost_is_not_the_cheapest(session: Session) -> None:
     free = ScriptedModel(["42"] * 5)
 
-    result = await experiment(
-        session, "HEAD", [ARMS[0], Arm(name="free", prompt="Free.", model=free)], runs=5, model=answering()
+    result = await run_experiment(
+        session, "HEAD", [ARMS[0], Arm(name="free", prompt="Free.", model=free)], runs=5, model=build_model()
     )
 
     assert result.reason == "not enough data: runs of free have no recorded cost"
 
 
 async def test_runs_are_made_in_turns_in_an_order_that_follows_from_the_seed(session: Session) -> None:
-    def order(model: ScriptedModel) -> list[str]:
-        return [prompted(request) for request in model.requests]
+    def list_order(model: ScriptedModel) -> list[str]:
+        return [read_prompt(request) for request in model.requests]
 
-    models = [answering() for _ in range(3)]
+    models = [build_model() for _ in range(3)]
     for model, seed in zip(models, (1, 1, 2), strict=True):
-        await experiment(session, "HEAD", ARMS, runs=8, model=model, seed=seed, concurrency=1)
+        await run_experiment(session, "HEAD", ARMS, runs=8, model=model, seed=seed, concurrency=1)
 
-    first, again, other = map(order, models)
+    first, again, other = map(list_order, models)
     assert all(set(first[at : at + 2]) == {"In one word.", "At length."} for at in range(0, 16, 2))
     assert first == again
     assert first != other
@@ -156,28 +156,28 @@ async def test_no_more_runs_than_allowed_go_on_at_the_same_time(session: Session
         running -= 1
         return "42"
 
-    await experiment(session, "HEAD", ARMS, runs=3, model=ScriptedModel([answer] * 6), concurrency=3)
+    await run_experiment(session, "HEAD", ARMS, runs=3, model=ScriptedModel([answer] * 6), concurrency=3)
 
     assert most == 3
 
 
 async def test_arms_may_be_models_that_answer_what_is_there(session: Session) -> None:
     question = session.append(st.user("Which?")).id
-    arms = [Arm(name=name, model=answering(name=name)) for name in ("small", "large")]
+    arms = [Arm(name=name, model=build_model(name=name)) for name in ("small", "large")]
 
-    result = await experiment(session, question, arms, runs=2, metric="time")
+    result = await run_experiment(session, question, arms, runs=2, metric="time")
 
-    assert [session.branch(run.branch).context().state.model for run in result.runs] == ["small", "large"] * 2
+    assert [session.get_branch(run.branch).build_context().state.model for run in result.runs] == ["small", "large"] * 2
 
 
 async def test_arms_may_differ_in_their_settings(session: Session) -> None:
-    model = answering()
+    model = build_model()
     arms = [
         Arm(name="plain", prompt="Go.", system="Be plain."),
         Arm(name="deep", prompt="Go.", system="Be deep.", thinking="high"),
     ]
 
-    await experiment(session, "HEAD", arms, runs=1, model=model)
+    await run_experiment(session, "HEAD", arms, runs=1, model=model)
 
     assert sorted((request.system, request.thinking) for request in model.requests) == [
         ("Be deep.", "high"),
@@ -190,9 +190,11 @@ async def test_models_by_name_are_found(session: Session) -> None:
 
     def model_of(name: str) -> ScriptedModel:
         asked.append(name)
-        return answering(name=name)
+        return build_model(name=name)
 
-    await experiment(session, "HEAD", [Arm(name=name, prompt="Go.", model=name) for name in "ab"], model_of=model_of)
+    await run_experiment(
+        session, "HEAD", [Arm(name=name, prompt="Go.", model=name) for name in "ab"], model_of=model_of
+    )
 
     assert asked == ["a", "b"]
 
@@ -221,7 +223,7 @@ async def test_what_cannot_begin_is_refused_before_anything_is_written(
     before = len(session.tree)
 
     with pytest.raises(InvalidOperation, match=reason):
-        await experiment(session, "HEAD", arms, **{"model": answering(), "scorers": [exact("42")], **options})
+        await run_experiment(session, "HEAD", arms, **{"model": build_model(), "scorers": [exact("42")], **options})
 
     assert len(session.tree) == before
 
@@ -233,7 +235,7 @@ async def test_a_run_that_fails_leaves_the_others_and_there_is_no_winner(session
     broken = ScriptedModel([ModelError("m", "auth", "no key"), *["42"] * 4])
     arms = [ARMS[0], Arm(name="shaky", prompt="Go.", model=broken)]
 
-    result = await experiment(session, "HEAD", arms, runs=5, model=answering(), metric="time")
+    result = await run_experiment(session, "HEAD", arms, runs=5, model=build_model(), metric="time")
 
     (failed,) = [run for run in result.runs if not run.ok]
     assert (failed.arm, failed.error) == ("shaky", "m: no key")
@@ -244,13 +246,16 @@ async def test_a_run_that_fails_leaves_the_others_and_there_is_no_winner(session
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [(["half of an ans", Stop("length")], "its answer was cut off"), ([Thinking("Hm.")], "it answered nothing")],
+    [
+        (["half of an ans", ScriptedStop("length")], "its answer was cut off"),
+        ([Thinking("Hm.")], "it answered nothing"),
+    ],
 )
 async def test_a_run_without_a_whole_answer_has_failed(session: Session, answer: list[Any], why: str) -> None:
-    cheap = ScriptedModel([[*answer, Used({"input": 1, "cost": 1e-6})]] * 5)
+    cheap = ScriptedModel([[*answer, ScriptedUsage({"input": 1, "cost": 1e-6})]] * 5)
     arms = [ARMS[0], Arm(name="cut", prompt="Go.", model=cheap)]
 
-    result = await experiment(session, "HEAD", arms, runs=5, model=answering())
+    result = await run_experiment(session, "HEAD", arms, runs=5, model=build_model())
 
     assert {run.error for run in result.runs if run.arm == "cut"} == {why}
     assert "runs of cut failed" in result.reason
@@ -259,24 +264,24 @@ async def test_a_run_without_a_whole_answer_has_failed(session: Session, answer:
 async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session) -> None:
     broken = ScriptedModel([ModelError("m", "auth", "no key"), *["42"] * 2])
     arms = [ARMS[0], Arm(name="shaky", prompt="Go.", model=broken)]
-    first = await experiment(session, "HEAD", arms, runs=2, model=answering())
+    first = await run_experiment(session, "HEAD", arms, runs=2, model=build_model())
 
     again = await Experiment.open(session, first.name, model=broken).run()
 
     assert all(run.ok for run in again.runs)
     (failed,) = [run for run in first.runs if not run.ok]
     assert f"{failed.branch}.2" in [run.branch for run in again.runs]
-    assert session.branch(failed.branch).info.archived
+    assert session.get_branch(failed.branch).info.archived
     assert len(broken.requests) == 3
 
 
 async def test_an_arm_that_failed_before_it_went_well_does_not_win(session: Session) -> None:
     """Made again until they pass, its runs would be those that luck chose."""
-    call = [ToolCall("c", "look", {}), Used({"input": 7, "cost": 0.0005})]
-    passes = ["42", Used({"input": 1, "cost": 0.0001})]
+    call = [ToolCall("c", "look", {}), ScriptedUsage({"input": 7, "cost": 0.0005})]
+    passes = ["42", ScriptedUsage({"input": 1, "cost": 0.0001})]
     flaky = ScriptedModel([call, ModelError("m", "rejected", "I cannot"), *[passes] * 5])
     arms = [ARMS[1], Arm(name="flaky", prompt="Go.", model=flaky)]
-    first = await experiment(session, "HEAD", arms, runs=5, model=answering(), tools=[look], concurrency=1)
+    first = await run_experiment(session, "HEAD", arms, runs=5, model=build_model(), tools=[look], concurrency=1)
 
     again = await Experiment.open(session, first.name, model=flaky, model_of=lambda _: flaky, tools=[look]).run()
 
@@ -291,15 +296,17 @@ async def test_an_arm_that_failed_before_it_went_well_does_not_win(session: Sess
 
 
 async def test_a_fault_of_ours_is_raised_when_those_under_way_are_done(session: Session) -> None:
-    def faulty(request: Request) -> str:
+    def raise_fault(request: Request) -> str:
         raise ZeroDivisionError
 
-    arms = [Arm(name="bad", prompt="Go.", model=ScriptedModel([faulty] * 9)), ARMS[0]]
+    arms = [Arm(name="bad", prompt="Go.", model=ScriptedModel([raise_fault] * 9)), ARMS[0]]
 
     with pytest.raises(ZeroDivisionError):
-        await experiment(session, "HEAD", arms, runs=3, model=ScriptedModel([[Delay(0.05), "42"]] * 9), concurrency=2)
+        await run_experiment(
+            session, "HEAD", arms, runs=3, model=ScriptedModel([[Delay(0.05), "42"]] * 9), concurrency=2
+        )
 
-    (found,) = experiments_in(session)
+    (found,) = list_experiments(session)
     assert [run.arm for run in found.runs] == ["short"]
 
 
@@ -310,41 +317,41 @@ class Killed(BaseException):
     """As if the process ended: nothing more is written."""
 
 
-def reopened(session: Session) -> Session:
+def reopen(session: Session) -> Session:
     session.close()
     return st.open(session.id)
 
 
 @pytest.fixture
-def filed() -> Session:
+def file_session() -> Session:
     session = st.create("sums")
     session.append(st.user("How much is 6 times 7?"))
     return session
 
 
 async def test_results_are_read_back_from_the_session_alone(filed: Session) -> None:
-    result = await experiment(
-        filed, "HEAD", ARMS, runs=3, scorers=[exact("42"), matches("42")], metric="exact", model=answering()
+    result = await run_experiment(
+        filed, "HEAD", ARMS, runs=3, scorers=[exact("42"), matches("42")], metric="exact", model=build_model()
     )
 
-    with reopened(filed) as again:
-        assert experiments_in(again) == [result]
+    with reopen(filed) as again:
+        assert list_experiments(again) == [result]
         assert not again.problems
 
 
 async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(filed: Session) -> None:
-    model = answering()
-    made: list[Step] = []
+    model = build_model()
+    made: list[RunProgress] = []
 
-    def killed(step: Step) -> None:
+    def kill(step: RunProgress) -> None:
         made.append(step)
         if [step.state for step in made].count("done") == 3:
             raise Killed
 
     with pytest.raises(Killed):
-        await experiment(filed, "HEAD", ARMS, runs=3, model=model, watch=killed, concurrency=1)
-    with reopened(filed) as session:
-        (found,) = experiments_in(session)
+        await run_experiment(filed, "HEAD", ARMS, runs=3, model=model, watch=kill, concurrency=1)
+    with reopen(filed) as session:
+        (found,) = list_experiments(session)
         assert (len(found.runs), found.winner) == (3, None)
         assert found.reason == "not enough data: 3 of 6 runs are done"
 
@@ -359,17 +366,17 @@ async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(filed:
 async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_only_scored(
     filed: Session, state: str
 ) -> None:
-    model = answering()
+    model = build_model()
 
-    def killed(step: Step) -> None:
+    def kill(step: RunProgress) -> None:
         if step.state == state:
             raise Killed
 
     with pytest.raises(Killed):
-        await experiment(filed, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=killed, concurrency=1)
+        await run_experiment(filed, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=kill, concurrency=1)
     asked = len(model.requests)
 
-    with reopened(filed) as session:
+    with reopen(filed) as session:
         result = await Experiment.open(session, "ab-1", model=model).run()
         archived = [info.name for info in session.branches if info.archived]
 
@@ -380,7 +387,7 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
 
 
 async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None:
-    model = answering()
+    model = build_model()
     Experiment.create(session, "HEAD", ARMS, runs=1, model=model, tools=[look])
     Experiment.create(session, "HEAD", ARMS, runs=1, model=model)
 
@@ -391,28 +398,28 @@ async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None
 
 
 async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
-    Experiment.create(session, "HEAD", ARMS, runs=1, model=answering(), tools=[look, touch])
+    Experiment.create(session, "HEAD", ARMS, runs=1, model=build_model(), tools=[look, touch])
 
     with pytest.raises(InvalidOperation, match="begun with tool look, which cannot be had here"):
-        await Experiment.open(session, "ab-1", model=answering(), tools=[touch]).run()
+        await Experiment.open(session, "ab-1", model=build_model(), tools=[touch]).run()
 
 
 async def test_one_that_is_done_needs_its_tools_no_more(session: Session) -> None:
-    done = await experiment(session, "HEAD", ARMS, runs=1, model=answering(), tools=[look])
+    done = await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model(), tools=[look])
 
-    again = Experiment.open(session, "ab-1", model=answering())
+    again = Experiment.open(session, "ab-1", model=build_model())
 
-    assert again.result() == await again.run() == done
+    assert again.build_result() == await again.run() == done
 
 
 async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(session: Session) -> None:
-    Experiment.create(session, "HEAD", ARMS, runs=1, model=answering())
+    Experiment.create(session, "HEAD", ARMS, runs=1, model=build_model())
     (plan,) = (entry.body for entry in session.tree if entry.type == "custom")
     assert isinstance(plan, Custom)
     before = {name: value for name, value in plan.data.items() if name != "tools"}
     old = Custom(custom_type=plan.custom_type, data={**before, "experiment": "0" * 32, "name": "old"})
     session.create_branch("old", at="HEAD").append(old)
-    model = answering()
+    model = build_model()
 
     await Experiment.open(session, "old", model=model, tools=[look]).run()
 
@@ -420,7 +427,7 @@ async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(sess
 
 
 async def test_what_another_process_has_done_is_seen(filed: Session) -> None:
-    here = Experiment.create(filed, "HEAD", ARMS, runs=1, model=answering())
+    here = Experiment.create(filed, "HEAD", ARMS, runs=1, model=build_model())
     with st.open(filed.id) as beside:
         there = Experiment.open(beside, here.id, model=ScriptedModel())
         result = await here.run()
@@ -431,17 +438,17 @@ async def test_what_another_process_has_done_is_seen(filed: Session) -> None:
 async def test_one_process_at_a_time_runs_it(filed: Session) -> None:
     async def answer(request: Request) -> str:
         with st.open(filed.id) as beside, pytest.raises(InvalidOperation, match="another process works on experiment"):
-            await Experiment.open(beside, "ab-1", model=answering()).run()
+            await Experiment.open(beside, "ab-1", model=build_model()).run()
         return "42"
 
-    result = await experiment(filed, "HEAD", ARMS, runs=1, model=ScriptedModel([answer] * 2))
+    result = await run_experiment(filed, "HEAD", ARMS, runs=1, model=ScriptedModel([answer] * 2))
 
     assert all(run.ok for run in result.runs)
 
 
 async def test_cancelling_it_aborts_what_is_under_way_and_it_can_go_on(session: Session) -> None:
     slow = ScriptedModel([["So", Delay(30)]] * 2)
-    going = asyncio.create_task(experiment(session, "HEAD", ARMS, runs=1, model=slow))
+    going = asyncio.create_task(run_experiment(session, "HEAD", ARMS, runs=1, model=slow))
     async with asyncio.timeout(10):
         while len(slow.requests) < 2:
             await asyncio.sleep(0.01)
@@ -449,25 +456,25 @@ async def test_cancelling_it_aborts_what_is_under_way_and_it_can_go_on(session: 
     going.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(going, 10)
-    result = await Experiment.open(session, "ab-1", model=answering()).run()
+    result = await Experiment.open(session, "ab-1", model=build_model()).run()
 
-    assert session.branch("ab-1/short-1").path()[-1].body.message["stopReason"] == "aborted"
+    assert session.get_branch("ab-1/short-1").get_path()[-1].body.message["stopReason"] == "aborted"
     assert sorted(run.branch for run in result.runs) == ["ab-1/long-1.2", "ab-1/short-1.2"]
 
 
 async def test_an_experiment_is_found_by_its_name_or_its_id(session: Session) -> None:
-    first = await experiment(session, "HEAD", ARMS, runs=1, model=answering())
-    second = await experiment(session, "HEAD", ARMS, runs=1, model=answering(), name="again")
+    first = await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model())
+    second = await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model(), name="again")
 
-    assert [found.name for found in experiments_in(session)] == ["ab-1", "again"]
+    assert [found.name for found in list_experiments(session)] == ["ab-1", "again"]
     for id in (second.id, second.id[:8], "again"):
-        assert Experiment.open(session, id, model=answering()).id == second.id
+        assert Experiment.open(session, id, model=build_model()).id == second.id
     with pytest.raises(NotFound, match="there are ab-1, again"):
-        Experiment.open(session, first.id[:3], model=answering())
+        Experiment.open(session, first.id[:3], model=build_model())
 
 
 async def test_branches_that_were_renamed_are_followed(session: Session) -> None:
-    model = answering()
+    model = build_model()
     made = Experiment.create(session, "HEAD", ARMS, runs=2, model=model, budget=Budget(tokens=10), concurrency=1)
     first = await made.run()
     session.rename_branch("ab-1", "tone")
@@ -478,16 +485,16 @@ async def test_branches_that_were_renamed_are_followed(session: Session) -> None
     assert (result.name, result.id) == ("tone", first.id)
     assert "kept" in [run.branch for run in result.runs]
     assert sum(run.branch.startswith("tone/") for run in result.runs) == 3
-    assert made.result() == result
-    assert experiments_in(session) == [result]
+    assert made.build_result() == result
+    assert list_experiments(session) == [result]
 
 
 async def test_renaming_it_while_it_runs_does_no_harm(session: Session) -> None:
-    def rename(step: Step) -> None:
+    def rename(step: RunProgress) -> None:
         if step.state == "scoring" and "ab-1" in session.heads.heads:
             session.rename_branch("ab-1", "tone")
 
-    result = await experiment(session, "HEAD", ARMS, runs=2, model=answering(), watch=rename, concurrency=1)
+    result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model(), watch=rename, concurrency=1)
 
     assert (result.name, len(result.runs)) == ("tone", 4)
 
@@ -496,11 +503,11 @@ async def test_a_function_that_scores_has_to_be_given_again(session: Session) ->
     def length(candidate: Candidate) -> int:
         return len(candidate.text)
 
-    await experiment(session, "HEAD", ARMS, runs=1, scorers=[scored_by(length)], model=answering())
+    await run_experiment(session, "HEAD", ARMS, runs=1, scorers=[score_with(length)], model=build_model())
 
     with pytest.raises(InvalidOperation, match="'length' is a function"):
-        Experiment.open(session, "ab-1", model=answering())
-    assert Experiment.open(session, "ab-1", model=answering(), scorers=[scored_by(length)]).name == "ab-1"
+        Experiment.open(session, "ab-1", model=build_model())
+    assert Experiment.open(session, "ab-1", model=build_model(), scorers=[score_with(length)]).name == "ab-1"
 
 
 @pytest.mark.parametrize(
@@ -515,21 +522,21 @@ async def test_a_function_that_scores_has_to_be_given_again(session: Session) ->
     ],
 )
 async def test_records_that_are_not_what_they_should_be_are_passed_over(session: Session, data: Any) -> None:
-    await experiment(session, "HEAD", ARMS, runs=1, model=answering())
+    await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model())
     session.append(Custom(custom_type="sessiontree.experiment", data=data))
     session.append(st.AgentAction(action="spawn", agent="x", data={"experiment": data}))
 
-    assert [found.name for found in experiments_in(session)] == ["ab-1"]
+    assert [found.name for found in list_experiments(session)] == ["ab-1"]
 
 
 async def test_figures_beyond_all_measure_are_none(session: Session) -> None:
-    result = await experiment(session, "HEAD", ARMS, runs=2, model=answering())
-    record = next(entry for entry in session.branch("ab-1").path()[::-1] if entry.custom_type is not None)
+    result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
+    record = next(entry for entry in session.get_branch("ab-1").get_path()[::-1] if entry.custom_type is not None)
     assert isinstance(record.body, Custom)
     data = {**record.body.data, "cost": 1e308}
     session.append(Custom(custom_type="sessiontree.experiment", data=data), branch="ab-1")
 
-    (found,) = experiments_in(session)
+    (found,) = list_experiments(session)
 
     assert found.winner is None
     assert "have no recorded cost" in found.reason
@@ -540,8 +547,8 @@ async def test_figures_beyond_all_measure_are_none(session: Session) -> None:
 
 
 async def test_scores_decide_where_they_are_the_metric(session: Session) -> None:
-    result = await experiment(
-        session, "HEAD", ARMS, runs=5, scorers=[exact("42"), matches("42")], metric="exact", model=answering()
+    result = await run_experiment(
+        session, "HEAD", ARMS, runs=5, scorers=[exact("42"), matches("42")], metric="exact", model=build_model()
     )
 
     assert (result.winner, result.better) == ("short", "higher")
@@ -553,10 +560,10 @@ async def test_scores_decide_where_they_are_the_metric(session: Session) -> None
 
 
 async def test_what_the_judge_costs_is_counted_apart(session: Session) -> None:
-    judge = ScriptedModel([["GRADE: 4", Used({"input": 100, "cost": 0.5})]] * 4)
+    judge = ScriptedModel([["GRADE: 4", ScriptedUsage({"input": 100, "cost": 0.5})]] * 4)
 
-    result = await experiment(
-        session, "HEAD", ARMS, runs=2, scorers=[judged_by(judge)], metric="judge", model=answering()
+    result = await run_experiment(
+        session, "HEAD", ARMS, runs=2, scorers=[judge_with(judge)], metric="judge", model=build_model()
     )
 
     assert (result.judging_cost, result.judging_tokens) == (2.0, 400)
@@ -570,11 +577,11 @@ async def test_what_the_judge_costs_is_counted_apart(session: Session) -> None:
 async def test_the_judge_is_not_told_whose_answer_it_is(session: Session) -> None:
     judge = ScriptedModel(["GRADE: 4"] * 4)
 
-    await experiment(session, "HEAD", ARMS, runs=2, scorers=[judged_by(judge)], model=answering())
+    await run_experiment(session, "HEAD", ARMS, runs=2, scorers=[judge_with(judge)], model=build_model())
 
     for request in judge.requests:
         assert len(request.messages) == 1
-        told = request.system + prompted(request)
+        told = request.system + read_prompt(request)
         assert not any(word in told for word in ("short", "long", "ab-1", "arm"))
 
 
@@ -587,9 +594,9 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
         seen.append(candidate.text)
         return len(candidate.text)
 
-    scorers = [judged_by(judge), scored_by(length)]
-    options = {"scorers": scorers, "model": answering(), "concurrency": 1}
-    first = await experiment(session, "HEAD", ARMS, runs=5, metric="judge", **options)
+    scorers = [judge_with(judge), score_with(length)]
+    options = {"scorers": scorers, "model": build_model(), "concurrency": 1}
+    first = await run_experiment(session, "HEAD", ARMS, runs=5, metric="judge", **options)
     again = await Experiment.open(session, "ab-1", **options).run()
 
     assert "have no value of judge" in first.reason
@@ -607,9 +614,9 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
 
 
 async def test_a_budget_ends_it_and_a_larger_one_goes_on(session: Session) -> None:
-    model = answering()
+    model = build_model()
 
-    first = await experiment(session, "HEAD", ARMS, runs=3, model=model, budget=Budget(tokens=35), concurrency=1)
+    first = await run_experiment(session, "HEAD", ARMS, runs=3, model=model, budget=Budget(tokens=35), concurrency=1)
     more = await Experiment.open(session, "ab-1", model=model, budget=Budget(tokens=50), concurrency=1).run()
     rest = await Experiment.open(session, "ab-1", model=model).run()
 
@@ -623,11 +630,11 @@ async def test_a_budget_is_overspent_by_the_calls_under_way_at_most(session: Ses
     number = itertools.count()
 
     def answer(request: Request) -> list[Any]:
-        return [ToolCall(f"c{next(number)}", "look", {}), Used({"input": 10})]
+        return [ToolCall(f"c{next(number)}", "look", {}), ScriptedUsage({"input": 10})]
 
     model = ScriptedModel([answer] * 100)
 
-    result = await experiment(
+    result = await run_experiment(
         session, "HEAD", ARMS, runs=2, model=model, tools=[look], budget=Budget(tokens=60), concurrency=2
     )
 
@@ -637,10 +644,10 @@ async def test_a_budget_is_overspent_by_the_calls_under_way_at_most(session: Ses
 
 
 async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
-    model, judge = answering(), ScriptedModel([["GRADE: 4", Used({"input": 100})]] * 2)
-    scorers = [judged_by(judge)]
+    model, judge = build_model(), ScriptedModel([["GRADE: 4", ScriptedUsage({"input": 100})]] * 2)
+    scorers = [judge_with(judge)]
 
-    first = await experiment(
+    first = await run_experiment(
         session, "HEAD", ARMS, runs=1, scorers=scorers, model=model, budget=Budget(tokens=10), concurrency=1
     )
     asked = len(judge.requests)
@@ -650,9 +657,9 @@ async def test_a_judge_is_not_paid_beyond_the_budget(session: Session) -> None:
     assert len(again.runs) == len(model.requests) == 2  # the first was only scored
 
 
-def silent(usage: dict[str, Any], **info: Any) -> ScriptedModel:
+def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
     """A model that tells only this of what it takes."""
-    return ScriptedModel([["42", Used(usage)]] * 20, info=ModelInfo(provider="p", model="m", **info))
+    return ScriptedModel([["42", ScriptedUsage(usage)]] * 20, info=ModelInfo(provider="p", model="m", **info))
 
 
 @pytest.mark.parametrize(
@@ -665,9 +672,9 @@ def silent(usage: dict[str, Any], **info: Any) -> ScriptedModel:
 async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goes_on(
     session: Session, budget: Budget, usage: dict[str, Any], why: str
 ) -> None:
-    model = silent(usage)
+    model = build_unpriced_model(usage)
 
-    first = await experiment(session, "HEAD", ARMS, runs=2, model=model, budget=budget, concurrency=1)
+    first = await run_experiment(session, "HEAD", ARMS, runs=2, model=model, budget=budget, concurrency=1)
     rest = await Experiment.open(session, "ab-1", model=model, budget=Budget(seconds=1000)).run()
 
     assert first.reason == f"not enough data: 1 of 4 runs are done: {why}"
@@ -675,23 +682,23 @@ async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goe
 
 
 async def test_a_limit_on_cost_holds_for_a_model_that_is_known_to_cost_nothing(session: Session) -> None:
-    free = silent({"input": 10}, prices=Prices())
+    free = build_unpriced_model({"input": 10}, prices=Prices())
 
-    result = await experiment(session, "HEAD", ARMS, runs=2, model=free, budget=Budget(cost=0.01))
+    result = await run_experiment(session, "HEAD", ARMS, runs=2, model=free, budget=Budget(cost=0.01))
 
     assert len(result.runs) == 4
 
 
 async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(session: Session) -> None:
-    judge = ScriptedModel([["GRADE: 4", Used({"input": 10})]] * 9, info=ModelInfo(provider="p", model="judge"))
+    judge = ScriptedModel([["GRADE: 4", ScriptedUsage({"input": 10})]] * 9, info=ModelInfo(provider="p", model="judge"))
 
-    result = await experiment(
+    result = await run_experiment(
         session,
         "HEAD",
         ARMS,
         runs=2,
-        model=answering(),
-        scorers=[judged_by(judge)],
+        model=build_model(),
+        scorers=[judge_with(judge)],
         budget=Budget(cost=1),
         concurrency=1,
     )
@@ -704,9 +711,9 @@ async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(se
 
 
 async def test_those_who_watch_see_every_run_begin_and_end(session: Session) -> None:
-    steps: list[Step] = []
+    steps: list[RunProgress] = []
 
-    await experiment(session, "HEAD", ARMS, runs=2, model=answering(), watch=steps.append)
+    await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model(), watch=steps.append)
 
     assert sorted({step.branch for step in steps}) == ["ab-1/long-1", "ab-1/long-2", "ab-1/short-1", "ab-1/short-2"]
     for branch in {step.branch for step in steps}:
@@ -719,26 +726,26 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session) -> None:
     hooks, seen = Hooks(), set[str]()
     hooks.on("before_message", lambda event, context: seen.add(context.branch.name))
 
-    await experiment(session, "HEAD", ARMS, runs=1, model=answering(), hooks=hooks)
+    await run_experiment(session, "HEAD", ARMS, runs=1, model=build_model(), hooks=hooks)
 
     assert seen == {"ab-1/short-1", "ab-1/long-1"}
 
 
 async def test_the_best_run_is_promoted(session: Session) -> None:
-    result = await experiment(session, "HEAD", ARMS, runs=5, model=answering(one=0.01, length=0.05))
+    result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model(one=0.01, length=0.05))
     assert result.best is not None
 
-    await promote(session.branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
+    await promote(session.get_branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
 
     assert said(session.head)[-1] == "assistant: 42"
-    assert "The others cost more." in str(session.head.context().to_llm()[-1])
-    assert all(session.branch(run.branch).info.archived for run in result.runs)
+    assert "The others cost more." in str(session.head.build_context().to_llm()[-1])
+    assert all(session.get_branch(run.branch).info.archived for run in result.runs)
 
 
 async def test_the_wire_form_has_everything(session: Session) -> None:
-    result = await experiment(session, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=answering())
+    result = await run_experiment(session, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=build_model())
 
-    wire = result_to_wire(result)
+    wire = build_result_json(result)
 
     assert set(wire) >= {
         "id",
@@ -769,10 +776,10 @@ async def test_by_noisy_costs_equal_arms_seldom_win_and_different_ones_do(length
         session = st.memory()
 
         def answer(request: Request) -> list[Any]:
-            cost = length if "length" in prompted(request) else 0.01
-            return ["42", Used({"input": 1, "cost": chance.gauss(cost, 0.002)})]
+            cost = length if "length" in read_prompt(request) else 0.01
+            return ["42", ScriptedUsage({"input": 1, "cost": chance.gauss(cost, 0.002)})]
 
-        result = await experiment(session, "root", ARMS, runs=5, model=ScriptedModel([answer] * 10), concurrency=1)
+        result = await run_experiment(session, "root", ARMS, runs=5, model=ScriptedModel([answer] * 10), concurrency=1)
         named += result.winner is not None
 
     assert named <= 5 if length == 0.01 else named >= 38  # one in twenty, and the luck of so few trials

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.record import list_swarms
 
 ROOT = Path(__file__).parents[2]
 
 
-def lived(file: Path, calls: Path, strategy: str, kill_at: int) -> int:
+def run_until_killed(file: Path, calls: Path, strategy: str, kill_at: int) -> int:
     """The exit code of a process that is killed at its so manieth write."""
     run = subprocess.run(
         [sys.executable, "-m", "tests.swarm.child", str(file), str(calls), strategy],
@@ -39,16 +39,16 @@ def test_a_swarm_whose_process_is_killed_again_and_again_comes_to_its_end(
         session.append(st.user("Hello"))
 
     kills = 0
-    while lived(file, calls, strategy, step) != 0:
+    while run_until_killed(file, calls, strategy, step) != 0:
         kills += 1
         with st.open(file) as session:
             assert not [problem for problem in session.problems if problem.severity == "fault"]
-            done = [agent for status in swarms_in(session) for agent in status.agents if agent.status == "completed"]
+            done = [agent for status in list_swarms(session) for agent in status.agents if agent.status == "completed"]
         assert kills < 20
 
     assert kills > 0
     with st.open(file) as session:
-        (status,) = swarms_in(session)
+        (status,) = list_swarms(session)
         assert not session.problems
     assert status.status == "completed"
     assert all(agent.status == "completed" for agent in status.agents)
@@ -67,18 +67,18 @@ def test_finished_work_is_not_asked_for_again(tmp_path: Path) -> None:
     kill_at = 0
     while not calls.exists() or not any("stage 2" in line for line in calls.read_text().splitlines()):
         kill_at += 1
-        if lived(file, calls, "pipeline", kill_at) == 0:
+        if run_until_killed(file, calls, "pipeline", kill_at) == 0:
             break
     before = calls.read_text().splitlines()
     with st.open(file) as session:
-        done = {agent.id: agent for agent in swarms_in(session)[0].agents if agent.status == "completed"}
+        done = {agent.id: agent for agent in list_swarms(session)[0].agents if agent.status == "completed"}
 
-    assert lived(file, calls, "pipeline", 10_000) == 0
+    assert run_until_killed(file, calls, "pipeline", 10_000) == 0
 
     after = calls.read_text().splitlines()[len(before) :]
     assert "stage-1" in done
     assert not any("stage 1" in line for line in after)
     with st.open(file) as session:
-        (status,) = swarms_in(session)
+        (status,) = list_swarms(session)
     assert status.status == "completed"
     assert {agent.id: agent for agent in status.agents}["stage-1"] == done["stage-1"]

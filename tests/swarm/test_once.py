@@ -11,7 +11,7 @@ import sessiontree as st
 from sessiontree.errors import BranchMoved, OutcomeUnknown
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.swarm.durable.once import OnceSession
+from sessiontree.swarm.durable.once import IdempotentSession
 
 
 @pytest.fixture
@@ -21,40 +21,40 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "s.jsonl")
 
 
-def opened(file: str, work: str = "w1") -> OnceSession:
-    return OnceSession(JsonlStore(file), work)
+def open_session(file: str, work: str = "w1") -> IdempotentSession:
+    return IdempotentSession(JsonlStore(file), work)
 
 
-def count(file: str) -> int:
+def count_entries(file: str) -> int:
     with st.open(file) as session:
         assert not session.problems
         return len(session.tree.entries)
 
 
 def test_the_same_answer_written_by_two_processes_is_there_once(file: str) -> None:
-    first, second = opened(file), opened(file)
+    first, second = open_session(file), open_session(file)
     head = first.heads.leaf
     assert second.heads.leaf == head
-    before = count(file)
+    before = count_entries(file)
     mine = first.append(st.assistant("Done."), branch="main", expected=head)
     theirs = second.append(st.assistant("Done."), branch="main", expected=head)
     assert mine.id == theirs.id
-    assert count(file) == before + 1
+    assert count_entries(file) == before + 1
 
 
 def test_one_that_comes_back_late_finds_its_entry_under_what_came_since(file: str) -> None:
-    first, second = opened(file), opened(file)
+    first, second = open_session(file), open_session(file)
     head = second.heads.leaf
     first.extend([st.assistant("Done."), st.user("And now?")], branch="main", expected=head)
     first.append(st.assistant("Now too."))
-    before = count(file)
+    before = count_entries(file)
     done, asked = second.extend([st.assistant("Done."), st.user("And now?")], branch="main", expected=head)
     assert (done.parent, asked.parent) == (head, done.id)
-    assert count(file) == before
+    assert count_entries(file) == before
 
 
 def test_another_answer_at_the_same_place_is_a_move_as_ever(file: str) -> None:
-    first, second = opened(file), opened(file)
+    first, second = open_session(file), open_session(file)
     head = second.heads.leaf
     first.append(st.assistant("Done."), branch="main", expected=head)
     with pytest.raises(BranchMoved):
@@ -62,21 +62,21 @@ def test_another_answer_at_the_same_place_is_a_move_as_ever(file: str) -> None:
 
 
 def test_late_results_are_there_once_too(file: str) -> None:
-    first, second = opened(file), opened(file)
+    first, second = open_session(file), open_session(file)
     place = first.tree[first.heads.leaf or ""]
-    before = count(file)
+    before = count_entries(file)
     for session in (first, second):
         session.append(st.assistant("Late."), parent=place, branch=None)
-    assert count(file) == before + 1
+    assert count_entries(file) == before + 1
 
 
 def test_the_same_words_said_twice_in_one_piece_of_work_are_two_entries(file: str) -> None:
-    session = opened(file)
+    session = open_session(file)
     assert session.append(st.assistant("Yes.")).id != session.append(st.assistant("Yes.")).id
 
 
 def test_another_piece_of_work_has_other_ids(file: str) -> None:
-    first, second = opened(file, "w1"), opened(file, "w2")
+    first, second = open_session(file, "w1"), open_session(file, "w2")
     head = first.heads.leaf
     assert second.heads.leaf == head
     first.append(st.assistant("Done."), branch="main", expected=head)
@@ -91,17 +91,17 @@ def test_a_write_whose_answer_was_lost_is_found_or_told(file: str) -> None:
         def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
             if self.writes:
                 super().append(lines, after=after)
-            raise OutcomeUnknown(self.where, "the connection was lost")
+            raise OutcomeUnknown(self.location, "the connection was lost")
 
     store = Lossy(file)
-    session = OnceSession(store, "w1")
-    before = count(file)
+    session = IdempotentSession(store, "w1")
+    before = count_entries(file)
     assert session.append(st.assistant("Done.")).id == session.heads.leaf
-    assert count(file) == before + 1
+    assert count_entries(file) == before + 1
     store.writes = False
     with pytest.raises(OutcomeUnknown):
         session.append(st.assistant("Gone."))
-    assert count(file) == before + 1
+    assert count_entries(file) == before + 1
 
 
 def test_nothing_is_written_by_one_that_must_not(file: str) -> None:
@@ -111,7 +111,7 @@ def test_nothing_is_written_by_one_that_must_not(file: str) -> None:
     def check() -> None:
         raise NotOurs
 
-    before = count(file)
+    before = count_entries(file)
     with pytest.raises(NotOurs):
-        OnceSession(JsonlStore(file), "w1", check).append(st.assistant("Done."))
-    assert count(file) == before
+        IdempotentSession(JsonlStore(file), "w1", check).append(st.assistant("Done."))
+    assert count_entries(file) == before

@@ -12,69 +12,69 @@ import psycopg
 import pytest
 
 from sessiontree.errors import StoreError
-from sessiontree.swarm.durable.database import Database
+from sessiontree.swarm.durable.database import WorkDatabase
 from sessiontree.swarm.durable.roster import Roster, WorkerInfo
 from tests.postgres import Server
 
 
 @pytest.fixture(params=["file", "postgres"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> WorkDatabase:
     where = str(tmp_path / "work.db") if request.param == "file" else request.getfixturevalue("shared_database")
-    database = Database(where)
-    database.make()
+    database = WorkDatabase(where)
+    database.migrate()
     return database
 
 
 @pytest.fixture
-def roster(database: Database) -> Iterator[Roster]:
+def roster(database: WorkDatabase) -> Iterator[Roster]:
     roster = Roster(database)
-    roster.make()
-    roster.make()
+    roster.create_table()
+    roster.create_table()
     yield roster
-    for worker in roster.alive():
+    for worker in roster.list_alive():
         roster.retire(worker.id)
     roster.close()
 
 
-def worker(name: str) -> WorkerInfo:
+def build_worker(name: str) -> WorkerInfo:
     return WorkerInfo(id=f"{name}-{os.urandom(4).hex()}", host="here", concurrency=3, home="h")
 
 
 def test_a_worker_is_there_from_when_it_enters_until_it_leaves(roster: Roster) -> None:
-    a, b = worker("a"), worker("b")
-    roster.enter(a)
-    roster.enter(b)
+    a, b = build_worker("a"), build_worker("b")
+    roster.register(a)
+    roster.register(b)
     assert roster.renew(b.id, ["w1", "w2"])
-    assert roster.alive() == [a, WorkerInfo(id=b.id, host="here", concurrency=3, home="h", work=("w1", "w2"))]
+    assert roster.list_alive() == [a, WorkerInfo(id=b.id, host="here", concurrency=3, home="h", work=("w1", "w2"))]
     roster.retire(a.id)
-    assert [one.id for one in roster.alive()] == [b.id]
-    assert a.id in roster.dead()
-    assert b.id not in roster.dead()
+    assert [one.id for one in roster.list_alive()] == [b.id]
+    assert a.id in roster.mark_dead()
+    assert b.id not in roster.mark_dead()
 
 
-def test_one_that_was_taken_for_dead_is_told_so(database: Database, roster: Roster) -> None:
+def test_one_that_was_taken_for_dead_is_told_so(database: WorkDatabase, roster: Roster) -> None:
     hasty = Roster(database, lease=-1)  # over before it begins
-    a, b = worker("a"), worker("b")
-    hasty.enter(a)
-    roster.enter(b)
-    assert [one.id for one in roster.alive()] == [b.id]
-    assert a.id in roster.dead()
+    a, b = build_worker("a"), build_worker("b")
+    hasty.register(a)
+    roster.register(b)
+    assert [one.id for one in roster.list_alive()] == [b.id]
+    assert a.id in roster.mark_dead()
     assert not hasty.renew(a.id, [])
     assert roster.renew(b.id, [])
     hasty.close()
 
 
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
-    database = Database(str(tmp_path / "deep" / "work.db"))
-    database.make()
+    database = WorkDatabase(str(tmp_path / "deep" / "work.db"))
+    database.migrate()
     assert stat.S_IMODE(os.stat(tmp_path / "deep" / "work.db").st_mode) == 0o600
 
 
 def test_work_is_in_the_home_or_where_the_sessions_are(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Database().shown == str(home / ".sessiontree" / "work.db")
+    assert WorkDatabase().display_name == str(home / ".sessiontree" / "work.db")
     monkeypatch.setenv("SESSIONTREE_STORE", "postgresql://ann:secret@db.example/work")
-    assert Database().shown == "postgresql://ann@db.example/work"
-    assert "secret" in Database().url
+    assert WorkDatabase().display_name == "postgresql://ann@db.example/work"
+    assert "secret" in WorkDatabase().url
 
 
 def test_one_who_may_not_make_the_tables_is_told_what_is_missing(server: Server) -> None:
@@ -83,40 +83,40 @@ def test_one_who_may_not_make_the_tables_is_told_what_is_missing(server: Server)
         owner.execute("CREATE ROLE weak LOGIN")
 
     with pytest.raises(StoreError, match=r"tables for work are missing .* may not make them: permission denied"):
-        Database(url.replace("postgres@", "weak@")).make()
+        WorkDatabase(url.replace("postgres@", "weak@")).migrate()
 
 
 @pytest.mark.parametrize("query", ["", "?target_session_attrs=read-write"])
 def test_an_address_may_have_several_hosts(server: Server, shared_database: str, query: str) -> None:
     name = shared_database.rpartition("/")[2]
-    database = Database(f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{server.port}/{name}{query}")
+    database = WorkDatabase(f"postgresql://postgres@127.0.0.1:1,127.0.0.1:{server.port}/{name}{query}")
 
-    database.make()
+    database.migrate()
     roster = Roster(database)
-    roster.make()
-    assert roster.alive() == []
+    roster.create_table()
+    assert roster.list_alive() == []
     roster.close()
 
 
 def test_hosts_without_a_port_have_the_usual_one() -> None:
-    database = Database("postgresql://ann:p%40ss@[::1],db.example:6000/work?sslmode=require")
+    database = WorkDatabase("postgresql://ann:p%40ss@[::1],db.example:6000/work?sslmode=require")
 
     assert database.url == "postgresql://ann:p%40ss@/work?host=::1,db.example&port=5432,6000&sslmode=require"
 
 
 def test_what_stands_behind_hosts_without_a_path_is_kept() -> None:
-    database = Database("postgresql://one,two?sslmode=verify-full&user=ann")
+    database = WorkDatabase("postgresql://one,two?sslmode=verify-full&user=ann")
 
     assert database.url == "postgresql:///?host=one,two&port=5432,5432&sslmode=verify-full&user=ann"
 
 
 def test_a_database_that_cannot_be_reached_is_an_error_without_its_password() -> None:
-    database = Database("postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
+    database = WorkDatabase("postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
     with pytest.raises(StoreError) as raised:
-        database.make()
+        database.migrate()
     assert "secret" not in str(raised.value)
 
 
 def test_many_may_make_the_database_at_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: Database(str(tmp_path / "work.db")).make(), range(8)))
+        list(threads.map(lambda _: WorkDatabase(str(tmp_path / "work.db")).migrate(), range(8)))

@@ -15,16 +15,26 @@ import pytest
 import sessiontree as st
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import AgentAction, BranchSummary, Entry, Message
-from sessiontree.core.merge import merged_from
-from sessiontree.core.messages import role, stopped_abnormally, text
+from sessiontree.core.merge import get_merge_sources
+from sessiontree.core.messages import extract_text, get_role, is_failed_turn
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
-from sessiontree.swarm.crew import Crew
-from sessiontree.swarm.record import swarms_in
-from sessiontree.swarm.status import OVER, SwarmStatus
+from sessiontree.swarm.crew import Scheduler
+from sessiontree.swarm.record import list_swarms
+from sessiontree.swarm.status import END_STATES, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
-from tests.swarm.world import COST, START, TOKENS, ChanceModel, Disk, Loop, digest, ids, opened
+from tests.swarm.world import (
+    COST,
+    START,
+    TOKENS,
+    CrashingStore,
+    InstantLoop,
+    RandomModel,
+    build_id_generator,
+    compute_digest,
+    open_session,
+)
 
 SEEDS = 4_000 if os.environ.get("SESSIONTREE_TORTURE") else 200
 GROUPS = 20
@@ -34,9 +44,9 @@ LONG = 5_000.0
 """Seconds of its own time in which a life has to come to its end."""
 
 
-async def two_rounds(crew: Crew) -> str:
+async def run_two_rounds(crew: Scheduler) -> str:
     """A strategy of one's own: some agents, then one that reads them."""
-    first = await crew.all(crew.run(f"{crew.task} {number}", role="scout") for number in range(1, crew.agents + 1))
+    first = await crew.gather(crew.run(f"{crew.task} {number}", role="scout") for number in range(1, crew.agents + 1))
     last = await crew.run(crew.task, role="chief", reads=[result for result in first if result.ok])
     return last.text
 
@@ -47,7 +57,7 @@ REASONS = ("by chance", "a fault in a model", "was moved by another writer")
 DEFEATS = ("has failed: ", "no agent has come to a result", "no part of the task was done")
 """All that swarms can fail for."""
 
-STRATEGIES = ["parallel", "map-reduce", "pipeline", "tree", two_rounds]
+STRATEGIES = ["parallel", "map-reduce", "pipeline", "tree", run_two_rounds]
 
 
 @st.tool
@@ -61,14 +71,14 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.strategy = self.random.choice(STRATEGIES)
-        self.budget = self._some_budget(6)
-        self.agent_budget = self._some_budget(2)
+        self.budget = self._choose_budget(6)
+        self.agent_budget = self._choose_budget(2)
         self.data: bytes | None = None
         self.now = 0.0
         self.id = ""
         self.done: dict[str, SwarmStatus] = {}
 
-    def _some_budget(self, size: float) -> Budget | None:
+    def _choose_budget(self, size: float) -> Budget | None:
         random = self.random
         if random.random() < 0.4:
             return None
@@ -79,9 +89,9 @@ class World:
     def play(self) -> None:
         for life in range(LIVES):
             last = life == LIVES - 1
-            loop = Loop(self.now)
+            loop = InstantLoop(self.now)
             try:
-                over = loop.run_until_complete(asyncio.wait_for(self._live(loop, last), LONG))
+                over = loop.run_until_complete(asyncio.wait_for(self._run_life(loop, last), LONG))
             finally:
                 self.now = loop.time() + 10
                 for task in asyncio.all_tasks(loop):
@@ -92,18 +102,18 @@ class World:
                 return
         raise AssertionError("it never came to its end")
 
-    async def _live(self, loop: Loop, last: bool) -> bool:
+    async def _run_life(self, loop: InstantLoop, last: bool) -> bool:
         """One process: it works on the swarm until the end, or until it dies. Says whether it was the end."""
         random = self.random
-        disk = Disk(self.data)
+        disk = CrashingStore(self.data)
         if self.data is None:
-            Session.create(disk, id="s", now=lambda: START, new_id=ids(random)).append(st.user("Hello"))
-        session = opened(disk, loop, random)
-        model = ChanceModel(random, faults=0.0 if last else random.choice([0, 0.1, 0.4]))
-        swarm = await self._swarm(session, model, loop)
+            Session.create(disk, id="s", now=lambda: START, new_id=build_id_generator(random)).append(st.user("Hello"))
+        session = open_session(disk, loop, random)
+        model = RandomModel(random, faults=0.0 if last else random.choice([0, 0.1, 0.4]))
+        swarm = await self._open_swarm(session, model, loop)
         if not last:
             disk.fatal = disk.writes + random.randint(1, 60)
-        living = asyncio.create_task(self._work(swarm, session, model, last))
+        living = asyncio.create_task(self._run_swarm(swarm, session, model, last))
         dying = asyncio.create_task(disk.died.wait())
         await asyncio.wait([living, dying], return_when=asyncio.FIRST_COMPLETED)
         dead = disk.died.is_set()
@@ -113,20 +123,20 @@ class World:
         for task in (living, dying):
             task.cancel()
         await asyncio.wait([living, dying])
-        await swarm.leave()
+        await swarm.detach()
         self.data = disk.image if dead else disk.data
         assert self.data is not None
-        self._check_tree(opened(Disk(self.data), loop, Random(0)))
-        return not dead and swarm.status().status in OVER
+        self._check_tree(open_session(CrashingStore(self.data), loop, Random(0)))
+        return not dead and swarm.get_status().status in END_STATES
 
-    async def _swarm(self, session: Session, model: ChanceModel, loop: Loop) -> Swarm:
+    async def _open_swarm(self, session: Session, model: RandomModel, loop: InstantLoop) -> Swarm:
         outfit = {
             "model": model,
             "tools": [note],
             "system": "Be brief.",
             "now": lambda: START + int(loop.time() * 1000),
         }
-        if self.id and any(status.id == self.id for status in swarms_in(session)):
+        if self.id and any(status.id == self.id for status in list_swarms(session)):
             own = None if isinstance(self.strategy, str) else self.strategy
             return Swarm.open(session, self.id, strategy=own, **outfit)
         swarm = await Swarm.create(
@@ -145,18 +155,18 @@ class World:
         self.id = swarm.id
         return swarm
 
-    async def _work(self, swarm: Swarm, session: Session, model: ChanceModel, last: bool) -> None:
-        if swarm.status().status in OVER:
+    async def _run_swarm(self, swarm: Swarm, session: Session, model: RandomModel, last: bool) -> None:
+        if swarm.get_status().status in END_STATES:
             return
         await swarm.start()
-        meddling = asyncio.create_task(self._meddle(swarm, session, last))
+        meddling = asyncio.create_task(self._interfere(swarm, session, last))
         try:
-            while (status := await swarm.wait()).status not in OVER:
+            while (status := await swarm.wait()).status not in END_STATES:
                 assert status.status == "paused"
                 assert model.under_way == 0
                 self._check_live(session, swarm)
                 self._check_budget(swarm)
-                larger = {"budget": _more(status.budget), "agent_budget": _more(swarm._account.agent_budget)}
+                larger = {"budget": _enlarge(status.budget), "agent_budget": _enlarge(swarm._state.agent_budget)}
                 try:
                     await swarm.resume(**larger if last or self.random.random() < 0.7 else {})
                 except InvalidOperation:  # the meddler was faster
@@ -167,12 +177,12 @@ class World:
             if not meddling.cancelled():
                 meddling.result()
 
-    async def _meddle(self, swarm: Swarm, session: Session, last: bool) -> None:
+    async def _interfere(self, swarm: Swarm, session: Session, last: bool) -> None:
         """People who pause, resume, scale, steer and walk about while it runs."""
         random = self.random
         for _ in range(random.randint(0, 6)):
             await asyncio.sleep(random.choice([0, 0.1, 1, 5]))
-            agents = [agent.id for agent in swarm.status().agents]
+            agents = [agent.id for agent in swarm.get_status().agents]
             try:
                 match random.randrange(9):
                     case 0:
@@ -192,8 +202,8 @@ class World:
                     case 7:
                         await swarm.create_branch(f"way-{random.getrandbits(32):x}", "another way")
                     case 8 if agents and random.random() < 0.3:
-                        branch = swarm._account.agents[random.choice(agents)].spawn.branch
-                        session.move(session.tree[swarm._account.start], branch=branch)
+                        branch = swarm._state.agents[random.choice(agents)].spawn.branch
+                        session.move(session.tree[swarm._state.start_entry], branch=branch)
                     case _:
                         pass
             except SessionTreeError:
@@ -203,15 +213,15 @@ class World:
 
     def _check_budget(self, swarm: Swarm) -> None:
         """Nobody began to ask a model once a limit was known to be used up: calls under way alone go beyond it."""
-        account = swarm._account
-        spending = account.spending(None)
+        account = swarm._state
+        spending = account.compute_spending(None)
         at_once = 4
         if account.budget is not None and account.budget.cost is not None:
             assert spending.cost <= account.budget.cost + at_once * COST
         if account.budget is not None and account.budget.tokens is not None:
             assert spending.tokens <= account.budget.tokens + at_once * TOKENS
         for agent in account.agents.values():
-            own = account.budget_of(agent)
+            own = account.get_agent_budget(agent)
             if own is not None and own.cost is not None:
                 assert agent.cost <= own.cost + COST
             if own is not None and own.tokens is not None:
@@ -219,22 +229,24 @@ class World:
 
     def _check_live(self, session: Session, swarm: Swarm) -> None:
         """What the session alone tells is what the swarm tells."""
-        copy = Session(Disk(_bytes(session)))
-        assert swarms_in(copy) == [swarm._account.status_at(None, session.id)]
+        copy = Session(CrashingStore(_read_bytes(session)))
+        assert list_swarms(copy) == [swarm._state.build_status(None, session.id)]
         assert copy.heads.heads == session.heads.heads
         assert copy.heads.current == session.heads.current
 
-    def _check(self, session: Session, disk: Disk, swarm: Swarm) -> None:
+    def _check(self, session: Session, disk: CrashingStore, swarm: Swarm) -> None:
         self._check_live(session, swarm)
-        status = swarm.status()
+        status = swarm.get_status()
         assert all(agent.status in ("completed", "failed", "cancelled") for agent in status.agents)
         if status.status == "completed":
             assert status.progress == 1
             merged = {
-                id for entry in session.tree.path(session.branch(status.branch).leaf) for id in merged_from(entry)
+                id
+                for entry in session.tree.get_path(session.get_branch(status.branch).leaf)
+                for id in get_merge_sources(entry)
             }
-            for agent in swarm._account.unread:
-                done = next(e for e in reversed(session.tree.entries) if _did(e, agent.id, "complete"))
+            for agent in swarm._state.unread_agents:
+                done = next(e for e in reversed(session.tree.entries) if _is_action(e, agent.id, "complete"))
                 assert done.id in merged, f"the result of {agent.id} is not on the swarm's branch"
 
     def _check_tree(self, session: Session) -> None:
@@ -244,13 +256,13 @@ class World:
             if isinstance(entry.body, Message):
                 self._check_place(session, entry)
         for name in session.heads.heads:
-            merged = [id for entry in session.branch(name).path() for id in merged_from(entry)]
+            merged = [id for entry in session.get_branch(name).get_path() for id in get_merge_sources(entry)]
             assert len(merged) == len(set(merged)), f"a result stands twice on {name}"
-        for status in swarms_in(session):
+        for status in list_swarms(session):
             assert status.status != "failed" or any(why in (status.reason or "") for why in DEFEATS), status.reason
             for agent in status.agents:
                 self._check_agent(session, agent.id, agent.branch, agent.text)
-                prompts = [e for e in tree.entries if e.branch == agent.branch and _is_told(e, agent.task)]
+                prompts = [e for e in tree.entries if e.branch == agent.branch and _is_prompt(e, agent.task)]
                 assert len(prompts) <= 1, f"{agent.id} was told its task twice"
                 assert agent.status != "failed" or any(why in (agent.error or "") for why in REASONS), agent.error
                 known = self.done.get(agent.id)
@@ -262,38 +274,40 @@ class World:
     def _check_place(self, session: Session, entry: Entry) -> None:
         """An answer stands below what it is an answer to."""
         message = entry.body.message
-        if role(message) == "assistant" and not stopped_abnormally(message):
-            asked = build_context(session.tree, session.tree.parent(entry.id)).to_llm()
-            assert f"asked {digest(asked)}" in text(message["content"]), f"{entry.id} stands at a wrong place"
+        if get_role(message) == "assistant" and not is_failed_turn(message):
+            asked = build_context(session.tree, session.tree.get_parent(entry.id)).to_llm()
+            assert f"asked {compute_digest(asked)}" in extract_text(message["content"]), (
+                f"{entry.id} stands at a wrong place"
+            )
 
     def _check_agent(self, session: Session, id: str, branch: str, result: str | None) -> None:
         """Nothing was said on an agent's branch once it had completed, and its result is the last it said."""
         lines = [e for e in session.tree.entries if e.branch == branch]
-        ended = [index for index, e in enumerate(lines) if _did(e, id, "complete")]
+        ended = [index for index, e in enumerate(lines) if _is_action(e, id, "complete")]
         assert len(ended) <= 1, f"{id} has completed twice"
         if ended:
             after = lines[ended[0] + 1 :]
             assert not [e for e in after if isinstance(e.body, Message | BranchSummary)], f"{id} was asked again"
             answers = [e.body.message for e in lines[: ended[0]] if isinstance(e.body, Message)]
-            whole = [m for m in answers if role(m) == "assistant" and not stopped_abnormally(m)]
-            assert result == text(whole[-1]["content"])
+            whole = [m for m in answers if get_role(m) == "assistant" and not is_failed_turn(m)]
+            assert result == extract_text(whole[-1]["content"])
 
 
-def _is_told(entry: Entry, task: str) -> bool:
+def _is_prompt(entry: Entry, task: str) -> bool:
     body = entry.body
     said = body.message if isinstance(body, Message) else {}
-    return role(said) == "user" and task in text(said["content"])
+    return get_role(said) == "user" and task in extract_text(said["content"])
 
 
-def _did(entry: Entry, agent: str, action: str) -> bool:
+def _is_action(entry: Entry, agent: str, action: str) -> bool:
     return isinstance(entry.body, AgentAction) and (entry.body.agent, entry.body.action) == (agent, action)
 
 
-def _bytes(session: Session) -> bytes:
-    return b"".join(line + b"\n" for line in session.lines())
+def _read_bytes(session: Session) -> bytes:
+    return b"".join(line + b"\n" for line in session.read_lines())
 
 
-def _more(budget: Budget | None) -> Budget | None:
+def _enlarge(budget: Budget | None) -> Budget | None:
     if budget is None:
         return None
     limits = {kind: getattr(budget, kind) for kind in ("cost", "tokens", "seconds")}

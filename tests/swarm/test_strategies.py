@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.merge import merged_from
+from sessiontree.core.merge import get_merge_sources
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelError, Request
 from sessiontree.session import Session
-from sessiontree.swarm.crew import AgentResult, Crew, SwarmFailed
+from sessiontree.swarm.crew import AgentResult, Scheduler, SwarmFailed
 from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
-from tests.swarm.conftest import asked, deeds, heard, replying, said
+from tests.swarm.conftest import build_model, list_actions, list_messages, read_all_messages, read_last_message
 
 AUTH = ModelError("scripted:scripted", "auth", "no key")
 
@@ -32,39 +32,41 @@ async def test_parallel_agents_do_the_task_at_the_same_time_each_on_a_branch_of_
             await both.wait()
         return "Met."
 
-    status = await Swarm(session, "pair", "Meet", model=replying(meet)).run()
+    status = await Swarm(session, "pair", "Meet", model=build_model(meet)).run()
 
     assert status.status == "completed"
     assert [(agent.id, agent.branch) for agent in status.agents] == [
         ("worker-1", "pair/worker-1"),
         ("worker-2", "pair/worker-2"),
     ]
-    assert said(session, "pair/worker-1") == [
+    assert list_messages(session, "pair/worker-1") == [
         "user: Hello",
         "assistant: What is to be done?",
         "user: Meet",
         "assistant: Met.",
     ]
     assert session.heads.current == "main"
-    assert len(session.head.path()) == 2
+    assert len(session.head.get_path()) == 2
     assert not session.problems
 
 
 async def test_results_join_on_the_swarms_branch_with_their_sources(session: Session) -> None:
-    swarm = Swarm(session, "pair", "Count", model=replying(lambda request: "One. Two."))
+    swarm = Swarm(session, "pair", "Count", model=build_model(lambda request: "One. Two."))
 
     status = await swarm.run()
 
-    path = session.branch("pair").path()
+    path = session.get_branch("pair").get_path()
     merges = [entry for entry in path if isinstance(entry.body, BranchSummary)]
-    assert [merged_from(entry) for entry in merges] == [[session.branch(agent.branch).leaf] for agent in status.agents]
+    assert [get_merge_sources(entry) for entry in merges] == [
+        [session.get_branch(agent.branch).leaf] for agent in status.agents
+    ]
     assert "Result of worker-1:\n\nOne. Two." in merges[0].body.summary
     assert status.result == "worker-1:\nOne. Two.\n\nworker-2:\nOne. Two."
 
 
 async def test_agents_may_differ_in_name_task_and_model(session: Session) -> None:
-    large = replying(lambda request: f"large: {asked(request)}", name="large")
-    small = replying(lambda request: f"small: {asked(request)}", name="small")
+    large = build_model(lambda request: f"large: {read_last_message(request)}", name="large")
+    small = build_model(lambda request: f"small: {read_last_message(request)}", name="small")
     models = {"scripted:large": large, "scripted:small": small}
 
     status = await Swarm(
@@ -83,20 +85,20 @@ async def test_agents_may_differ_in_name_task_and_model(session: Session) -> Non
 
 
 async def test_agents_take_the_branches_that_were_made_for_them(session: Session) -> None:
-    swarm = await Swarm.create(session, "opt", "Make it fast", agents=3, model=replying(asked))
+    swarm = await Swarm.create(session, "opt", "Make it fast", agents=3, model=build_model(read_last_message))
     await swarm.create_branch("indexing", "Use indexes")
     await swarm.create_branch("caching", "Use a cache")
 
     status = await swarm.run()
 
     assert [agent.branch for agent in status.agents] == ["indexing", "caching", "opt/worker-3"]
-    assert said(session, "caching")[-1] == "assistant: Make it fast\n\nThe approach to take: Use a cache"
+    assert list_messages(session, "caching")[-1] == "assistant: Make it fast\n\nThe approach to take: Use a cache"
     assert swarm.compare_branches(["indexing", "worker-3"]).branches[0].cost == 0.1
 
 
 async def test_a_branch_is_held_by_one_agent_alone(session: Session) -> None:
     specs = [AgentSpec(branch="way"), AgentSpec(branch="way")]
-    swarm = await Swarm.create(session, "opt", "Go", agents=specs, model=replying())
+    swarm = await Swarm.create(session, "opt", "Go", agents=specs, model=build_model())
     await swarm.create_branch("way")
 
     status = await swarm.run()
@@ -107,10 +109,10 @@ async def test_a_branch_is_held_by_one_agent_alone(session: Session) -> None:
 
 async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> None:
     def one_fails(request: Request) -> object:
-        return AUTH if asked(request) == "bad" else "Good."
+        return AUTH if read_last_message(request) == "bad" else "Good."
 
     status = await Swarm(
-        session, "pair", "Try", agents=[AgentSpec(task="bad"), AgentSpec(task="good")], model=replying(one_fails)
+        session, "pair", "Try", agents=[AgentSpec(task="bad"), AgentSpec(task="good")], model=build_model(one_fails)
     ).run()
 
     assert status.status == "completed"
@@ -119,12 +121,12 @@ async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> 
         ("failed", "scripted:scripted: no key"),
         ("completed", None),
     ]
-    assert ("worker-1", "fail") in deeds(session)
+    assert ("worker-1", "fail") in list_actions(session)
     assert status.result == "worker-2:\nGood."
 
 
 async def test_a_swarm_whose_agents_all_fail_has_failed(session: Session) -> None:
-    status = await Swarm(session, "pair", "Try", model=replying(lambda request: AUTH)).run()
+    status = await Swarm(session, "pair", "Try", model=build_model(lambda request: AUTH)).run()
 
     assert (status.status, status.reason) == ("failed", "no agent has come to a result")
 
@@ -133,16 +135,16 @@ async def test_a_swarm_whose_agents_all_fail_has_failed(session: Session) -> Non
 
 
 def map_and_reduce(request: Request) -> str:
-    last = asked(request)
+    last = read_last_message(request)
     if last.startswith("Split"):
         return "1. count the cats\n- count the dogs\n\n(3) count the birds"
     if last.startswith("A task was done in parts"):
-        return f"sum of {heard(request).count('Result of mapper')} results"
+        return f"sum of {read_all_messages(request).count('Result of mapper')} results"
     return f"mapped {last.rsplit(': ', 1)[-1]}"
 
 
 async def test_map_reduce_plans_parts_maps_each_and_reduces_what_came_of_them(session: Session) -> None:
-    model = replying(map_and_reduce)
+    model = build_model(map_and_reduce)
 
     status = await Swarm(session, "zoo", "Count the animals", agents=3, strategy="map-reduce", model=model).run()
 
@@ -159,25 +161,25 @@ async def test_map_reduce_plans_parts_maps_each_and_reduces_what_came_of_them(se
         "mapped count the birds",
     ]
     assert status.result == "sum of 3 results"
-    assert "dogs" not in "\n".join(said(session, "zoo/mapper-1"))
-    own = [entry for entry in session.branch("zoo").path() if merged_from(entry)]
-    assert [merged_from(entry) for entry in own] == [[session.branch("zoo/reducer").leaf]]
+    assert "dogs" not in "\n".join(list_messages(session, "zoo/mapper-1"))
+    own = [entry for entry in session.get_branch("zoo").get_path() if get_merge_sources(entry)]
+    assert [get_merge_sources(entry) for entry in own] == [[session.get_branch("zoo/reducer").leaf]]
 
 
 async def test_parts_may_be_given_and_no_more_mappers_work_at_once_than_there_are_agents(session: Session) -> None:
     at_once, most, pair = 0, 0, asyncio.Barrier(2)
 
-    async def mapped(request: Request) -> str:
+    async def answer_part(request: Request) -> str:
         nonlocal at_once, most
         at_once += 1
         most = max(most, at_once)
-        if "The part: " in asked(request):
+        if "The part: " in read_last_message(request):
             await pair.wait()
         at_once -= 1
         return map_and_reduce(request)
 
     status = await Swarm(
-        session, "zoo", "Count", agents=2, strategy="map-reduce", parts=list("abcdef"), model=replying(mapped)
+        session, "zoo", "Count", agents=2, strategy="map-reduce", parts=list("abcdef"), model=build_model(answer_part)
     ).run()
 
     assert [agent.text for agent in status.agents if agent.role == "mapper"] == [f"mapped {name}" for name in "abcdef"]
@@ -187,13 +189,15 @@ async def test_parts_may_be_given_and_no_more_mappers_work_at_once_than_there_ar
 
 async def test_the_reducer_is_told_of_parts_that_failed(session: Session) -> None:
     def answer(request: Request) -> object:
-        return AUTH if asked(request).endswith(": b") else map_and_reduce(request)
+        return AUTH if read_last_message(request).endswith(": b") else map_and_reduce(request)
 
-    model = replying(answer)
+    model = build_model(answer)
     status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a", "b"], model=model).run()
 
     assert status.status == "completed"
-    assert "Result of mapper-2:\n\nIt came to nothing: scripted:scripted: no key" in heard(model.requests[-1])
+    assert "Result of mapper-2:\n\nIt came to nothing: scripted:scripted: no key" in read_all_messages(
+        model.requests[-1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,13 +209,13 @@ async def test_the_reducer_is_told_of_parts_that_failed(session: Session) -> Non
     ],
 )
 async def test_without_parts_there_is_no_map_reduce(session: Session, answer: object, reason: str) -> None:
-    status = await Swarm(session, "zoo", "Count", strategy="map-reduce", model=replying(answer)).run()
+    status = await Swarm(session, "zoo", "Count", strategy="map-reduce", model=build_model(answer)).run()
 
     assert (status.status, status.reason) == ("failed", reason)
 
 
 async def test_a_map_reduce_without_any_part_done_has_failed(session: Session) -> None:
-    model = replying(lambda request: AUTH)
+    model = build_model(lambda request: AUTH)
 
     status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a"], model=model).run()
 
@@ -223,10 +227,10 @@ async def test_a_map_reduce_without_any_part_done_has_failed(session: Session) -
 
 async def test_in_a_pipeline_each_stage_reads_the_one_before(session: Session) -> None:
     def stage(request: Request) -> str:
-        results = [line for line in heard(request).splitlines() if line.startswith("step")]
+        results = [line for line in read_all_messages(request).splitlines() if line.startswith("step")]
         return f"step {len(results) + 1}"
 
-    status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=replying(stage)).run()
+    status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=build_model(stage)).run()
 
     assert [(agent.id, agent.text) for agent in status.agents] == [
         ("stage-1", "step 1"),
@@ -238,7 +242,7 @@ async def test_in_a_pipeline_each_stage_reads_the_one_before(session: Session) -
 
 async def test_stages_may_have_tasks_of_their_own(session: Session) -> None:
     specs = [AgentSpec(name="draft", task="Draft it"), AgentSpec(name="polish", task="Polish it")]
-    model = replying(lambda request: asked(request).rsplit(": ", 1)[-1])
+    model = build_model(lambda request: read_last_message(request).rsplit(": ", 1)[-1])
 
     status = await Swarm(session, "text", "Write", agents=specs, strategy="pipeline", model=model).run()
 
@@ -247,9 +251,9 @@ async def test_stages_may_have_tasks_of_their_own(session: Session) -> None:
 
 async def test_a_pipeline_ends_where_a_stage_fails(session: Session) -> None:
     def answer(request: Request) -> object:
-        return AUTH if "stage 2" in asked(request) else "Done."
+        return AUTH if "stage 2" in read_last_message(request) else "Done."
 
-    status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=replying(answer)).run()
+    status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=build_model(answer)).run()
 
     assert (status.status, status.reason) == ("failed", "stage-2 has failed: scripted:scripted: no key")
     assert [agent.status for agent in status.agents] == ["completed", "failed"]
@@ -259,19 +263,19 @@ async def test_a_pipeline_ends_where_a_stage_fails(session: Session) -> None:
 # tree
 
 
-def splitting(request: Request) -> object:
+def split_then_answer(request: Request) -> object:
     """Splits what has a comma in it, and otherwise does it."""
-    results = heard(request).count("Result of")
+    results = read_all_messages(request).count("Result of")
     if results:
         return f"put together {results}"
-    task = asked(request).splitlines()[0]
+    task = read_last_message(request).splitlines()[0]
     if "," in task and any(tool.name == "split_task" for tool in request.tools):
         return [ToolCall("c1", "split_task", {"parts": [f"do {part}" for part in task.split(",")]})]
     return f"did {task}"
 
 
 async def test_a_tree_agent_splits_its_task_and_goes_on_with_what_came_of_the_parts(session: Session) -> None:
-    model = replying(splitting)
+    model = build_model(split_then_answer)
 
     status = await Swarm(session, "grove", "trees,bushes", agents=2, strategy="tree", model=model).run()
 
@@ -282,16 +286,16 @@ async def test_a_tree_agent_splits_its_task_and_goes_on_with_what_came_of_the_pa
     ]
     assert [agent.task for agent in status.agents] == ["trees,bushes", "do trees", "do bushes"]
     assert status.result == "put together 2"
-    assert ("agent-1", "branch") in deeds(session)
-    parent = session.branch("grove/agent-1").path()
-    assert [merged_from(entry) for entry in parent if merged_from(entry)] == [
-        [session.branch(f"grove/agent-1.{number}").leaf] for number in (1, 2)
+    assert ("agent-1", "branch") in list_actions(session)
+    parent = session.get_branch("grove/agent-1").get_path()
+    assert [get_merge_sources(entry) for entry in parent if get_merge_sources(entry)] == [
+        [session.get_branch(f"grove/agent-1.{number}").leaf] for number in (1, 2)
     ]
     assert not session.problems
 
 
 async def test_a_tree_agent_that_does_it_alone_splits_nothing(session: Session) -> None:
-    status = await Swarm(session, "grove", "do it", strategy="tree", model=replying(splitting)).run()
+    status = await Swarm(session, "grove", "do it", strategy="tree", model=build_model(split_then_answer)).run()
 
     assert [agent.id for agent in status.agents] == ["agent-1"]
 
@@ -299,7 +303,9 @@ async def test_a_tree_agent_that_does_it_alone_splits_nothing(session: Session) 
 async def test_one_agent_at_a_time_is_enough_for_a_tree(session: Session) -> None:
     """An agent that waits for its parts takes nobody's place."""
     async with asyncio.timeout(60):
-        status = await Swarm(session, "grove", "a,b,c", agents=1, strategy="tree", model=replying(splitting)).run()
+        status = await Swarm(
+            session, "grove", "a,b,c", agents=1, strategy="tree", model=build_model(split_then_answer)
+        ).run()
 
     assert status.status == "completed"
     assert len(status.agents) == 4
@@ -307,22 +313,22 @@ async def test_one_agent_at_a_time_is_enough_for_a_tree(session: Session) -> Non
 
 async def test_a_split_that_makes_no_sense_is_told_to_the_model(session: Session) -> None:
     answers = iter([[ToolCall("c1", "split_task", {"parts": ["all of it"]})], "Then alone."])
-    model = replying(lambda request: next(answers))
+    model = build_model(lambda request: next(answers))
 
     status = await Swarm(session, "grove", "do it", strategy="tree", model=model).run()
 
     assert status.result == "Then alone."
-    assert "two parts or more" in asked(model.requests[1])
+    assert "two parts or more" in read_last_message(model.requests[1])
 
 
 async def test_tasks_are_not_split_without_end(session: Session) -> None:
     def always(request: Request) -> object:
         can = any(tool.name == "split_task" for tool in request.tools)
-        if can and "Result of" not in heard(request):
+        if can and "Result of" not in read_all_messages(request):
             return [ToolCall("c1", "split_task", {"parts": ["x, y", "z, w"]})]
         return "Done."
 
-    status = await Swarm(session, "grove", "a, b", agents=4, strategy="tree", model=replying(always)).run()
+    status = await Swarm(session, "grove", "a, b", agents=4, strategy="tree", model=build_model(always)).run()
 
     assert status.status == "completed"
     assert max(agent.id.count(".") for agent in status.agents) == 2
@@ -333,13 +339,13 @@ async def test_tasks_are_not_split_without_end(session: Session) -> None:
 
 
 async def test_a_strategy_of_ones_own_is_one_function(session: Session) -> None:
-    async def debate(crew: Crew) -> str:
+    async def debate(crew: Scheduler) -> str:
         first = await crew.run("Argue for it", role="speaker")
         second = await crew.run("Argue against it", role="speaker", reads=[first])
         judge = await crew.run("Who is right?", role="judge", reads=[first, second])
         return judge.text
 
-    model = replying(lambda request: f"{heard(request).count('Result of')} read")
+    model = build_model(lambda request: f"{read_all_messages(request).count('Result of')} read")
     status = await Swarm(session, "talk", "Cats or dogs?", strategy=debate, model=model).run()
 
     assert status.strategy == "debate"
@@ -352,14 +358,14 @@ async def test_a_strategy_of_ones_own_is_one_function(session: Session) -> None:
 
 
 async def test_a_strategy_that_fails_says_why(session: Session) -> None:
-    async def hopeless(crew: Crew) -> str:
+    async def fail_with_reason(crew: Scheduler) -> str:
         raise SwarmFailed("there is no hope")
 
-    async def faulty(crew: Crew) -> str:
+    async def raise_fault(crew: Scheduler) -> str:
         return str(1 / 0)
 
-    told = await Swarm(session, "a", "Try", strategy=hopeless, model=replying()).run()
-    fault = await Swarm(session, "b", "Try", strategy=faulty, model=replying()).run()
+    told = await Swarm(session, "a", "Try", strategy=fail_with_reason, model=build_model()).run()
+    fault = await Swarm(session, "b", "Try", strategy=raise_fault, model=build_model()).run()
 
     assert (told.status, told.reason) == ("failed", "there is no hope")
     assert (fault.status, fault.reason) == ("failed", "ZeroDivisionError: division by zero")
@@ -376,16 +382,16 @@ async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: 
             gone.set()
         return ""
 
-    async def broken(crew: Crew) -> str:
-        async def bad() -> AgentResult:
+    async def run_broken(crew: Scheduler) -> str:
+        async def raise_fault() -> AgentResult:
             await begun.wait()
             raise SwarmFailed("no more")
 
-        await crew.all([crew.run("Wait"), bad()])
+        await crew.gather([crew.run("Wait"), raise_fault()])
         return ""
 
     async with asyncio.timeout(60):
-        status = await Swarm(session, "a", "Try", strategy=broken, model=replying(endless)).run()
+        status = await Swarm(session, "a", "Try", strategy=run_broken, model=build_model(endless)).run()
 
     assert status.reason == "no more"
     assert gone.is_set()
@@ -394,5 +400,5 @@ async def test_when_one_of_several_runs_raises_the_others_are_given_up(session: 
 
 def test_an_unknown_strategy_is_refused_with_those_there_are(session: Session) -> None:
     with pytest.raises(InvalidOperation, match="parallel, map-reduce, pipeline, tree"):
-        Swarm(session, "a", "Try", strategy="sideways", model=replying())
+        Swarm(session, "a", "Try", strategy="sideways", model=build_model())
     assert list(STRATEGIES) == ["parallel", "map-reduce", "pipeline", "tree"]

@@ -20,15 +20,23 @@ from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
-from sessiontree.swarm.crew import Crew
-from sessiontree.swarm.executor import CarryOut, LocalExecutor, Work
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.crew import Scheduler
+from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
+from sessiontree.swarm.record import list_swarms
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
-from tests.swarm.conftest import Doors, asked, deeds, facts, heard, replying, said
+from tests.swarm.conftest import (
+    CallGate,
+    build_model,
+    list_actions,
+    list_messages,
+    list_records,
+    read_all_messages,
+    read_last_message,
+)
 
 
-def states(status: SwarmStatus) -> dict[str, str]:
+def list_states(status: SwarmStatus) -> dict[str, str]:
     return {agent.id: agent.status for agent in status.agents}
 
 
@@ -38,9 +46,9 @@ def states(status: SwarmStatus) -> dict[str, str]:
 async def test_a_swarm_that_was_created_is_in_the_session_and_has_begun_nothing(session: Session) -> None:
     leaf = session.head.leaf
 
-    swarm = await Swarm.create(session, "crowd", "Do it", agents=3, max_agents=5, model=replying())
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=3, max_agents=5, model=build_model())
 
-    (status,) = swarms_in(session)
+    (status,) = list_swarms(session)
     assert (status.id, status.name, status.task, status.strategy) == (swarm.id, "crowd", "Do it", "parallel")
     assert (status.status, status.agents, status.progress) == ("created", (), 0)
     assert (status.branch, status.current_branch, status.branch_count) == ("crowd", "crowd", 1)
@@ -49,23 +57,23 @@ async def test_a_swarm_that_was_created_is_in_the_session_and_has_begun_nothing(
 
 
 async def test_two_swarms_of_one_name_have_branches_of_their_own(session: Session) -> None:
-    first = await Swarm.create(session, "crowd", "Do it", model=replying())
-    second = await Swarm.create(session, "crowd", "Do it", model=replying())
+    first = await Swarm.create(session, "crowd", "Do it", model=build_model())
+    second = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
     one, two = await asyncio.gather(first.run(), second.run())
 
     assert (first.name, second.name) == ("crowd", "crowd-2")
     assert [agent.branch for agent in one.agents] == ["crowd/worker-1", "crowd/worker-2"]
     assert [agent.branch for agent in two.agents] == ["crowd-2/worker-1", "crowd-2/worker-2"]
-    assert swarms_in(session) == [one, two]
+    assert list_swarms(session) == [one, two]
 
 
 async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Session) -> None:
-    model = replying()
+    model = build_model()
 
     await Swarm(session, "crowd", "Do it", agents=1, at="root", model=model).run()
 
-    assert [asked(request) for request in model.requests] == ["Do it"]
+    assert [read_last_message(request) for request in model.requests] == ["Do it"]
     assert len(model.requests[0].messages) == 1
 
 
@@ -92,15 +100,15 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
     before = len(session.tree)
 
     with pytest.raises(InvalidOperation, match=why):
-        Swarm(session, **{"name": "crowd", "task": "Do it", "model": replying(), **options})
+        Swarm(session, **{"name": "crowd", "task": "Do it", "model": build_model(), **options})
 
     assert len(session.tree) == before
 
 
 async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> None:
-    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+    swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
-    assert Swarm.open(session, swarm.id).status() == swarm.status()
+    assert Swarm.open(session, swarm.id).get_status() == swarm.get_status()
     assert Swarm.open(session, "crowd").id == swarm.id
     with pytest.raises(NotFound, match="no swarm 'other'"):
         Swarm.open(session, "other")
@@ -108,15 +116,15 @@ async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> No
 
 async def test_a_swarm_that_is_not_in_the_session_has_no_status(session: Session) -> None:
     with pytest.raises(InvalidOperation, match="not in the session yet"):
-        Swarm(session, "crowd", "Do it", model=replying()).status()
+        Swarm(session, "crowd", "Do it", model=build_model()).get_status()
 
 
 # Running
 
 
 async def test_a_swarm_runs_once(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
 
     with pytest.raises(InvalidOperation, match="running already"):
@@ -141,9 +149,9 @@ async def test_agents_have_the_tools_hooks_and_system_prompt_that_the_swarm_was_
     hooks.on("tool_call", before)
 
     def answer(request: Request) -> object:
-        return "Seen." if heard(request).endswith("worker-1") else [ToolCall("c1", "look", {})]
+        return "Seen." if read_all_messages(request).endswith("worker-1") else [ToolCall("c1", "look", {})]
 
-    model = replying(answer)
+    model = build_model(answer)
     status = await Swarm(
         session, "crowd", "Look", agents=1, model=model, tools=[look], hooks=hooks, system="Be brief."
     ).run()
@@ -157,24 +165,24 @@ async def test_agents_have_the_tools_hooks_and_system_prompt_that_the_swarm_was_
 async def test_what_the_swarm_watches_is_taken_off_when_it_ends(session: Session) -> None:
     hooks = Hooks()
 
-    await Swarm(session, "crowd", "Do it", model=replying(), hooks=hooks).run()
+    await Swarm(session, "crowd", "Do it", model=build_model(), hooks=hooks).run()
 
     assert not any(hooks._handlers.values())
 
 
 async def test_an_executor_of_ones_own_gets_plain_values(session: Session) -> None:
-    works: list[Work] = []
+    works: list[SwarmJob] = []
 
     class Listing:
-        async def run(self, work: Work, carry_out: CarryOut) -> None:
+        async def run(self, work: SwarmJob, carry_out: RunJob) -> None:
             works.append(work)
             await carry_out(work)
 
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(), executor=Listing())
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(), executor=Listing())
     await swarm.run()
 
     assert works == [
-        Work(
+        SwarmJob(
             session=session.id,
             swarm=swarm.id,
             agent="worker-1",
@@ -191,11 +199,11 @@ async def test_work_may_be_carried_out_by_another_handle_on_the_same_file(tmp_pa
     session = st.create(file=file)
 
     class Elsewhere:
-        async def run(self, work: Work, carry_out: CarryOut) -> None:
+        async def run(self, work: SwarmJob, carry_out: RunJob) -> None:
             with st.open(file) as other:
-                await Swarm.open(other, work.swarm, model=replying(lambda request: "Elsewhere.")).carry_out(work)
+                await Swarm.open(other, work.swarm, model=build_model(lambda request: "Elsewhere.")).run_job(work)
 
-    status = await Swarm(session, "crowd", "Do it", model=replying(), executor=Elsewhere()).run()
+    status = await Swarm(session, "crowd", "Do it", model=build_model(), executor=Elsewhere()).run()
 
     assert [agent.text for agent in status.agents] == ["Elsewhere.", "Elsewhere."]
     assert status.status == "completed"
@@ -205,27 +213,27 @@ async def test_work_may_be_carried_out_by_another_handle_on_the_same_file(tmp_pa
 
 
 async def test_a_pause_lets_calls_under_way_end_and_begins_no_more(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
 
     await swarm.pause("lunch")
     doors.open()
     status = await swarm.wait()
 
     assert (status.status, status.reason) == ("paused", "lunch")
-    assert states(status) == {"stage-1": "completed", "stage-2": "pending"}
+    assert list_states(status) == {"stage-1": "completed", "stage-2": "pending"}
     assert doors.calls == 1
     doors.open()
     await swarm.resume()
     assert (await swarm.wait()).status == "completed"
     assert doors.calls == 2
-    assert facts(session) == ["created", "started", "expected", "paused", "resumed", "completed"]
+    assert list_records(session) == ["created", "started", "expected", "paused", "resumed", "completed"]
 
 
 async def test_an_agent_in_the_middle_of_its_work_is_paused_and_goes_on(session: Session) -> None:
-    doors = Doors()
+    doors = CallGate()
 
     @st.tool
     def look() -> str:
@@ -234,25 +242,30 @@ async def test_an_agent_in_the_middle_of_its_work_is_paused_and_goes_on(session:
 
     async def answer(request: Request) -> object:
         await doors(request)
-        return "Done." if "seen" in heard(request) else [ToolCall("c1", "look", {})]
+        return "Done." if "seen" in read_all_messages(request) else [ToolCall("c1", "look", {})]
 
-    swarm = Swarm(session, "crowd", "Look", agents=1, model=replying(answer), tools=[look])
+    swarm = Swarm(session, "crowd", "Look", agents=1, model=build_model(answer), tools=[look])
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     await swarm.pause()
     doors.open(2)
     paused = await swarm.wait()
     await swarm.resume()
     done = await swarm.wait()
 
-    assert states(paused) == {"worker-1": "paused"}
-    assert states(done) == {"worker-1": "completed"}
+    assert list_states(paused) == {"worker-1": "paused"}
+    assert list_states(done) == {"worker-1": "completed"}
     assert doors.calls == 2
-    assert said(session, "crowd/worker-1")[2:] == ["user: Look", "assistant: ", "toolResult: seen", "assistant: Done."]
+    assert list_messages(session, "crowd/worker-1")[2:] == [
+        "user: Look",
+        "assistant: ",
+        "toolResult: seen",
+        "assistant: Done.",
+    ]
 
 
 async def test_only_what_runs_can_be_paused_and_only_what_is_paused_resumed(session: Session) -> None:
-    swarm = await Swarm.create(session, "crowd", "Do it", model=replying())
+    swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
     with pytest.raises(InvalidOperation, match="crowd is created, not running"):
         await swarm.pause()
@@ -261,11 +274,11 @@ async def test_only_what_runs_can_be_paused_and_only_what_is_paused_resumed(sess
 
 
 async def test_a_pause_from_another_process_counts(tmp_path: Path) -> None:
-    doors = Doors()
+    doors = CallGate()
     session = st.create(file=tmp_path / "s.jsonl")
-    swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=replying(doors))
+    swarm = Swarm(session, "line", "Build", agents=2, strategy="pipeline", model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
 
     with st.open(tmp_path / "s.jsonl") as other:
         await Swarm.open(other, swarm.id).pause("from afar")
@@ -276,7 +289,7 @@ async def test_a_pause_from_another_process_counts(tmp_path: Path) -> None:
 
         control = Swarm.open(other, swarm.id)
         await control.resume()
-        assert not control.running
+        assert not control.is_running
     doors.open()
     while (status := await swarm.wait()).status != "completed":
         await asyncio.sleep(0.01)
@@ -284,19 +297,19 @@ async def test_a_pause_from_another_process_counts(tmp_path: Path) -> None:
 
 
 async def test_one_process_at_a_time_works_on_a_swarm(tmp_path: Path) -> None:
-    doors = Doors()
+    doors = CallGate()
     session = st.create(file=tmp_path / "s.jsonl")
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
 
     with st.open(tmp_path / "s.jsonl") as other:
-        second = Swarm.open(other, swarm.id, model=replying())
-        assert second.held
+        second = Swarm.open(other, swarm.id, model=build_model())
+        assert second.is_held
         with pytest.raises(InvalidOperation, match="another process works on swarm crowd"):
             await second.start()
     doors.open()
     await swarm.wait()
-    assert not swarm.held
+    assert not swarm.is_held
 
 
 @st.tool
@@ -311,7 +324,7 @@ def touch() -> str:
     return "felt"
 
 
-def given_to(model: ScriptedModel) -> list[tuple[list[str], str, str]]:
+def list_requests(model: ScriptedModel) -> list[tuple[list[str], str, str]]:
     """The tools, the system prompt and the thinking level of each request."""
     return [([tool.name for tool in r.tools], r.system, r.thinking) for r in model.requests]
 
@@ -320,31 +333,31 @@ async def test_it_goes_on_with_the_tools_the_system_prompt_and_the_thinking_it_b
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=[look], system="Be brief.", thinking="high")
     parts = [SystemPart(name="house", text="Be"), SystemPart(name="style", text="brief.")]
     other = await Swarm.create(session, "others", "Do it", agents=1, system=parts)
-    model = replying()
+    model = build_model()
 
     for id in (swarm.id, other.id):
         await Swarm.open(session, id, model=model, tools=[touch, look]).run()
 
-    assert given_to(model) == [(["look"], "Be brief.", "high"), ([], "Be\n\nbrief.", "off")]
+    assert list_requests(model) == [(["look"], "Be brief.", "high"), ([], "Be\n\nbrief.", "off")]
 
 
 async def test_anew_it_goes_on_with_what_is_given(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=[look], system="Be brief.", thinking="high")
-    model = replying()
+    model = build_model()
 
-    await Swarm.open(session, swarm.id, model=model, tools=[touch], system="Be long.", anew=True).run()
+    await Swarm.open(session, swarm.id, model=model, tools=[touch], system="Be long.", override_saved=True).run()
 
-    assert given_to(model) == [(["touch"], "Be long.", "off")]
+    assert list_requests(model) == [(["touch"], "Be long.", "off")]
 
 
 async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", tools=[look, touch])
-    lacking = Swarm.open(session, swarm.id, model=replying(), tools=[touch])
+    lacking = Swarm.open(session, swarm.id, model=build_model(), tools=[touch])
 
     with pytest.raises(InvalidOperation, match=r"^swarm crowd was begun with tool look, which cannot be had here$"):
         await lacking.start()
 
-    assert not lacking.held
+    assert not lacking.is_held
     await lacking.cancel()
 
 
@@ -352,43 +365,43 @@ async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Sessio
 async def test_whoever_carries_out_work_elsewhere_says_with_which_tools(
     session: Session, begun: list[Tool], there: list[Tool]
 ) -> None:
-    model = replying()
+    model = build_model()
 
     class Elsewhere(LocalExecutor):
-        async def run(self, work: Work, carry_out: CarryOut) -> None:
-            await Swarm.open(session, work.swarm, model=model, tools=there).carry_out(work)
+        async def run(self, work: SwarmJob, carry_out: RunJob) -> None:
+            await Swarm.open(session, work.swarm, model=model, tools=there).run_job(work)
 
     status = await Swarm(session, "crowd", "Do it", agents=1, tools=begun, executor=Elsewhere()).run()
 
     assert status.status == "completed"
-    assert [tools for tools, *_ in given_to(model)] == [[tool.name for tool in there]]
+    assert [tools for tools, *_ in list_requests(model)] == [[tool.name for tool in there]]
 
 
 async def test_a_swarm_from_before_goes_on_with_the_tools_that_are_given(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, tools=None)
-    model = replying()
+    model = build_model()
 
     await Swarm.open(session, swarm.id, model=model, tools=[look]).run()
 
     assert "tools" not in next(body.data for e in session.tree.entries if isinstance(body := e.body, Custom))
-    assert [tools for tools, *_ in given_to(model)] == [["look"]]
+    assert [tools for tools, *_ in list_requests(model)] == [["look"]]
 
 
 # Steering
 
 
 async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
-    await doors.until(2)
+    await doors.wait_for_calls(2)
 
     await swarm.steer("worker-2", "Use blue")
     doors.open(3)
     await swarm.wait()
 
-    assert said(session, "crowd/worker-2")[-2:] == ["user: Use blue", "assistant: Done with 'Use blue'."]
-    assert "Use blue" not in "".join(said(session, "crowd/worker-1"))
+    assert list_messages(session, "crowd/worker-2")[-2:] == ["user: Use blue", "assistant: Done with 'Use blue'."]
+    assert "Use blue" not in "".join(list_messages(session, "crowd/worker-1"))
     with pytest.raises(InvalidOperation, match="agent worker-2 is done"):
         await swarm.steer("worker-2", "Or red")
     with pytest.raises(NotFound, match="worker-1, worker-2"):
@@ -397,34 +410,34 @@ async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session)
 
 async def test_an_agent_that_works_elsewhere_hears_nothing_from_here(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session, st.open(tmp_path / "s.jsonl") as other:
-        doors = Doors()
-        swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+        doors = CallGate()
+        swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
         await swarm.start()
-        await doors.until(1)
+        await doors.wait_for_calls(1)
         other.refresh()
         beside = Swarm.open(other, swarm.id)
         with pytest.raises(InvalidOperation, match="not at work here: another process works on swarm crowd"):
             await beside.steer("worker-1", "Use blue")
-        await swarm.leave()
+        await swarm.detach()
         with pytest.raises(InvalidOperation, match="not at work here: no process works on swarm crowd"):
             await beside.steer("worker-1", "Use blue")
 
 
 async def test_what_is_said_to_an_agent_that_waits_is_heard_when_it_goes_on(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     await swarm.steer("worker-1", "Use blue")
     await swarm.pause()
     doors.open()
-    assert states(await swarm.wait()) == {"worker-1": "paused"}
+    assert list_states(await swarm.wait()) == {"worker-1": "paused"}
     await swarm.steer("worker-1", "And green")
     doors.open(2)
     await swarm.resume()
     await swarm.wait()
 
-    words = "\n".join(said(session, "crowd/worker-1"))
+    words = "\n".join(list_messages(session, "crowd/worker-1"))
     assert "Use blue" in words
     assert "And green" in words
 
@@ -433,83 +446,83 @@ async def test_what_is_said_to_an_agent_that_waits_is_heard_when_it_goes_on(sess
 
 
 async def test_scaling_up_makes_more_agents_and_scaling_down_cancels_the_last(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=2, max_agents=4, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=2, max_agents=4, model=build_model(doors))
     await swarm.start()
-    await doors.until(2)
+    await doors.wait_for_calls(2)
 
     await swarm.scale(4)
-    await doors.until(4)
-    assert states(swarm.status()) == {f"worker-{number}": "running" for number in range(1, 5)}
+    await doors.wait_for_calls(4)
+    assert list_states(swarm.get_status()) == {f"worker-{number}": "running" for number in range(1, 5)}
     await swarm.scale(1)
-    while "running" in [states(swarm.status())[f"worker-{number}"] for number in (2, 3, 4)]:
+    while "running" in [list_states(swarm.get_status())[f"worker-{number}"] for number in (2, 3, 4)]:
         await asyncio.sleep(0)
     doors.open()
     status = await swarm.wait()
 
     assert status.status == "completed"
-    assert states(status) == {
+    assert list_states(status) == {
         "worker-1": "completed",
         "worker-2": "cancelled",
         "worker-3": "cancelled",
         "worker-4": "cancelled",
     }
-    assert ("worker-4", "cancel") in deeds(session)
+    assert ("worker-4", "cancel") in list_actions(session)
 
 
 async def test_an_agent_that_was_scaled_away_goes_on_when_it_is_wanted_again(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=2, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=2, model=build_model(doors))
     await swarm.start()
-    await doors.until(2)
+    await doors.wait_for_calls(2)
     await swarm.scale(1)
-    while states(swarm.status())["worker-2"] != "cancelled":
+    while list_states(swarm.get_status())["worker-2"] != "cancelled":
         await asyncio.sleep(0)
     await swarm.scale(2)
-    await doors.until(3)
+    await doors.wait_for_calls(3)
     doors.open(3)
     status = await swarm.wait()
 
-    assert states(status) == {"worker-1": "completed", "worker-2": "completed"}
-    assert [words for words in said(session, "crowd/worker-2") if words.startswith("user")] == [
+    assert list_states(status) == {"worker-1": "completed", "worker-2": "completed"}
+    assert [words for words in list_messages(session, "crowd/worker-2") if words.startswith("user")] == [
         "user: Hello",
         "user: Do it",
     ]
 
 
 async def test_scaling_a_map_reduce_changes_how_many_work_at_once(session: Session) -> None:
-    doors = Doors()
+    doors = CallGate()
     swarm = Swarm(
-        session, "zoo", "Count", agents=1, strategy="map-reduce", parts=["a", "b", "c"], model=replying(doors)
+        session, "zoo", "Count", agents=1, strategy="map-reduce", parts=["a", "b", "c"], model=build_model(doors)
     )
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     assert doors.waiting == 1
 
     await swarm.scale(3)
-    await doors.until(3)
+    await doors.wait_for_calls(3)
     doors.open(4)
 
     assert (await swarm.wait()).status == "completed"
 
 
 async def test_scaling_from_another_process_counts(tmp_path: Path) -> None:
-    doors = Doors()
+    doors = CallGate()
     session = st.create(file=tmp_path / "s.jsonl")
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
 
     with st.open(tmp_path / "s.jsonl") as other:
         await Swarm.open(other, swarm.id).scale(2)
-    await doors.until(2)
+    await doors.wait_for_calls(2)
     doors.open(2)
 
-    assert states(await swarm.wait()) == {"worker-1": "completed", "worker-2": "completed"}
+    assert list_states(await swarm.wait()) == {"worker-1": "completed", "worker-2": "completed"}
 
 
 async def test_there_are_never_more_agents_than_were_allowed(session: Session) -> None:
-    swarm = await Swarm.create(session, "crowd", "Do it", agents=2, max_agents=3, model=replying())
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=2, max_agents=3, model=build_model())
 
     with pytest.raises(InvalidOperation, match="3 agents at most, not 4"):
         await swarm.scale(4)
@@ -524,29 +537,29 @@ async def test_there_are_never_more_agents_than_were_allowed(session: Session) -
 
 
 async def test_cancelling_aborts_the_agents_and_keeps_what_they_have(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
-    await doors.until(2)
+    await doors.wait_for_calls(2)
 
     await swarm.cancel("enough")
 
-    status = swarm.status()
+    status = swarm.get_status()
     assert (status.status, status.reason) == ("cancelled", "enough")
-    assert states(status) == {"worker-1": "cancelled", "worker-2": "cancelled"}
+    assert list_states(status) == {"worker-1": "cancelled", "worker-2": "cancelled"}
     assert doors.waiting == 0
-    assert said(session, "crowd/worker-1")[2] == "user: Do it"
+    assert list_messages(session, "crowd/worker-1")[2] == "user: Do it"
     assert (await swarm.wait()).status == "cancelled"
     with pytest.raises(InvalidOperation, match="cancelled already"):
         await swarm.cancel()
 
 
 async def test_cancelling_from_another_process_ends_the_agents_here(tmp_path: Path) -> None:
-    doors = Doors()
+    doors = CallGate()
     session = st.create(file=tmp_path / "s.jsonl")
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
 
     with st.open(tmp_path / "s.jsonl") as other:
         await Swarm.open(other, swarm.id).cancel()
@@ -560,14 +573,14 @@ async def test_cancelling_from_another_process_ends_the_agents_here(tmp_path: Pa
 async def test_destroying_hides_the_branches_and_deletes_the_events_but_nothing_of_the_session(
     session: Session,
 ) -> None:
-    swarm = Swarm(session, "crowd", "Do it", model=replying())
+    swarm = Swarm(session, "crowd", "Do it", model=build_model())
     await swarm.run()
     spool, entries = swarm.events.path, len(session.tree)
 
     await swarm.destroy()
     await swarm.destroy()
 
-    assert swarm.status().status == "destroyed"
+    assert swarm.get_status().status == "destroyed"
     assert [branch.name for branch in session.branches if not branch.archived] == ["main"]
     assert not Path(spool).exists()
     assert len(session.tree) > entries
@@ -575,30 +588,30 @@ async def test_destroying_hides_the_branches_and_deletes_the_events_but_nothing_
 
 
 async def test_destroying_one_that_runs_cancels_it_and_leaves_the_branch_where_somebody_is(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
     await swarm.start()
-    await doors.until(2)
+    await doors.wait_for_calls(2)
     session.switch("crowd/worker-1")
 
     await swarm.destroy()
 
-    assert facts(session)[-2:] == ["cancelled", "destroyed"]
+    assert list_records(session)[-2:] == ["cancelled", "destroyed"]
     assert session.heads.current == "crowd/worker-1"
     assert [branch.name for branch in session.branches if not branch.archived] == ["main", "crowd/worker-1"]
 
 
 async def test_cancelling_the_task_that_runs_it_stops_the_agents_and_it_can_go_on(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     running = asyncio.create_task(swarm.run())
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
     assert doors.waiting == 0
-    assert swarm.status().status == "running"
+    assert swarm.get_status().status == "running"
     doors.open()
     assert (await swarm.run()).status == "completed"
 
@@ -616,11 +629,11 @@ async def test_failures_that_may_pass_are_tried_again(session: Session, monkeypa
             raise given
         return given
 
-    status = await Swarm(session, "crowd", "Do it", agents=1, model=replying(answer)).run()
+    status = await Swarm(session, "crowd", "Do it", agents=1, model=build_model(answer)).run()
 
     (agent,) = status.agents
     assert (agent.status, agent.text, agent.attempts, agent.error) == ("completed", "Up again.", 3, None)
-    assert [action for _, action in deeds(session)] == ["spawn", "begin", "fail", "fail", "complete"]
+    assert [action for _, action in list_actions(session)] == ["spawn", "begin", "fail", "fail", "complete"]
 
 
 async def test_each_retry_waits_longer_and_after_the_last_the_failure_is_recorded(
@@ -635,7 +648,7 @@ async def test_each_retry_waits_longer_and_after_the_last_the_failure_is_recorde
         await real(0)
 
     monkeypatch.setattr("sessiontree.swarm.crew.asyncio.sleep", sleep)
-    down = replying(lambda request: ModelError("m", "server", "down"))
+    down = build_model(lambda request: ModelError("m", "server", "down"))
 
     status = await Swarm(session, "crowd", "Do it", agents=1, retries=3, model=down).run()
 
@@ -654,16 +667,16 @@ async def test_a_handler_that_lets_nothing_through_is_a_failure_not_a_pause(sess
     hooks.on("before_request", never)
 
     async with asyncio.timeout(60):
-        status = await Swarm(session, "crowd", "Do it", agents=1, model=replying(), hooks=hooks).run()
+        status = await Swarm(session, "crowd", "Do it", agents=1, model=build_model(), hooks=hooks).run()
 
     assert status.agents[0].error == "a handler did not let it go on"
 
 
 async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     session.move(None, branch="crowd/worker-1")
     doors.open()
 
@@ -675,10 +688,10 @@ async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Ses
 
 
 async def test_a_swarm_whose_branch_was_renamed_goes_on(session: Session) -> None:
-    doors = Doors()
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(doors))
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
-    await doors.until(1)
+    await doors.wait_for_calls(1)
     session.rename_branch("crowd", "gathering")
     doors.open()
 
@@ -686,44 +699,44 @@ async def test_a_swarm_whose_branch_was_renamed_goes_on(session: Session) -> Non
 
     assert status.status == "completed"
     assert status.branch == "gathering"
-    assert len([entry for entry in session.branch("gathering").path() if entry.type == "branch_summary"]) == 1
+    assert len([entry for entry in session.get_branch("gathering").get_path() if entry.type == "branch_summary"]) == 1
 
 
 # Branches
 
 
 async def test_branches_are_made_where_agents_begin_and_nobody_is_moved(session: Session) -> None:
-    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model=replying())
+    swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model=build_model())
     leaf = session.head.leaf
 
     entry = await swarm.create_branch("other", "Another way")
 
     assert session.tree[entry].body.name == "other"
-    assert session.branch("other").info.description == "Another way"
+    assert session.get_branch("other").info.description == "Another way"
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
-    assert (swarm.id, "branch") in deeds(session)
-    assert swarm.status().branch_count == 2
-    assert swarm.status().current_branch == "crowd"
+    assert (swarm.id, "branch") in list_actions(session)
+    assert swarm.get_status().branch_count == 2
+    assert swarm.get_status().current_branch == "crowd"
 
 
 async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) -> None:
     session.create_branch("aside", current=False)
     session.append(st.user("By the way"), branch="aside")
-    swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=replying())
+    swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=build_model())
 
     await swarm.switch_branch("line")
-    assert swarm.status().current_branch == "line"
+    assert swarm.get_status().current_branch == "line"
     with pytest.raises(NotFound):
         await swarm.switch_branch("nowhere")
     await swarm.switch_branch("aside")
     status = await swarm.run()
 
     assert status.current_branch == "aside"
-    assert "user: By the way" in said(session, "line/stage-1")
+    assert "user: By the way" in list_messages(session, "line/stage-1")
 
 
 async def test_the_branches_of_a_finished_swarm_cannot_be_changed(session: Session) -> None:
-    swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=replying())
+    swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=build_model())
     status = await swarm.run()
     branches = session.branches
 
@@ -731,23 +744,23 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(session: Sessi
         with pytest.raises(InvalidOperation, match="swarm line is completed: no agent of it would begin"):
             await refused
 
-    assert swarm.status() == status
+    assert swarm.get_status() == status
     assert session.branches == branches
 
 
 async def test_a_session_is_forked_off_and_the_fork_is_noted(session: Session) -> None:
-    swarm = Swarm(session, "crowd", "Do it", agents=1, model=replying(lambda request: "Done."))
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(lambda request: "Done."))
     await swarm.run()
 
     fork = await swarm.fork_session("crowd/worker-1", "the best")
 
     assert fork.name == "the best"
-    assert said(fork, "main")[-1] == "assistant: Done."
-    assert (swarm.id, "fork") in deeds(session)
+    assert list_messages(fork, "main")[-1] == "assistant: Done."
+    assert (swarm.id, "fork") in list_actions(session)
 
 
 async def test_without_branching_there_are_no_branches_but_those_of_agents(session: Session) -> None:
-    swarm = Swarm(session, "crowd", "Do it", agents=2, model=replying(), enable_branching=False)
+    swarm = Swarm(session, "crowd", "Do it", agents=2, model=build_model(), enable_branching=False)
     status = await swarm.run()
 
     assert [agent.branch for agent in status.agents] == ["crowd/worker-1", "crowd/worker-2"]
@@ -759,20 +772,20 @@ async def test_without_branching_there_are_no_branches_but_those_of_agents(sessi
 
 
 async def test_a_strategy_cannot_have_two_agents_of_one_name_at_the_same_time(session: Session) -> None:
-    async def twins(crew: Crew) -> str:
-        return str(await crew.all([crew.run("Do it", name="twin"), crew.run("Do it", name="twin")]))
+    async def twins(crew: Scheduler) -> str:
+        return str(await crew.gather([crew.run("Do it", name="twin"), crew.run("Do it", name="twin")]))
 
-    status = await Swarm(session, "crowd", "Do it", strategy=twins, model=replying()).run()
+    status = await Swarm(session, "crowd", "Do it", strategy=twins, model=build_model()).run()
 
     assert (status.status, status.reason) == ("failed", "two agents are called 'twin'")
 
 
 async def test_a_strategy_of_ones_own_has_to_be_given_again(session: Session) -> None:
-    async def mine(crew: Crew) -> str:
+    async def mine(crew: Scheduler) -> str:
         return (await crew.run("Do it")).text
 
-    swarm = await Swarm.create(session, "crowd", "Do it", strategy=mine, model=replying())
+    swarm = await Swarm.create(session, "crowd", "Do it", strategy=mine, model=build_model())
 
     with pytest.raises(InvalidOperation, match="the strategy 'mine' of swarm crowd has to be given"):
-        await Swarm.open(session, swarm.id, model=replying()).start()
-    assert (await Swarm.open(session, swarm.id, strategy=mine, model=replying()).run()).result == "Done."
+        await Swarm.open(session, swarm.id, model=build_model()).start()
+    assert (await Swarm.open(session, swarm.id, strategy=mine, model=build_model()).run()).result == "Done."

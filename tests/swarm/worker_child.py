@@ -23,13 +23,13 @@ import sessiontree.model.adapter
 import sessiontree.swarm.durable.worker  # noqa: F401
 from sessiontree.cli.app import run
 from sessiontree.core.entries import Entry, Message
-from sessiontree.core.messages import role
-from sessiontree.session import Item
-from sessiontree.store.lock import lock_of
-from sessiontree.swarm.durable.once import OnceSession
+from sessiontree.core.messages import get_role
+from sessiontree.session import NewEntry
+from sessiontree.store.lock import get_lock_path
+from sessiontree.swarm.durable.once import IdempotentSession
 from tests.swarm import island
 
-STOPPING = """
+STOP_SCRIPT = """
 import fcntl, os, signal, sys, time
 fcntl.flock(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)
 os.kill(int(sys.argv[2]), signal.SIGSTOP)
@@ -38,32 +38,34 @@ while open(f"/proc/{sys.argv[2]}/stat").read().rpartition(")")[2].split()[0] != 
 """
 
 
-def hit(session: OnceSession, number: int) -> None:
+def send_signal(session: IdempotentSession, number: int) -> None:
     """Send this process a signal. It is stopped while another has the lock of the session: no thread stops with it."""
     if number == signal.SIGSTOP and session.file is not None:
-        subprocess.run([sys.executable, "-c", STOPPING, lock_of(str(session.file)), str(os.getpid())], check=True)
+        subprocess.run(
+            [sys.executable, "-c", STOP_SCRIPT, get_lock_path(str(session.file)), str(os.getpid())], check=True
+        )
     else:
         os.kill(os.getpid(), number)
 
 
-def hit_at(when: str, number: int, signal: int) -> None:
+def send_signal_at(when: str, number: int, signal: int) -> None:
     """Have this process hit by a signal when it writes an answer of a model."""
-    extend, written = OnceSession.extend, 0
+    extend, written = IdempotentSession.extend, 0
 
-    def counted(self: OnceSession, bodies: Iterable[Any], **options: Any) -> list[Entry]:
+    def extend_and_count(self: IdempotentSession, bodies: Iterable[Any], **options: Any) -> list[Entry]:
         nonlocal written
         items = list(bodies)
         for item in items:
-            body = item.body if isinstance(item, Item) else item
-            written += isinstance(body, Message) and role(body.message) == "assistant"
+            body = item.body if isinstance(item, NewEntry) else item
+            written += isinstance(body, Message) and get_role(body.message) == "assistant"
         if written == number and when == "before":
-            hit(self, signal)
+            send_signal(self, signal)
         entries = extend(self, items, **options)
         if written == number and when == "after":
-            hit(self, signal)
+            send_signal(self, signal)
         return entries
 
-    OnceSession.extend = counted  # type: ignore[method-assign]
+    IdempotentSession.extend = extend_and_count  # type: ignore[method-assign]
 
 
 def main(environment: Mapping[str, str], log: str, options: list[str]) -> int:
@@ -77,11 +79,11 @@ def main(environment: Mapping[str, str], log: str, options: list[str]) -> int:
     for name, number in (("KILL_AT", signal.SIGKILL), ("STOP_AT", signal.SIGSTOP)):
         if name in environment:
             when, _, answer = environment[name].partition(" ")
-            hit_at(when, int(answer), number)
+            send_signal_at(when, int(answer), number)
     return run(["worker", *options])
 
 
-def nursery() -> None:
+def run_fork_server() -> None:
     """Fork workers, and tell how they end: a line in, a line out."""
     for line in sys.stdin:
         asked = json.loads(line)
@@ -96,4 +98,4 @@ def nursery() -> None:
 
 
 if __name__ == "__main__":
-    nursery()
+    run_fork_server()

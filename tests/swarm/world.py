@@ -13,8 +13,17 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from random import Random
 from typing import Any
 
-from sessiontree.core.messages import ToolCall, full_usage
-from sessiontree.model.base import Draft, Finished, ModelError, ModelEvent, ModelInfo, Request, TextDelta, ToolCallEnd
+from sessiontree.core.messages import ToolCall, complete_usage
+from sessiontree.model.base import (
+    Finished,
+    ModelError,
+    ModelEvent,
+    ModelInfo,
+    PartialMessage,
+    Request,
+    TextDelta,
+    ToolCallEnd,
+)
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.memory import MemoryStore
@@ -23,7 +32,7 @@ START = 1_800_000_000_000
 """When the world begins, in milliseconds."""
 
 
-class _Selector(selectors.SelectSelector):
+class _InstantSelector(selectors.SelectSelector):
     """Does not wait: what it would wait for is a time, which it puts forward."""
 
     def __init__(self) -> None:
@@ -40,11 +49,11 @@ class _Selector(selectors.SelectSelector):
         return []
 
 
-class Loop(asyncio.SelectorEventLoop):
+class InstantLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes at once, and which has no threads."""
 
     def __init__(self, now: float = 0.0) -> None:
-        self._world = _Selector()
+        self._world = _InstantSelector()
         self._world.now = now
         super().__init__(self._world)
         self._clock_resolution = 1e-6
@@ -61,7 +70,7 @@ class Loop(asyncio.SelectorEventLoop):
         return future
 
 
-class Disk(MemoryStore):
+class CrashingStore(MemoryStore):
     """A store that keeps what there was after a certain number of writes, as if power had gone there."""
 
     def __init__(self, data: bytes | None = None) -> None:
@@ -77,24 +86,24 @@ class Disk(MemoryStore):
         cursor = super().append(lines, after=after)
         self.writes += 1
         if self.writes == self.fatal:
-            self.image = bytes(self._lines())
+            self.image = bytes(self._require_data())
             self.died.set()
         return cursor
 
     @property
     def data(self) -> bytes:
-        return bytes(self._lines())
+        return bytes(self._require_data())
 
 
-def ids(random: Random) -> Callable[[], str]:
+def build_id_generator(random: Random) -> Callable[[], str]:
     return lambda: f"{random.getrandbits(64):016x}"
 
 
-def opened(disk: Disk, loop: Loop, random: Random) -> Session:
-    return Session(disk, now=lambda: START + int(loop.time() * 1000), new_id=ids(random))
+def open_session(disk: CrashingStore, loop: InstantLoop, random: Random) -> Session:
+    return Session(disk, now=lambda: START + int(loop.time() * 1000), new_id=build_id_generator(random))
 
 
-def digest(messages: Sequence[Any]) -> str:
+def compute_digest(messages: Sequence[Any]) -> str:
     """What a model was asked, in a few letters."""
     return hashlib.sha256(json.dumps(list(messages), sort_keys=True).encode()).hexdigest()[:16]
 
@@ -105,7 +114,7 @@ TOKENS = 15
 """What each call takes."""
 
 
-class ChanceModel:
+class RandomModel:
     """Answers, calls tools, takes its time and fails by chance. Each answer says what it is an answer to."""
 
     def __init__(self, random: Random, *, faults: float) -> None:
@@ -129,20 +138,20 @@ class ChanceModel:
                 if kind == "bug":
                     raise ZeroDivisionError("a fault in a model")
                 raise ModelError("chance:chance", kind, "by chance")
-            draft = Draft(self.info)
+            draft = PartialMessage(self.info)
             for event in self._answer(request):
-                draft.take(event)
+                draft.apply(event)
                 yield event
                 await asyncio.sleep(random.choice([0, 0, 0.2]))
             called = any(block["type"] == "toolCall" for block in draft.content)
             usage = {"input": TOKENS - 5, "output": 5, "cost": round(random.uniform(0, COST), 3)}
-            yield Finished({**draft.message("toolUse" if called else "stop"), "usage": full_usage(usage)})
+            yield Finished({**draft.build_message("toolUse" if called else "stop"), "usage": complete_usage(usage)})
         finally:
             self.under_way -= 1
 
     def _answer(self, request: Request) -> list[ModelEvent]:
         random, tools = self.random, {tool.name for tool in request.tools}
-        words: list[ModelEvent] = [TextDelta(f"asked {digest(request.messages)}\nand so on")]
+        words: list[ModelEvent] = [TextDelta(f"asked {compute_digest(request.messages)}\nand so on")]
         chosen = random.random()
         if "split_task" in tools and chosen < 0.4:
             parts = [f"part {random.getrandbits(16):x}" for _ in range(random.randint(1, 3))]

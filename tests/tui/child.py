@@ -8,7 +8,7 @@ import sys
 import sessiontree as st
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.tui.app import SessionApp, Start
+from sessiontree.tui.app import AppOptions, SessionApp
 
 MODEL = ScriptedModel([["The beginning of it. ", Delay(60), "The end."], "Second."])
 
@@ -17,9 +17,9 @@ class Models:
     def find(self, name: str | None = None) -> Model:
         return MODEL
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return [MODEL.info.name]
 
 
 if __name__ == "__main__":
-    SessionApp(Start(session=st.open(sys.argv[1]), cwd=os.getcwd()), models=Models()).run()
+    SessionApp(AppOptions(session=st.open(sys.argv[1]), cwd=os.getcwd()), models=Models()).run()

@@ -18,7 +18,7 @@ from sessiontree.model.base import Model
 from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
-from sessiontree.tui.app import SessionApp, Start
+from sessiontree.tui.app import AppOptions, SessionApp
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class ScriptedModels:
     def find(self, name: str | None = None) -> Model:
         return self.model
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return [self.model.info.name, "scripted:other"]
 
 
@@ -44,7 +44,7 @@ class NoModels:
     def find(self, name: str | None = None) -> Model:
         raise NoModel(name, "there is no key")
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return []
 
 
@@ -75,7 +75,7 @@ class Driver:
         strips = self.app.screen._compositor.render_strips(self.app.size)
         return "\n".join(strip.text.rstrip() for strip in strips)
 
-    async def until(self, fact: Callable[[], T]) -> T:
+    async def wait_until(self, fact: Callable[[], T]) -> T:
         """What is true at last. If it never is, the test fails, and says what is on the screen instead."""
         for _ in range(int(SECONDS / 0.01)):
             found = fact()
@@ -85,14 +85,14 @@ class Driver:
             await asyncio.sleep(0.01)
         raise AssertionError(f"it did not come true; the screen is\n{self.screen}\n{self.blocks}")
 
-    async def shows(self, *words: str) -> str:
+    async def wait_for_text(self, *words: str) -> str:
         """The screen on which all these words are, at last."""
 
-        def seen() -> str:
+        def read_screen() -> str:
             screen = self.screen
             return screen if all(word in screen for word in words) else ""
 
-        return await self.until(seen)
+        return await self.wait_until(read_screen)
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
@@ -101,22 +101,24 @@ class Driver:
         self.editor.insert(text)
         await self.pilot.pause()
 
-    async def say(self, text: str) -> None:
+    async def submit(self, text: str) -> None:
         """Type a text and press enter."""
         await self.type(text)
-        self.editor.close_choices()
+        self.editor.close_popup()
         await self.press("enter")
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until nothing runs any more."""
-        await self.until(lambda: self.app.desk is not None and not self.app.desk.running and not self.chat._doing)
+        await self.wait_until(
+            lambda: self.app.desk is not None and not self.app.desk.is_running and not self.chat._activity
+        )
 
-    async def answered(self, text: str) -> None:
+    async def submit_and_wait(self, text: str) -> None:
         """Say something, and wait until the model has answered."""
         asked = len(self.model.requests)
-        await self.say(text)
-        await self.until(lambda: len(self.model.requests) > asked)
-        await self.idle()
+        await self.submit(text)
+        await self.wait_until(lambda: len(self.model.requests) > asked)
+        await self.wait_until_idle()
 
 
 Running = Callable[..., AbstractAsyncContextManager[Driver]]
@@ -147,12 +149,12 @@ def running(project: Path) -> Running:
     ) -> AsyncGenerator[Driver]:
         model = ScriptedModel(answers)
         opened = None if start.pop("picks", False) else session or st.create()
-        first = Start(session=opened, cwd=str(project), settings=settings or Config(), **start)
+        first = AppOptions(session=opened, cwd=str(project), settings=settings or Config(), **start)
         app = SessionApp(first, models=models or ScriptedModels(model))
         async with app.run_test(size=size, notifications=True) as pilot:
             driver = Driver(app, pilot, model)
             if ready:
-                await driver.until(lambda: app.model_found.is_set() and app.ready.is_set())
+                await driver.wait_until(lambda: app.model_found.is_set() and app.ready.is_set())
             yield driver
 
     return run

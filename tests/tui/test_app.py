@@ -13,8 +13,8 @@ from sessiontree.errors import NotFound, StoreError
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
-from sessiontree.tui.drafts import Draft, Drafts
-from sessiontree.tui.presence import Presence, is_open
+from sessiontree.tui.drafts import DraftFile, EditorDraft
+from sessiontree.tui.presence import PresenceLock, is_session_open
 
 from .conftest import NoModels, Running, ScriptedModels
 
@@ -41,24 +41,24 @@ async def test_the_tree_is_one_key_away_and_a_choice_moves(
 ) -> None:
     async with running(session=talk) as app:
         await app.press(*keys)
-        await app.shows("← active", "type to search")
+        await app.wait_for_text("← active", "type to search")
         await app.press("up", "enter")
-        await app.shows("Summarize the branch you're leaving?")
+        await app.wait_for_text("Summarize the branch you're leaving?")
         await app.press("enter")
-        await app.until(lambda: app.editor.text == "second question")
+        await app.wait_until(lambda: app.editor.text == "second question")
 
         assert "second answer" not in app.screen
-        assert [entry.type for entry in talk.head.path()] == ["session_info", "message", "message"]
+        assert [entry.type for entry in talk.head.get_path()] == ["session_info", "message", "message"]
 
 
 async def test_what_is_left_is_summarized(running: Running, talk: Session) -> None:
     async with running("It was about seconds.", session=talk) as app:
         await app.press("ctrl+t")
-        await app.shows("← active")
+        await app.wait_for_text("← active")
         await app.press("up", "enter")
-        await app.shows("Summarize the branch")
+        await app.wait_for_text("Summarize the branch")
         await app.press("down", "enter")
-        await app.shows("◆ summary of a branch that was left")
+        await app.wait_for_text("◆ summary of a branch that was left")
 
         assert app.editor.text == "second question"
         assert talk.tree[talk.heads.leaf or ""].type == "branch_summary"
@@ -68,60 +68,60 @@ async def test_a_summary_that_fails_leaves_everything_where_it_was(running: Runn
     before = talk.heads.leaf
     async with running(ModelError("scripted:scripted", "auth", "no key"), session=talk) as app:
         await app.press("ctrl+t")
-        await app.shows("← active")
+        await app.wait_for_text("← active")
         await app.press("up", "ctrl+s")
-        await app.shows("✗ scripted:scripted: no key", "nothing changed")
+        await app.wait_for_text("✗ scripted:scripted: no key", "nothing changed")
 
         assert talk.heads.leaf == before
         assert app.editor.text == ""
-        assert not app.chat._doing
+        assert not app.chat._activity
 
 
 async def test_a_summary_can_be_aborted(running: Running, talk: Session) -> None:
     before = talk.heads.leaf
     async with running([Delay(30)], session=talk) as app:
         await app.press("ctrl+t")
-        await app.shows("← active")
+        await app.wait_for_text("← active")
         await app.press("up", "ctrl+s")
-        await app.shows("summarizing", "esc aborts")
+        await app.wait_for_text("summarizing", "esc aborts")
         await app.press("escape")
-        await app.shows("Cancelled. Nothing changed.")
+        await app.wait_for_text("Cancelled. Nothing changed.")
 
         assert talk.heads.leaf == before
 
 
 async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Running, talk: Session) -> None:
     async with running(["Long ", Delay(30)], session=talk) as app:
-        await app.say("Go on")
-        await app.shows("Long")
+        await app.submit("Go on")
+        await app.wait_for_text("Long")
         await app.press("ctrl+t")
-        await app.shows("type to search")
-        assert app.app.desk.running
+        await app.wait_for_text("type to search")
+        assert app.app.desk.is_running
         await app.press("escape")
-        assert app.app.desk.running
+        assert app.app.desk.is_running
         await app.press("ctrl+t")
-        await app.shows("type to search")
+        await app.wait_for_text("type to search")
         await app.press("home", "enter")
-        await app.shows("Summarize the branch")
+        await app.wait_for_text("Summarize the branch")
         await app.press("enter")
-        await app.until(lambda: app.editor.text == "first question")
+        await app.wait_until(lambda: app.editor.text == "first question")
 
-        assert not app.app.desk.running
+        assert not app.app.desk.is_running
 
 
 async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: Session) -> None:
     settings = Config(summary=SummarySettings(skip_prompt=True))
     async with running(session=talk, settings=settings) as app:
         await app.press("ctrl+t")
-        assert await app.shows("← active")
+        assert await app.wait_for_text("← active")
         await app.press("up", "enter")
-        assert await app.until(lambda: app.editor.text == "second question")
+        assert await app.wait_until(lambda: app.editor.text == "second question")
 
 
 async def test_escape_twice_does_what_is_set(running: Running, talk: Session) -> None:
     async with running(session=talk, settings=Config(double_escape="fork")) as app:
         await app.press("escape", "escape")
-        await app.shows("Fork before which message?", "second question")
+        await app.wait_for_text("Fork before which message?", "second question")
         await app.press("escape")
     async with running(session=st.create(), settings=Config(double_escape="none")) as app:
         await app.press("escape", "escape")
@@ -142,19 +142,19 @@ async def test_escape_twice_in_a_text_is_nothing(running: Running, talk: Session
 
 async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
-        await app.say("/branches")
-        assert await app.shows("Which branch?", "● main", "other")
+        await app.submit("/branches")
+        assert await app.wait_for_text("Which branch?", "● main", "other")
         await app.press("down", "enter")
-        await app.until(lambda: talk.heads.current == "other")
-        assert await app.shows("on other")
+        await app.wait_until(lambda: talk.heads.current == "other")
+        assert await app.wait_for_text("on other")
 
 
 async def test_a_branch_with_one_entry_is_listed_in_the_singular(running: Running) -> None:
     session = st.create()
     session.append(st.user("alone"))
     async with running(session=session, models=NoModels()) as app:
-        await app.say("/branches")
-        await app.shows("Which branch?", " 1 entry  ")
+        await app.submit("/branches")
+        await app.wait_for_text("Which branch?", " 1 entry  ")
 
 
 @pytest.mark.parametrize("line", ["/export", "/export-branch", "/export-branch other"])
@@ -162,87 +162,87 @@ async def test_an_export_without_a_file_is_done_and_says_where_it_is(
     running: Running, talk: Session, project: Path, line: str
 ) -> None:
     async with running(session=talk) as app:
-        await app.say(line)
-        (page,) = await app.until(lambda: list(project.glob("*.html")))
-        await app.until(lambda: any(str(page) in block for block in app.blocks))
+        await app.submit(line)
+        (page,) = await app.wait_until(lambda: list(project.glob("*.html")))
+        await app.wait_until(lambda: any(str(page) in block for block in app.blocks))
 
 
 async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session) -> None:
     talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
-        await app.say("/merge")
-        assert await app.shows("/merge: branch?", "other")
+        await app.submit("/merge")
+        assert await app.wait_for_text("/merge: branch?", "other")
         await app.press("enter")
-        assert await app.shows("other is merged", "merged from another branch")
+        assert await app.wait_for_text("other is merged", "merged from another branch")
 
 
 async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         lines = len(talk.tree)
         for line in ("/merge", "/cherry-pick", "/pop", "/fork", "/branches"):
-            await app.say(line)
-            await app.until(lambda: len(app.app.screen_stack) == 2)
+            await app.submit(line)
+            await app.wait_until(lambda: len(app.app.screen_stack) == 2)
             await app.press("escape")
-            await app.until(lambda: len(app.app.screen_stack) == 1)
+            await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
         assert len(talk.tree) == lines
 
 
 async def test_who_comes_back_from_the_tree_still_sees_that_the_agent_works(running: Running, talk: Session) -> None:
     async with running(["It begins.", Delay(30)], session=talk) as app:
-        await app.say("go on")
-        await app.shows("It begins.", "working")
+        await app.submit("go on")
+        await app.wait_for_text("It begins.", "working")
         await app.press("ctrl+t")
-        await app.shows("type to search")
+        await app.wait_for_text("type to search")
         await app.press("escape")
-        await app.until(lambda: app.app.screen is app.chat)
+        await app.wait_until(lambda: app.app.screen is app.chat)
         await app.pilot.pause()
-        assert await app.shows("working", "esc aborts")
+        assert await app.wait_for_text("working", "esc aborts")
         await app.press("escape")
-        assert await app.shows("aborted")
+        assert await app.wait_for_text("aborted")
 
 
 async def test_what_comes_stays_in_sight_when_something_is_labeled_meanwhile(running: Running, talk: Session) -> None:
     async with running(["It begins.", Delay(30)], session=talk) as app:
-        await app.say("go on")
-        await app.shows("It begins.")
-        await app.say("/label here")
-        assert await app.shows("It begins.", "is labeled [here]")
+        await app.submit("go on")
+        await app.wait_for_text("It begins.")
+        await app.submit("/label here")
+        assert await app.wait_for_text("It begins.", "is labeled [here]")
         await app.press("escape")
-        assert "It begins." in await app.shows("aborted")
+        assert "It begins." in await app.wait_for_text("aborted")
 
 
 async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labeled(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
-        await app.say("!echo one; sleep 30")
-        await app.shows("! echo one")
-        await app.say("/label here")
-        assert "! echo one" in await app.shows("is labeled [here]")
+        await app.submit("!echo one; sleep 30")
+        await app.wait_for_text("! echo one")
+        await app.submit("/label here")
+        assert "! echo one" in await app.wait_for_text("is labeled [here]")
         await app.press("escape")
-        await app.idle()
+        await app.wait_until_idle()
         assert sum("! echo one" in block for block in app.blocks) == 1
 
 
 async def test_the_tree_says_what_an_entry_is_chosen_for(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         for line, asked in (("/fork", "/fork: from which entry?"), ("/cherry-pick", "/cherry-pick: place?")):
-            await app.say(line)
-            assert "enter choose · esc leave" in await app.shows(asked)
+            await app.submit(line)
+            assert "enter choose · esc leave" in await app.wait_for_text(asked)
             await app.press("escape")
-            await app.until(lambda: app.app.screen is app.chat)
+            await app.wait_until(lambda: app.app.screen is app.chat)
 
 
 async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Running, talk: Session) -> None:
     async with running("Still here.", session=talk) as app:
-        Path(talk.kept_at or "").unlink()
-        await app.say("are you there?")
-        assert await app.shows("✗ the file of this session was deleted by another program: /fork goes on")
-        await app.until(lambda: app.editor.text == "are you there?")
+        Path(talk.address or "").unlink()
+        await app.submit("are you there?")
+        assert await app.wait_for_text("✗ the file of this session was deleted by another program: /fork goes on")
+        await app.wait_until(lambda: app.editor.text == "are you there?")
         assert sum("was deleted" in block for block in app.blocks) == 1
-        app.editor.clear_words()
-        await app.say("/fork HEAD")
-        await app.shows("in the new session")
-        await app.answered("and now?")
+        app.editor.clear_text()
+        await app.submit("/fork HEAD")
+        await app.wait_for_text("in the new session")
+        await app.submit_and_wait("and now?")
         said = [block for block in app.blocks if block.startswith("user")]
         assert said == ["user: first question", "user: second question", "user: and now?"]
 
@@ -250,7 +250,7 @@ async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Runni
 async def test_a_file_that_may_not_be_written_to_is_told_with_what_to_do(
     running: Running, talk: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    denied = StoreError(f"{talk.kept_at}.lock", "Permission denied")
+    denied = StoreError(f"{talk.address}.lock", "Permission denied")
     async with running(session=talk, size=(160, 30)) as app:
         app.chat.fail(denied)
         assert app.blocks[-1] == f"error: {denied}", "who may write has another trouble"
@@ -261,9 +261,9 @@ async def test_a_file_that_may_not_be_written_to_is_told_with_what_to_do(
 
 async def test_one_can_leave_a_session_whose_file_was_deleted(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
-        Path(talk.kept_at or "").unlink()
+        Path(talk.address or "").unlink()
         await app.press("ctrl+d")
-        assert await app.until(lambda: not app.app.is_running)
+        assert await app.wait_until(lambda: not app.app.is_running)
         assert "deleted by another program" in str(app.app._exit_renderables)
         assert app.app.return_code == 0
 
@@ -271,20 +271,20 @@ async def test_one_can_leave_a_session_whose_file_was_deleted(running: Running, 
 async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Running, talk: Session) -> None:
     file = talk.file
     async with running(session=talk) as app:
-        await app.say("/fork")
-        assert await app.shows("type to search")
+        await app.submit("/fork")
+        assert await app.wait_for_text("type to search")
         await app.press("up", "enter")
-        await app.until(lambda: app.app.desk.session.file != file)
-        await app.until(lambda: app.editor.text == "second question")
-        assert await app.shows("first answer")
+        await app.wait_until(lambda: app.app.desk.session.file != file)
+        await app.wait_until(lambda: app.editor.text == "second question")
+        assert await app.wait_for_text("first answer")
 
 
 async def test_popping_goes_back_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
     async with running("In short.", session=talk) as app:
-        await app.say("/pop")
-        await app.shows("Go back to which message", "second question", "first question")
+        await app.submit("/pop")
+        await app.wait_for_text("Go back to which message", "second question", "first question")
         await app.press("enter")
-        await app.shows("◆ summary of a branch that was left")
+        await app.wait_for_text("◆ summary of a branch that was left")
         assert app.editor.text == "second question"
 
 
@@ -293,10 +293,10 @@ async def test_a_long_result_has_a_page_of_its_own(running: Running, talk: Sessi
         talk.label("HEAD", f"label {number}")
         talk.append(st.user(f"more {number}"))
     async with running(session=talk) as app:
-        await app.say("/label")
-        assert await app.shows("esc closes", "[label 0]")
+        await app.submit("/label")
+        assert await app.wait_for_text("esc closes", "[label 0]")
         await app.press("escape")
-        assert await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
 async def test_an_exported_page_is_opened_where_there_is_a_screen(
@@ -306,14 +306,14 @@ async def test_an_exported_page_is_opened_where_there_is_a_screen(
     async with running(session=talk) as app:
         monkeypatch.setattr(app.app, "open_url", opened.append)
         monkeypatch.setenv("DISPLAY", ":0")
-        await app.say("/export page.html")
-        await app.until(lambda: opened)
+        await app.submit("/export page.html")
+        await app.wait_until(lambda: opened)
 
         assert opened == [(project / "page.html").as_uri()]
         assert (project / "page.html").exists()
 
-        await app.say("/export")
-        await app.until(lambda: len(opened) == 2)
+        await app.submit("/export")
+        await app.wait_until(lambda: len(opened) == 2)
         assert opened[1] == next(path for path in project.iterdir() if path.name != "page.html").as_uri()
 
 
@@ -321,82 +321,82 @@ async def test_an_exported_page_is_opened_where_there_is_a_screen(
 
 
 async def test_another_process_is_announced_and_can_be_followed(running: Running, talk: Session) -> None:
-    other = Presence(talk)
-    assert other.alone
+    other = PresenceLock(talk)
+    assert other.is_alone
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.shows("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open.")
         await app.press("enter")
-        await app.until(app.app.ready.is_set)
+        await app.wait_until(app.app.ready.is_set)
         talk.append(st.user("written elsewhere"))
-        await app.shows("written elsewhere")
-    other.leave()
+        await app.wait_for_text("written elsewhere")
+    other.release()
 
 
 async def test_one_goes_on_beside_another_process_on_a_branch(running: Running, talk: Session) -> None:
-    other = Presence(talk)
+    other = PresenceLock(talk)
     async with running("Beside.", session=st.open(talk.file), ready=False) as app:
-        await app.shows("Another process")
+        await app.wait_for_text("Another process")
         await app.press("down", "enter")
-        await app.until(app.app.model_found.is_set)
-        await app.answered("On my own")
-        await app.shows("on beside-2", "Beside.")
+        await app.wait_until(app.app.model_found.is_set)
+        await app.submit_and_wait("On my own")
+        await app.wait_for_text("on beside-2", "Beside.")
         talk.refresh()
         assert talk.heads.current == "main"
-        assert "On my own" not in str([entry.raw for entry in talk.head.path()])
-    other.leave()
+        assert "On my own" not in str([entry.raw for entry in talk.head.get_path()])
+    other.release()
 
 
 async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Running, talk: Session) -> None:
-    other, before = Presence(talk), talk.heads.leaf
+    other, before = PresenceLock(talk), talk.heads.leaf
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.shows("Another process")
+        await app.wait_for_text("Another process")
         await app.press("down", "enter")
-        await app.until(app.app.model_found.is_set)
+        await app.wait_until(app.app.model_found.is_set)
         await app.press("ctrl+t")
-        await app.shows("on branch beside-2", "[branch beside-2] (beside-2) ← active")
+        await app.wait_for_text("on branch beside-2", "[branch beside-2] (beside-2) ← active")
         await app.press("up", "up", "enter")
-        await app.shows("Summarize the branch you're leaving?")
+        await app.wait_for_text("Summarize the branch you're leaving?")
         await app.press("enter")
-        await app.until(lambda: app.editor.text == "second question")
-        await app.shows("on beside-2")
+        await app.wait_until(lambda: app.editor.text == "second question")
+        await app.wait_for_text("on beside-2")
         talk.refresh()
         assert (talk.heads.current, talk.heads.leaf) == ("main", before)
-        assert talk.branch("beside-2").leaf == talk.tree.path(before)[-3].id
-    other.leave()
+        assert talk.get_branch("beside-2").leaf == talk.tree.get_path(before)[-3].id
+    other.release()
 
 
 async def test_what_another_process_has_typed_stays_its_own(running: Running, talk: Session) -> None:
-    other = Presence(talk)
-    Drafts(talk).write(Draft(text="typed there"))
+    other = PresenceLock(talk)
+    DraftFile(talk).write(EditorDraft(text="typed there"))
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.shows("Another process")
+        await app.wait_for_text("Another process")
         await app.press("enter")
-        await app.until(app.app.model_found.is_set)
+        await app.wait_until(app.app.model_found.is_set)
         assert app.editor.text == ""
         await app.type("typed here")
-        await app.until(lambda: Drafts(talk, beside=True).read().text == "typed here")
-        assert Drafts(talk).read().text == "typed there"
-    other.leave()
+        await app.wait_until(lambda: DraftFile(talk, second=True).read().text == "typed here")
+        assert DraftFile(talk).read().text == "typed there"
+    other.release()
 
 
 async def test_one_only_reads_beside_another_process(running: Running, talk: Session) -> None:
-    other = Presence(talk)
+    other = PresenceLock(talk)
     async with running(session=st.open(talk.file), ready=False) as app:
-        assert await app.shows("Another process")
+        assert await app.wait_for_text("Another process")
         await app.press("down", "down", "enter")
-        assert await app.shows("read-only")
-        await app.until(app.app.model_found.is_set)
-        await app.say("Hello")
-        assert await app.shows("✗", "/fork goes on in a new session")
-    other.leave()
+        assert await app.wait_for_text("read-only")
+        await app.wait_until(app.app.model_found.is_set)
+        await app.submit("Hello")
+        assert await app.wait_for_text("✗", "/fork goes on in a new session")
+    other.release()
 
 
 async def test_a_session_that_cannot_be_forked_either_is_only_read(running: Running, talk: Session) -> None:
     assert talk.file is not None
     talk.file.write_bytes(talk.file.read_bytes().replace(b'"version":3', b'"version":9', 1))
     async with running(session=st.open(talk.file)) as app:
-        await app.say("Hello")
-        await app.until(lambda: app.blocks[-1].startswith("error: read-only, it was written as version 9"))
+        await app.submit("Hello")
+        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only, it was written as version 9"))
         assert "/fork" not in app.blocks[-1]
 
 
@@ -404,101 +404,101 @@ async def test_a_session_that_cannot_be_forked_either_is_only_read(running: Runn
 async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_process_has_open(
     running: Running, talk: Session, way: str
 ) -> None:
-    other = Presence(talk)
+    other = PresenceLock(talk)
     async with running("Beside.") as app:
         if way == "ctrl+r":
             await app.press("ctrl+r")
-            await app.shows("talk  4 messages")
+            await app.wait_for_text("talk  4 messages")
             await app.press(*"talk", "enter")
         else:
-            await app.say(way)
-        await app.shows("Another process has this session open.")
+            await app.submit(way)
+        await app.wait_for_text("Another process has this session open.")
         await app.press("down", "enter")
-        await app.shows("on beside-2", "second answer")
-        await app.answered("On my own")
+        await app.wait_for_text("on beside-2", "second answer")
+        await app.submit_and_wait("On my own")
         talk.refresh()
         assert talk.heads.current == "main"
-    other.leave()
+    other.release()
 
 
 async def test_escape_stays_where_one_was_when_another_process_has_a_session_open(
     running: Running, talk: Session
 ) -> None:
-    other = Presence(talk)
+    other = PresenceLock(talk)
     async with running("Yes.") as app:
         before = app.app.desk.session
         for key in ("escape", "ctrl+c"):
-            await app.say(f"/resume {talk.id}")
-            await app.shows("Another process has this session open.")
+            await app.submit(f"/resume {talk.id}")
+            await app.wait_for_text("Another process has this session open.")
             await app.press(key)
-            await app.shows("cancelled: everything is as it was")
-            await app.idle()
+            await app.wait_for_text("cancelled: everything is as it was")
+            await app.wait_until_idle()
         assert app.app.desk.session is before
-        assert is_open(before.where)
-        other.leave()
-        assert not is_open(talk.where)
-        await app.answered("Still here?")
+        assert is_session_open(before.location)
+        other.release()
+        assert not is_session_open(talk.location)
+        await app.submit_and_wait("Still here?")
 
 
 async def test_escape_leaves_a_session_that_was_asked_for_and_another_process_has_open(
     running: Running, talk: Session
 ) -> None:
-    other = Presence(talk)
+    other = PresenceLock(talk)
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.shows("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open.")
         await app.press("escape")
-        await app.until(lambda: not app.app.is_running)
-    other.leave()
-    assert not is_open(talk.where)
+        await app.wait_until(lambda: not app.app.is_running)
+    other.release()
+    assert not is_session_open(talk.location)
 
 
 async def test_escape_has_another_session_chosen_where_one_was_chosen(running: Running, talk: Session) -> None:
     with st.create("Something else") as free:
         free.append(st.user("hello"))
-    other = Presence(talk)
+    other = PresenceLock(talk)
     async with running(picks=True, ready=False) as app:
         for name in ("talk", "Something"):
-            await app.shows("Sessions", "Something else")
+            await app.wait_for_text("Sessions", "Something else")
             await app.press(*name)
-            await app.shows("1 of 2")
+            await app.wait_for_text("1 of 2")
             await app.press("enter")
             if name == "talk":
-                await app.shows("Another process has this session open.")
+                await app.wait_for_text("Another process has this session open.")
                 await app.press("escape")
-        await app.until(app.app.ready.is_set)
+        await app.wait_until(app.app.ready.is_set)
         assert app.app.desk.session.id == free.id
-    other.leave()
+    other.release()
 
 
 async def test_the_session_that_one_is_in_can_be_opened_anew(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
-        await app.say(f"/resume {talk.id}")
-        await app.shows("in session")
-        assert is_open(talk.where)
-        other = Presence(talk)
-        await app.say(f"/resume {talk.id}")
-        await app.shows("Another process has this session open.")
+        await app.submit(f"/resume {talk.id}")
+        await app.wait_for_text("in session")
+        assert is_session_open(talk.location)
+        other = PresenceLock(talk)
+        await app.submit(f"/resume {talk.id}")
+        await app.wait_for_text("Another process has this session open.")
         await app.press("escape")
-        await app.shows("cancelled")
-        other.leave()
-        assert is_open(talk.where)
-    assert not is_open(talk.where)
+        await app.wait_for_text("cancelled")
+        other.release()
+        assert is_session_open(talk.location)
+    assert not is_session_open(talk.location)
 
 
 async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_is_not(
     running: Running, talk: Session
 ) -> None:
     async with running(session=st.open(talk.file)) as app:
-        assert is_open(talk.where)
-        await app.say("/clone")
-        await app.shows("in the new session")
-        assert (is_open(talk.where), is_open(app.app.desk.session.where)) == (False, True)
+        assert is_session_open(talk.location)
+        await app.submit("/clone")
+        await app.wait_for_text("in the new session")
+        assert (is_session_open(talk.location), is_session_open(app.app.desk.session.location)) == (False, True)
 
 
 async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))
-        assert await app.shows("▌ from another program", "another process writes")
+        assert await app.wait_for_text("▌ from another program", "another process writes")
 
 
 # What is kept
@@ -510,7 +510,7 @@ async def test_a_new_session_in_which_nothing_was_said_is_not_kept(running: Runn
         await app.type("a draft")
         await app.press("ctrl+c")
         await app.press("ctrl+d")
-        await app.until(lambda: not app.app.is_running)
+        await app.wait_until(lambda: not app.app.is_running)
 
     assert session.file is not None
     assert not session.file.exists()
@@ -521,14 +521,14 @@ async def test_a_new_session_that_is_left_for_another_one_before_anything_was_sa
 ) -> None:
     session = st.create()
     async with running(session=session, fresh=True) as app:
-        await app.say(f"/resume {talk.id}")
-        await app.until(lambda: app.app.desk.session.id == talk.id)
-        await app.idle()
-        await app.say("/new")
-        await app.until(lambda: app.app.desk.session.id != talk.id)
-        await app.idle()
+        await app.submit(f"/resume {talk.id}")
+        await app.wait_until(lambda: app.app.desk.session.id == talk.id)
+        await app.wait_until_idle()
+        await app.submit("/new")
+        await app.wait_until(lambda: app.app.desk.session.id != talk.id)
+        await app.wait_until_idle()
         await app.press("ctrl+d")
-        await app.until(lambda: not app.app.is_running)
+        await app.wait_until(lambda: not app.app.is_running)
 
     assert [summary.id for summary in st.sessions()] == [talk.id]
 
@@ -536,13 +536,13 @@ async def test_a_new_session_that_is_left_for_another_one_before_anything_was_sa
 async def test_a_new_session_to_which_another_process_has_written_is_kept(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.tui.app.OTHERS_SECONDS", 3600.0)  # nobody has looked yet
+    monkeypatch.setattr("sessiontree.tui.app.REFRESH_SECONDS", 3600.0)  # nobody has looked yet
     session = st.create()
     async with running(session=session, fresh=True) as app:
-        with st.open(session.where) as other:
+        with st.open(session.location) as other:
             other.append(st.user("said elsewhere"))
         await app.press("ctrl+d")
-        await app.until(lambda: not app.app.is_running)
+        await app.wait_until(lambda: not app.app.is_running)
 
     assert [summary.first_message for summary in st.sessions()] == ["said elsewhere"]
 
@@ -551,11 +551,11 @@ async def test_a_new_session_to_which_another_process_has_written_is_kept(
 async def test_a_new_session_that_another_process_has_open_is_kept(running: Running, left: str) -> None:
     session = st.create()
     async with running(session=session, fresh=True) as app:
-        with st.open(session.where) as other:
-            mark = Presence(other)
-            await app.say(left)
-            await app.until(lambda: app.app.desk.session is not session or not app.app.is_running)
-            mark.leave()
+        with st.open(session.location) as other:
+            mark = PresenceLock(other)
+            await app.submit(left)
+            await app.wait_until(lambda: app.app.desk.session is not session or not app.app.is_running)
+            mark.release()
             other.append(st.user("said later"))
 
     assert "said later" in [summary.first_message for summary in st.sessions()]
@@ -564,9 +564,9 @@ async def test_a_new_session_that_another_process_has_open_is_kept(running: Runn
 async def test_a_new_session_in_which_something_was_said_is_kept(running: Running) -> None:
     session = st.create()
     async with running("Yes.", session=session, fresh=True) as app:
-        await app.answered("Hello")
+        await app.submit_and_wait("Hello")
         await app.press("ctrl+d")
-        await app.until(lambda: not app.app.is_running)
+        await app.wait_until(lambda: not app.app.is_running)
 
     assert session.file is not None
     assert session.file.exists()
@@ -574,17 +574,17 @@ async def test_a_new_session_in_which_something_was_said_is_kept(running: Runnin
 
 async def test_a_session_is_chosen_at_the_start(running: Running, talk: Session, project: Path) -> None:
     from sessiontree.model.scripted import ScriptedModel
-    from sessiontree.tui.app import SessionApp, Start
+    from sessiontree.tui.app import AppOptions, SessionApp
 
     from .conftest import Driver, ScriptedModels
 
     model = ScriptedModel()
-    app = SessionApp(Start(session=None, cwd=str(project)), models=ScriptedModels(model))
+    app = SessionApp(AppOptions(session=None, cwd=str(project)), models=ScriptedModels(model))
     async with app.run_test(size=(100, 30)) as pilot:
         driver = Driver(app, pilot, model)
-        assert await driver.shows("Sessions", "talk")
+        assert await driver.wait_for_text("Sessions", "talk")
         await driver.press("enter")
-        assert await driver.shows("second answer")
+        assert await driver.wait_for_text("second answer")
 
 
 async def test_a_model_that_is_gone_is_told_and_one_that_was_never_known_is_not(running: Running) -> None:
@@ -594,15 +594,15 @@ async def test_a_model_that_is_gone_is_told_and_one_that_was_never_known_is_not(
                 raise NotFound("model", name)
             return super().find(name)
 
-    def held_with(provider: str) -> Session:
+    def create_session_with(provider: str) -> Session:
         session = st.create()
         session.append(st.user("Hi"))
         session.append(st.assistant("Ho", provider=provider, model="x"))
         return session
 
-    async with running(session=held_with("vanished"), models=Usual(ScriptedModel())) as app:
-        await app.until(lambda: [each for each in app.app._notifications if "the usual model" in each.message])
-    async with running(session=held_with("unknown"), models=Usual(ScriptedModel())) as app:
+    async with running(session=create_session_with("vanished"), models=Usual(ScriptedModel())) as app:
+        await app.wait_until(lambda: [each for each in app.app._notifications if "the usual model" in each.message])
+    async with running(session=create_session_with("unknown"), models=Usual(ScriptedModel())) as app:
         await app.pilot.pause()
         assert app.app.desk.model is not None
         assert not list(app.app._notifications)
@@ -612,7 +612,7 @@ async def test_damage_is_told(running: Running, talk: Session) -> None:
     assert talk.file is not None
     talk.file.write_bytes(talk.file.read_bytes() + b"{not json}\n")
     async with running(session=st.open(talk.file)) as app:
-        await app.shows("✗ not an entry", "doctor` tells all")
+        await app.wait_for_text("✗ not an entry", "doctor` tells all")
 
 
 async def test_a_project_is_trusted_by_who_is_asked_at_the_start(running: Running, project: Path) -> None:
@@ -621,7 +621,7 @@ async def test_a_project_is_trusted_by_who_is_asked_at_the_start(running: Runnin
     (folder / "mark.py").write_text("open('ran', 'w')\ndef setup(api): pass\n")
 
     async with running(ready=False) as app:
-        await app.shows("Trust this project", "extensions/mark.py")
+        await app.wait_for_text("Trust this project", "extensions/mark.py")
         assert not Path("ran").exists()
         await app.press("y")
-        await app.until(Path("ran").exists)
+        await app.wait_until(Path("ran").exists)

@@ -8,14 +8,14 @@ from typing import Any
 from .conftest import Driver, Running
 
 
-def asked(app: Driver, *question: str) -> asyncio.Task[str | None]:
+def open_dialog(app: Driver, *question: str) -> asyncio.Task[str | None]:
     return asyncio.create_task(app.app.ui.editor(*question))
 
 
 async def test_ctrl_c_copies_what_is_selected_and_leaves_the_text(running: Running) -> None:
     async with running() as app:
-        answer = asked(app, "Summary?")
-        await app.shows("Summary?")
+        answer = open_dialog(app, "Summary?")
+        await app.wait_for_text("Summary?")
         await app.press(*"begun", "ctrl+c")
         assert app.app.clipboard == ""
         await app.press("shift+left", "shift+left", "ctrl+c", "ctrl+s")
@@ -28,18 +28,18 @@ async def test_what_was_written_and_given_up_is_there_again_the_next_time(runnin
     async with running() as app:
         given_up: list[Any] = []
         for words in ("one", " two"):
-            answer = asked(app, "Summary?")
-            await app.shows("Summary?")
+            answer = open_dialog(app, "Summary?")
+            await app.wait_for_text("Summary?")
             await app.press(*words, "escape")
             given_up.append(await answer)
-        other = asked(app, "Another?")
-        await app.shows("Another?")
+        other = open_dialog(app, "Another?")
+        await app.wait_for_text("Another?")
         await app.press("ctrl+s")
-        again = asked(app, "Summary?")
-        await app.shows("one two")
+        again = open_dialog(app, "Summary?")
+        await app.wait_for_text("one two")
         await app.press("ctrl+s")
-        anew = asked(app, "Summary?")
-        await app.shows("Summary?")
+        anew = open_dialog(app, "Summary?")
+        await app.wait_for_text("Summary?")
         await app.press("ctrl+s")
 
         assert given_up == [None, None]
@@ -49,8 +49,8 @@ async def test_what_was_written_and_given_up_is_there_again_the_next_time(runnin
 async def test_a_text_that_was_given_is_there_as_it_was(running: Running) -> None:
     async with running() as app:
         for _ in range(2):
-            answer = asked(app, "Text?", "given")
-            await app.shows("Text?", "given")
+            answer = open_dialog(app, "Text?", "given")
+            await app.wait_for_text("Text?", "given")
             assert "changed" not in app.screen
             await app.press(*"changed", "escape")
             assert await answer is None

@@ -12,8 +12,8 @@ import sessiontree as st
 from sessiontree import shelf
 from sessiontree.session import Session
 from sessiontree.tui import drafts as drafts_module
-from sessiontree.tui.drafts import Draft, Drafts
-from sessiontree.tui.presence import Presence
+from sessiontree.tui.drafts import DraftFile, EditorDraft
+from sessiontree.tui.presence import PresenceLock
 
 
 @pytest.fixture
@@ -22,96 +22,96 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def typed(session: Session, text: str, seconds: int = 0) -> Drafts:
-    drafts = Drafts(session)
-    drafts.write(Draft(text=text))
-    os.utime(drafts.file, (seconds, seconds))
+def write_draft(session: Session, text: str, seconds: int = 0) -> DraftFile:
+    drafts = DraftFile(session)
+    drafts.write(EditorDraft(text=text))
+    os.utime(drafts.path, (seconds, seconds))
     return drafts
 
 
 def test_new_sessions_of_one_folder_that_are_open_at_once_have_drafts_of_their_own(folder: Path) -> None:
     one, other = st.create(), st.create()
-    marks = [Presence(one), Presence(other)]
+    marks = [PresenceLock(one), PresenceLock(other)]
 
-    first = typed(one, "one")
-    assert Drafts(other).read().empty
-    second = typed(other, "other")
+    first = write_draft(one, "one")
+    assert DraftFile(other).read().is_empty
+    second = write_draft(other, "other")
 
     assert (first.read().text, second.read().text) == ("one", "other")
     one.append(st.user("one"))
-    first.write(Draft())
-    assert (first.read().empty, second.read().text) == (True, "other")
+    first.write(EditorDraft())
+    assert (first.read().is_empty, second.read().text) == (True, "other")
     for mark in marks:
-        mark.leave()
+        mark.release()
 
 
 def test_the_draft_of_a_new_session_that_nobody_has_open_is_taken_over_once(folder: Path) -> None:
     left = st.create()
-    mark = Presence(left)
-    typed(left, "begun")
-    assert Drafts(st.create()).read().empty
-    mark.leave()
-    shelf.delete(left.where)
+    mark = PresenceLock(left)
+    write_draft(left, "begun")
+    assert DraftFile(st.create()).read().is_empty
+    mark.release()
+    shelf.delete(left.location)
 
-    taken = Drafts(st.create())
+    taken = DraftFile(st.create())
 
     assert taken.read().text == "begun"
     assert taken.read().text == "begun"
-    mark = Presence(taken.session)
-    assert Drafts(st.create()).read().empty
-    mark.leave()
+    mark = PresenceLock(taken.session)
+    assert DraftFile(st.create()).read().is_empty
+    mark.release()
 
 
 def test_the_newest_is_taken_over_and_the_others_wait(folder: Path) -> None:
     for number in (2, 3, 1):
-        typed(st.create(), f"draft {number}", number)
+        write_draft(st.create(), f"draft {number}", number)
 
     sessions = [st.create() for _ in range(4)]
-    marks = [Presence(session) for session in sessions]
+    marks = [PresenceLock(session) for session in sessions]
 
-    assert [Drafts(session).read().text for session in sessions] == ["draft 3", "draft 2", "draft 1", ""]
+    assert [DraftFile(session).read().text for session in sessions] == ["draft 3", "draft 2", "draft 1", ""]
     for mark in marks:
-        mark.leave()
+        mark.release()
 
 
 def test_drafts_of_other_folders_and_of_sessions_with_something_in_them_are_left_alone(folder: Path) -> None:
     (folder / "elsewhere").mkdir()
     elsewhere, held = st.create(cwd="elsewhere"), st.create()
     held.append(st.user("hello"))
-    kept = [typed(elsewhere, "there"), typed(held, "more")]
-    (Path(kept[0].file).parent / "noise.json").write_text("no draft")
+    kept = [write_draft(elsewhere, "there"), write_draft(held, "more")]
+    (Path(kept[0].path).parent / "noise.json").write_text("no draft")
 
-    assert Drafts(st.create()).read().empty
+    assert DraftFile(st.create()).read().is_empty
     assert [draft.read().text for draft in kept] == ["there", "more"]
 
 
 def test_whoever_is_beside_another_takes_nothing_over(folder: Path) -> None:
-    typed(st.create(), "begun")
+    write_draft(st.create(), "begun")
 
-    assert Drafts(st.create(), beside=True).read().empty
-    assert Drafts(st.create()).read().text == "begun"
+    assert DraftFile(st.create(), second=True).read().is_empty
+    assert DraftFile(st.create()).read().text == "begun"
 
 
 def test_drafts_that_cannot_be_kept_are_as_good_as_none(folder: Path, home: Path) -> None:
     (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
     (home / ".sessiontree" / "drafts").write_text("in the way")
-    drafts = Drafts(st.create())
+    drafts = DraftFile(st.create())
 
-    drafts.write(Draft(text="typed"))
+    drafts.write(EditorDraft(text="typed"))
 
-    assert drafts.read().empty
+    assert drafts.read().is_empty
 
 
 def test_a_process_that_keeps_the_folder_of_drafts_locked_does_not_keep_the_app_from_starting(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = st.create()
-    drafts = typed(left, "begun")
-    shelf.delete(left.where)
+    drafts = write_draft(left, "begun")
+    shelf.delete(left.location)
     monkeypatch.setattr(drafts_module, "LOCK_SECONDS", 0.0)
-    fd = os.open(os.path.dirname(drafts.file), os.O_RDONLY)
+    fd = os.open(os.path.dirname(drafts.path), os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)
 
-    assert Drafts(st.create()).read().empty
+    assert DraftFile(st.create()).read().is_empty
     os.close(fd)
-    assert Drafts(st.create()).read().text == "begun"
+    assert DraftFile(st.create()).read().text == "begun"

@@ -9,8 +9,8 @@ from textual import events
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay
-from sessiontree.tui.completion import mentioned, ranked
-from sessiontree.tui.drafts import Draft, Drafts
+from sessiontree.tui.completion import find_mentions, rank_paths
+from sessiontree.tui.drafts import DraftFile, EditorDraft
 
 from .conftest import Running
 
@@ -27,8 +27,8 @@ async def test_there_are_several_keys_for_a_new_line(running: Running, keys: tup
 
 async def test_up_goes_through_what_was_said_before_and_down_comes_back(running: Running) -> None:
     async with running("a", "b") as app:
-        await app.answered("first")
-        await app.answered("second")
+        await app.submit_and_wait("first")
+        await app.submit_and_wait("second")
         await app.type("typed")
 
         await app.press("up")
@@ -43,7 +43,7 @@ async def test_up_goes_through_what_was_said_before_and_down_comes_back(running:
 
 async def test_up_moves_within_a_text_of_several_lines_first(running: Running) -> None:
     async with running("a") as app:
-        await app.answered("said")
+        await app.submit_and_wait("said")
         await app.type("one\ntwo")
         await app.press("up")
         assert app.editor.cursor_location[0] == 0
@@ -54,7 +54,7 @@ async def test_up_moves_within_a_text_of_several_lines_first(running: Running) -
 
 async def test_the_history_is_there_in_the_next_session(running: Running, home: Path) -> None:
     async with running("a") as app:
-        await app.answered("remembered")
+        await app.submit_and_wait("remembered")
     async with running() as app:
         await app.press("up")
         assert app.editor.text == "remembered"
@@ -64,12 +64,12 @@ async def test_the_history_is_there_in_the_next_session(running: Running, home: 
 async def test_commands_are_completed_with_what_they_do(running: Running) -> None:
     async with running() as app:
         await app.press("/", "t", "h")
-        await app.shows("› /thinking", "thinks before it answers")
+        await app.wait_for_text("› /thinking", "thinks before it answers")
         await app.press("tab")
         assert app.editor.text == "/thinking "
-        await app.shows("  off", "  minimal")
+        await app.wait_for_text("  off", "  minimal")
         await app.press("down", "down")
-        await app.shows("› minimal")
+        await app.wait_for_text("› minimal")
         await app.press("tab")
         assert app.editor.text == "/thinking minimal "
 
@@ -77,19 +77,19 @@ async def test_commands_are_completed_with_what_they_do(running: Running) -> Non
 async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
     async with running() as app:
         await app.press("/", "s", "e", "s", "s")
-        assert await app.shows("› /session")
+        assert await app.wait_for_text("› /session")
         await app.press("enter")
-        assert await app.shows("entries", "0 messages")
+        assert await app.wait_for_text("entries", "0 messages")
 
 
 async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with_it(running: Running) -> None:
     async with running("One.") as app:
-        await app.answered("Question")
+        await app.submit_and_wait("Question")
         session = app.app.desk.session
         await app.press(*"/branch")
-        await app.shows("/branch-here")
+        await app.wait_for_text("/branch-here")
         await app.press("enter")
-        await app.shows("/branch: from which entry?")
+        await app.wait_for_text("/branch: from which entry?")
 
         assert list(session.heads.heads) == ["main"]
 
@@ -97,7 +97,7 @@ async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with
 async def test_tab_keeps_a_command_that_is_typed_in_full(running: Running) -> None:
     async with running() as app:
         await app.press(*"/branch")
-        await app.shows("/branch-here", "/branches")
+        await app.wait_for_text("/branch-here", "/branches")
         await app.press("tab")
         assert app.editor.text == "/branch "
 
@@ -105,36 +105,36 @@ async def test_tab_keeps_a_command_that_is_typed_in_full(running: Running) -> No
 async def test_enter_runs_the_command_that_the_arrow_keys_chose(running: Running) -> None:
     async with running() as app:
         await app.press(*"/branch")
-        await app.shows("  /branch-here", "  /branches")
+        await app.wait_for_text("  /branch-here", "  /branches")
         await app.press("up")
-        await app.shows("› /branches")
+        await app.wait_for_text("› /branches")
         await app.press("enter")
-        await app.shows("Which branch?")
+        await app.wait_for_text("Which branch?")
 
 
 async def test_enter_goes_to_the_branch_that_is_typed_and_not_to_one_that_begins_with_it(running: Running) -> None:
     async with running("One.") as app:
-        await app.answered("Question")
+        await app.submit_and_wait("Question")
         desk = app.app.desk
         for name in ("approach-2", "approach"):
             desk.session.create_branch(name, at=desk.session.tree[desk.branch.leaf], current=False)
         await app.press(*"/switch", "space", *"approach")
-        await app.shows("  approach-2")
+        await app.wait_for_text("  approach-2")
         await app.press("enter")
-        await app.until(lambda: desk.branch.name != "main")
+        await app.wait_until(lambda: desk.branch.name != "main")
 
         assert desk.branch.name == "approach"
 
 
 async def test_enter_takes_an_argument_as_it_is_typed(running: Running) -> None:
     async with running("One.") as app:
-        await app.answered("Question")
+        await app.submit_and_wait("Question")
         desk = app.app.desk
         desk.session.label(desk.session.tree[desk.branch.leaf], "working")
         await app.press(*"/label", "space", *"work")
-        await app.shows("  working")
+        await app.wait_for_text("  working")
         await app.press("enter")
-        await app.shows("is labeled [work]")
+        await app.wait_for_text("is labeled [work]")
 
 
 async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, project: Path) -> None:
@@ -142,30 +142,30 @@ async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, projec
         (project / name).write_text("")
     async with running("Read.") as app:
         await app.press(*"see", "space", *"@a.py")
-        await app.shows("@A.py")
+        await app.wait_for_text("@A.py")
         await app.press("enter")
-        await app.until(lambda: app.model.requests)
-        await app.idle()
+        await app.wait_until(lambda: app.model.requests)
+        await app.wait_until_idle()
 
         assert app.model.requests[0].messages[-1]["content"] == "see @a.py"
 
 
 async def test_enter_uses_what_is_typed_now_and_not_choices_for_what_was_typed_before(running: Running) -> None:
     async with running("One.") as app:
-        await app.answered("Question")
+        await app.submit_and_wait("Question")
         await app.press(*"/branc")
-        await app.shows("› /branch")
+        await app.wait_for_text("› /branch")
         app.editor.insert("hes")
         app.editor.action_submit()
-        await app.shows("Which branch?")
+        await app.wait_for_text("Which branch?")
 
 
 async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:
     async with running() as app:
         await app.press("/", "t")
-        await app.shows("› /")
+        await app.wait_for_text("› /")
         await app.press("escape")
-        assert not app.editor.completing
+        assert not app.editor.is_completing
         assert app.editor.text == "/t"
 
 
@@ -175,11 +175,11 @@ async def test_files_are_completed_behind_an_at_sign(running: Running, project: 
         (project / name).write_text("")
     async with running() as app:
         await app.type("look at @serv")
-        await app.shows("› @src/server.py")
+        await app.wait_for_text("› @src/server.py")
         await app.press("enter")
         assert app.editor.text == "look at @src/server.py "
         await app.type("and @blank")
-        await app.shows('› @"with blank.txt"')
+        await app.wait_for_text('› @"with blank.txt"')
         await app.press("tab")
         assert app.editor.text == 'look at @src/server.py and @"with blank.txt" '
 
@@ -189,12 +189,12 @@ async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Runn
     async with running("Long.") as app:
         await app.type("See: ")
         app.editor.post_message(events.Paste(pasted))
-        await app.shows("[paste 1: 40 lines, 309 characters]")
-        draft = Drafts(app.app.desk.session)
-        await app.until(lambda: "line 39" in str(draft.read().pastes))
+        await app.wait_for_text("[paste 1: 40 lines, 309 characters]")
+        draft = DraftFile(app.app.desk.session)
+        await app.wait_until(lambda: "line 39" in str(draft.read().pastes))
         await app.press("enter")
-        await app.until(lambda: app.model.requests)
-        await app.idle()
+        await app.wait_until(lambda: app.model.requests)
+        await app.wait_until_idle()
 
         assert app.model.requests[0].messages[-1]["content"] == f"See: {pasted}".replace("\r\n", "\n")
 
@@ -210,7 +210,7 @@ async def test_a_paste_is_deleted_as_a_whole(running: Running, keys: tuple[str, 
     async with running() as app:
         await app.type("See: ")
         app.editor.post_message(events.Paste(PASTED))
-        await app.until(lambda: app.editor.text == f"See: {MARK}")
+        await app.wait_until(lambda: app.editor.text == f"See: {MARK}")
         await app.press(*keys)
 
         assert app.editor.text == "See: "
@@ -220,7 +220,7 @@ async def test_the_cursor_is_never_inside_a_paste(running: Running) -> None:
     async with running() as app:
         await app.type("See ")
         app.editor.post_message(events.Paste(PASTED))
-        await app.until(lambda: MARK in app.editor.text)
+        await app.wait_until(lambda: MARK in app.editor.text)
         await app.type(" now")
         outside = {*range(5), *range(4 + len(MARK), len(app.editor.text) + 1)}
         for keys in (["home"], ["right"] * 7, ["ctrl+right"] * 3, ["ctrl+left"] * 3, ["end"], ["left"] * 7):
@@ -236,7 +236,7 @@ async def test_the_cursor_is_never_inside_a_paste(running: Running) -> None:
 async def test_a_selection_takes_a_paste_in_as_a_whole(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste(PASTED))
-        await app.until(lambda: app.editor.text == MARK)
+        await app.wait_until(lambda: app.editor.text == MARK)
         region = app.editor.content_region
         await app.pilot.mouse_down(offset=(region.x, region.y))
         await app.pilot.hover(offset=(region.x + 5, region.y))
@@ -249,12 +249,12 @@ async def test_a_selection_takes_a_paste_in_as_a_whole(running: Running) -> None
 async def test_pastes_of_the_same_size_are_told_apart(running: Running) -> None:
     other = PASTED.replace("line", "LINE")
     async with running() as app:
-        app.editor.put_draft(
-            Draft(text="[paste 2: 40 lines, 309 characters]", pastes={MARK.replace("1", "2", 1): PASTED})
+        app.editor.restore_draft(
+            EditorDraft(text="[paste 2: 40 lines, 309 characters]", pastes={MARK.replace("1", "2", 1): PASTED})
         )
         await app.press("end")
         app.editor.post_message(events.Paste(other))
-        await app.until(lambda: app.editor.text.count("[paste") == 2)
+        await app.wait_until(lambda: app.editor.text.count("[paste") == 2)
 
         assert app.editor.words == PASTED + other
 
@@ -264,7 +264,7 @@ async def test_a_paste_that_names_another_one_is_said_as_it_is(running: Running)
     async with running() as app:
         app.editor.post_message(events.Paste(named))
         app.editor.post_message(events.Paste(PASTED))
-        await app.until(lambda: app.editor.text.count("[paste") == 2)
+        await app.wait_until(lambda: app.editor.text.count("[paste") == 2)
 
         assert app.editor.words == named + PASTED
 
@@ -273,7 +273,7 @@ async def test_ctrl_c_copies_what_is_selected_in_the_editor_and_clears_it_when_p
     async with running() as app:
         await app.type("some words")
         await app.press("ctrl+shift+left", "ctrl+c")
-        await app.shows("Sent 5 characters to the terminal's clipboard")
+        await app.wait_for_text("Sent 5 characters to the terminal's clipboard")
         assert app.app.clipboard == "words"
         await app.press("ctrl+c")
         assert app.editor.text == ""
@@ -286,18 +286,20 @@ async def test_a_long_paste_is_for_the_model_whatever_it_begins_with(
     pasted = "\n".join([first, *(f"!touch ran{number}" for number in range(20))])
     async with running(["It", Delay(30)], "Seen.") as app:
         app.editor.post_message(events.Paste(pasted))
-        await app.shows("[paste 1: 21 lines")
+        await app.wait_for_text("[paste 1: 21 lines")
         await app.press("enter")
-        await app.shows("It")
+        await app.wait_for_text("It")
         app.editor.post_message(events.Paste(pasted))
-        await app.until(lambda: app.editor.text.startswith("[paste 2"))
+        await app.wait_until(lambda: app.editor.text.startswith("[paste 2"))
         await app.press("enter")
-        await app.shows("⋯ ")
+        await app.wait_for_text("⋯ ")
         await app.press("escape")
-        await app.until(lambda: app.editor.text.startswith("[paste 3: 21 lines"))  # and is so when it is given back
+        await app.wait_until(
+            lambda: app.editor.text.startswith("[paste 3: 21 lines")
+        )  # and is so when it is given back
         await app.press("enter")
-        await app.until(lambda: len(app.model.requests) == 2)
-        await app.idle()
+        await app.wait_until(lambda: len(app.model.requests) == 2)
+        await app.wait_until_idle()
 
         assert app.model.requests[1].messages[-1]["content"] == pasted
         assert app.app.desk.session.name is None
@@ -311,21 +313,21 @@ async def test_a_long_paste_is_for_the_model_again_when_it_comes_back(
     pasted = "\n".join([first, *(f"!touch ran{number}" for number in range(20))])
     async with running("Seen.", "Again.", "Anew.") as app:
 
-        async def said_again() -> None:
+        async def submit_again() -> None:
             asked = len(app.model.requests)
-            await app.until(lambda: app.editor.text.startswith("[paste"))
+            await app.wait_until(lambda: app.editor.text.startswith("[paste"))
             await app.press("enter")
-            await app.until(lambda: len(app.model.requests) > asked)
-            await app.idle()
+            await app.wait_until(lambda: len(app.model.requests) > asked)
+            await app.wait_until_idle()
             assert app.model.requests[asked].messages[-1]["content"] == pasted
 
         app.editor.post_message(events.Paste(pasted))
-        await said_again()
+        await submit_again()
         await app.press("up")
-        await said_again()
+        await submit_again()
         desk = app.app.desk
-        await desk.navigate(next(entry for entry in desk.branch.path() if entry.type == "message"))
-        await said_again()
+        await desk.navigate(next(entry for entry in desk.branch.get_path() if entry.type == "message"))
+        await submit_again()
 
         assert desk.session.name is None
         assert not list(project.iterdir())
@@ -342,27 +344,27 @@ async def test_a_mark_typed_for_the_shell_or_a_command_to_take_is_taken_by_it(ru
     async with running() as app:
         await app.type("!cat <<'end' | wc -l\n")
         app.editor.post_message(events.Paste("line\n" * 40 + "end"))
-        await app.shows("[paste 1")
+        await app.wait_for_text("[paste 1")
         await app.press("enter")
-        await app.until(lambda: any(block.text == "40" for block in app.chat.transcript.blocks))
+        await app.wait_until(lambda: any(block.text == "40" for block in app.chat.transcript.blocks))
 
 
 async def test_the_end_of_the_last_line_of_a_paste_begins_no_further_one(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("line\n" * 40))
-        assert await app.shows("[paste 1: 40 lines, 200 characters]")
+        assert await app.wait_for_text("[paste 1: 40 lines, 200 characters]")
 
 
 async def test_a_long_paste_of_one_line_is_told_in_the_singular(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("x" * 2000))
-        await app.until(lambda: app.editor.text == "[paste 1: 1 line, 2000 characters]")
+        await app.wait_until(lambda: app.editor.text == "[paste 1: 1 line, 2000 characters]")
 
 
 async def test_a_short_paste_is_text_without_control_characters(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("a\x1b[31mb\nc"))
-        assert await app.until(lambda: app.editor.text == "a\\x1b[31mb\nc")
+        assert await app.wait_until(lambda: app.editor.text == "a\\x1b[31mb\nc")
 
 
 async def test_undo_and_redo(running: Running) -> None:
@@ -377,16 +379,16 @@ async def test_undo_and_redo(running: Running) -> None:
 async def test_what_is_typed_before_the_session_is_open_is_said_once_it_is(running: Running) -> None:
     session = st.create()
     async with running("Early.", session=session, ready=False) as app:
-        await app.say("Quick")
-        assert await app.shows("Early.")
+        await app.submit("Quick")
+        assert await app.wait_for_text("Early.")
 
 
 def test_files_whose_name_begins_so_come_first() -> None:
     paths = ["a/deep/app.py", "app.py", "map/p.txt", "zapp.py"]
 
-    assert ranked(paths, "app") == ["app.py", "a/deep/app.py", "zapp.py", "map/p.txt"]
-    assert ranked(paths, "nothing") == []
+    assert rank_paths(paths, "app") == ["app.py", "a/deep/app.py", "zapp.py", "map/p.txt"]
+    assert rank_paths(paths, "nothing") == []
 
 
 def test_files_are_named_with_and_without_quotes() -> None:
-    assert mentioned('see @a.py, @"b c.png" and me@example.org @d') == ["a.py,", "b c.png", "d"]
+    assert find_mentions('see @a.py, @"b c.png" and me@example.org @d') == ["a.py,", "b c.png", "d"]

@@ -9,7 +9,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.tui import faults
-from sessiontree.tui.faults import faults_of
+from sessiontree.tui.faults import find_problems
 
 
 @pytest.fixture
@@ -28,16 +28,16 @@ def damaged(project: Path) -> str:
 async def test_they_are_told_whoever_looks(damaged: str, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "LARGE", large)
 
-    assert await faults_of(damaged) == ["entry 'lost' names a parent 'nobody' that is not in the file"]
+    assert await find_problems(damaged) == ["entry 'lost' names a parent 'nobody' that is not in the file"]
 
 
 async def test_a_session_that_is_gone_has_none(project: Path) -> None:
-    assert await faults_of(str(project / "gone.jsonl")) == []
+    assert await find_problems(str(project / "gone.jsonl")) == []
 
 
 async def test_a_look_that_nobody_waits_for_ends(damaged: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "LARGE", 0)
-    looking = asyncio.create_task(faults_of(damaged))
+    looking = asyncio.create_task(find_problems(damaged))
     await asyncio.sleep(0)
     looking.cancel()
 

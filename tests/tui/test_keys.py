@@ -8,7 +8,7 @@ import sessiontree as st
 from sessiontree.config import Config
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
-from sessiontree.tui.keys import AREAS, faults, keymap, listed
+from sessiontree.tui.keys import AREAS, build_keymap, find_key_errors, list_keys
 
 from .conftest import Running
 
@@ -40,37 +40,37 @@ def ways() -> Session:
 
 async def test_an_empty_session_names_the_key_that_lists_the_keys(running: Running) -> None:
     async with running(settings=BOUND) as app:
-        assert "f10 the keys" in await app.shows("a new session")
+        assert "f10 the keys" in await app.wait_for_text("a new session")
 
 
 async def test_while_the_agent_works_the_keys_are_named_that_abort_and_take_back(running: Running) -> None:
     async with running(["One", Delay(30)], settings=BOUND) as app:
-        await app.say("First")
-        assert "f2 aborts" in await app.shows("working")
-        await app.say("Second")
-        assert "f3 takes back" in await app.shows("⋯ Second")
+        await app.submit("First")
+        assert "f2 aborts" in await app.wait_for_text("working")
+        await app.submit("Second")
+        assert "f3 takes back" in await app.wait_for_text("⋯ Second")
         await app.press("f3")
-        assert await app.until(lambda: app.editor.text == "Second")
+        assert await app.wait_until(lambda: app.editor.text == "Second")
         await app.press("f2")
-        assert await app.shows("aborted")
+        assert await app.wait_for_text("aborted")
 
 
 async def test_a_key_that_is_bound_to_nothing_is_not_named(running: Running) -> None:
     async with running(["One", Delay(30)], settings=Config(keys={"abort": [], "hotkeys": ""})) as app:
-        assert "the keys" not in await app.shows("/help lists the commands")
+        assert "the keys" not in await app.wait_for_text("/help lists the commands")
         await app.press("f1")
-        await app.say("First")
-        assert "aborts" not in await app.shows("working")
+        await app.submit("First")
+        assert "aborts" not in await app.wait_for_text("working")
 
 
 def test_the_list_of_keys_says_of_which_there_is_none() -> None:
-    chat = dict(listed(keymap({"abort": []})))["chat"]
+    chat = dict(list_keys(build_keymap({"abort": []})))["chat"]
 
     assert next(key.keys for key in chat if key.name == "abort") == "none"
 
 
 def test_keys_with_blanks_between_are_keys() -> None:
-    assert keymap({"unfold": "f5, f6", "tree": ["f7 "], "abort": ""}) == {
+    assert build_keymap({"unfold": "f5, f6", "tree": ["f7 "], "abort": ""}) == {
         "unfold": "f5,f6",
         "tree": "f7",
         "abort": "none",
@@ -99,8 +99,8 @@ def test_keys_with_blanks_between_are_keys() -> None:
     ],
 )
 def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
-    assert keymap({"submit": said}) == {"submit": key}
-    assert faults({"submit": said}) == []
+    assert build_keymap({"submit": said}) == {"submit": key}
+    assert find_key_errors({"submit": said}) == []
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
     ],
 )
 def test_what_is_no_key_is_told_and_the_usual_one_holds(said: str) -> None:
-    assert keymap({"submit": said, "newline": ["f5", said]}) == {"newline": "f5"}
-    assert faults({"submit": said, "newline": ["f5", said]}) == [
+    assert build_keymap({"submit": said, "newline": ["f5", said]}) == {"newline": "f5"}
+    assert find_key_errors({"submit": said, "newline": ["f5", said]}) == [
         f"[keys] in the configuration has {said!r} for 'submit', which is no key: it is on enter",
         f"[keys] in the configuration has {said!r} for 'newline', which is no key: it is on f5",
     ]
@@ -121,43 +121,43 @@ def test_what_is_no_key_is_told_and_the_usual_one_holds(said: str) -> None:
 def test_every_key_of_the_table_is_one() -> None:
     table = {key.name: key.keys for keys in AREAS.values() for key in keys}
 
-    assert keymap(table) == table
-    assert faults(table) == []
+    assert build_keymap(table) == table
+    assert find_key_errors(table) == []
 
 
 def test_none_is_the_word_for_no_key() -> None:
-    assert keymap({"abort": "none"}) == {"abort": "none"}
-    assert faults({"abort": "none", "submit": []}) == []
+    assert build_keymap({"abort": "none"}) == {"abort": "none"}
+    assert find_key_errors({"abort": "none", "submit": []}) == []
 
 
 async def test_a_key_that_does_not_exist_leaves_the_usual_one_at_work(running: Running) -> None:
     async with running("Yes.", settings=Config(keys={"submit": "ctrl+nonsense"})) as app:
-        assert await app.shows("'ctrl+nonsense'")
-        await app.answered("Is it?")
+        assert await app.wait_for_text("'ctrl+nonsense'")
+        await app.submit_and_wait("Is it?")
         await app.press("f1")
-        assert await app.shows("enter                  submit")
+        assert await app.wait_for_text("enter                  submit")
 
 
 async def test_the_key_that_hints_call_esc_is_bound_by_that_name(running: Running) -> None:
     async with running(["One", Delay(30)], settings=Config(keys={"abort": "esc"})) as app:
-        await app.say("First")
-        assert "esc aborts" in await app.shows("working")
+        await app.submit("First")
+        assert "esc aborts" in await app.wait_for_text("working")
         await app.press("escape")
-        assert await app.shows("aborted")
+        assert await app.wait_for_text("aborted")
 
 
 async def test_the_tree_names_the_key_that_leaves_it(running: Running, ways: Session) -> None:
     async with running(session=ways, settings=BOUND) as app:
         await app.press("ctrl+t")
-        assert "f11 leave" in await app.shows("type to search")
+        assert "f11 leave" in await app.wait_for_text("type to search")
         await app.press("f11")
-        assert await app.until(lambda: app.app.screen is app.chat)
+        assert await app.wait_until(lambda: app.app.screen is app.chat)
 
 
 async def test_sides_name_the_key_that_unfolds(running: Running, ways: Session) -> None:
     async with running(session=ways, settings=BOUND) as app:
-        await app.say("/compare dict")
-        assert "f6 unfold" in await app.shows("esc closes")
+        await app.submit("/compare dict")
+        assert "f6 unfold" in await app.wait_for_text("esc closes")
 
 
 async def test_the_dialog_for_a_text_names_the_key_of_the_external_editor_which_works_there(
@@ -165,46 +165,46 @@ async def test_the_dialog_for_a_text_names_the_key_of_the_external_editor_which_
 ) -> None:
     monkeypatch.setenv("VISUAL", "/nowhere/ed")
     async with running(session=ways, settings=BOUND) as app:
-        await app.say("/tree root")
-        await app.shows("Write the summary myself")
+        await app.submit("/tree root")
+        await app.wait_for_text("Write the summary myself")
         await app.press("up", "enter")
-        assert "f4 writes in $EDITOR" in await app.shows("ctrl+s is done")
+        assert "f4 writes in $EDITOR" in await app.wait_for_text("ctrl+s is done")
         await app.press("f4")
-        assert await app.shows("/nowhere/ed cannot be run here")
+        assert await app.wait_for_text("/nowhere/ed cannot be run here")
 
 
 async def test_sessions_and_searches_name_their_keys(running: Running, ways: Session) -> None:
     async with running(session=ways, settings=BOUND) as app:
         await app.press("ctrl+r")
-        assert "f7 this folder/all · f8 named" in await app.shows("enter opens")
+        assert "f7 this folder/all · f8 named" in await app.wait_for_text("enter opens")
         await app.press("f9")
-        assert await app.shows("none is archived; f9 goes back")
+        assert await app.wait_for_text("none is archived; f9 goes back")
         await app.press("escape")
-        await app.say("/search cache")
-        assert "f7 this folder/all" in await app.shows("enter shows it in its tree")
+        await app.submit("/search cache")
+        assert "f7 this folder/all" in await app.wait_for_text("enter shows it in its tree")
 
 
 async def test_nothing_is_said_of_all_folders_where_all_are_shown(running: Running) -> None:
     async with running(session=st.memory()) as app:
         await app.press("ctrl+r")
-        await app.shows("there are none; tab shows all folders")
+        await app.wait_for_text("there are none; tab shows all folders")
         await app.press("tab")
-        assert "tab shows" not in await app.shows("there are none · all folders")
+        assert "tab shows" not in await app.wait_for_text("there are none · all folders")
 
 
 async def test_by_the_same_keys_one_goes_through_every_list(running: Running, ways: Session) -> None:
     for number in range(40):
         ways.append(st.user(f"zebra {number:02}"))
     async with running(session=ways) as app:
-        await app.say("/search zebra")
-        await app.shows("40 hits", "zebra 39")
+        await app.submit("/search zebra")
+        await app.wait_for_text("40 hits", "zebra 39")
         assert "zebra 20" not in app.screen
         await app.press("pagedown", "pagedown", "down", "up")
-        assert await app.shows("zebra 20")
+        assert await app.wait_for_text("zebra 20")
         await app.press("enter")
-        assert await app.shows("type to search")
+        assert await app.wait_for_text("type to search")
         await app.press("escape")
-        await app.say("/branches")
-        await app.shows("Which branch?")
+        await app.submit("/branches")
+        await app.wait_for_text("Which branch?")
         await app.press("down", "enter")
-        assert await app.shows("on dict")
+        assert await app.wait_for_text("on dict")

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sessiontree.tui import looking
-from sessiontree.tui.looking import Progress, look
+from sessiontree.tui.looking import Progress, scan_in_thread
 
 
 async def test_it_tells_how_far_it_is_and_gives_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ async def test_it_tells_how_far_it_is_and_gives_what_was_found(monkeypatch: pyte
             progress(done, 4)
         return "found"
 
-    assert await look(work, told.append) == "found"
+    assert await scan_in_thread(work, told.append) == "found"
     await asyncio.sleep(0)
     assert told == [0, 25, 50, 75, 100]
 
@@ -36,7 +36,7 @@ async def test_it_ends_when_the_waiting_is_given_up() -> None:
         finally:
             ended.set()
 
-    looked = asyncio.create_task(look(work, lambda percent: None))
+    looked = asyncio.create_task(scan_in_thread(work, lambda percent: None))
     await asyncio.to_thread(begun.wait, 10)
     looked.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -23,6 +23,6 @@ async def test_an_editor_that_cannot_be_run_is_told_and_the_text_stays(
     async with running() as app:
         await app.type("a text")
         await app.press("ctrl+g")
-        await app.shows(said)
+        await app.wait_for_text(said)
 
         assert app.editor.text == "a text"

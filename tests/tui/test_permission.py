@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sessiontree.agent.rule_files import read_rules
+from sessiontree.agent.rule_files import read_user_rules
 from sessiontree.config import Config, PermissionSettings
 from sessiontree.core.messages import ToolCall
-from sessiontree.home import home
-from sessiontree.tui.permission import GRACE
+from sessiontree.home import get_home
+from sessiontree.tui.permission import GRACE_SECONDS
 
 from .conftest import Driver, Running
 
@@ -36,25 +36,25 @@ class Time:
         self._panel = app.chat.permission
         self._panel.clock = lambda: self.now
 
-    def passes(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
-        self._panel.tick()
+        self._panel.check_focus()
 
 
-async def asked(app: Driver) -> Time:
+async def ask_for_permission(app: Driver) -> Time:
     """Have the model ask for something that needs an answer, which is on the screen now."""
     time = Time(app)
-    await app.say("tidy up")
-    await app.shows("Allow bash?", "rm -rf precious", "Allow once")
-    time.passes(0)  # it is drawn
+    await app.submit("tidy up")
+    await app.wait_for_text("Allow bash?", "rm -rf precious", "Allow once")
+    time.advance(0)  # it is drawn
     return time
 
 
-async def seen(app: Driver) -> Time:
+async def wait_for_panel(app: Driver) -> Time:
     """The same, and nobody types for a while."""
-    time = await asked(app)
-    time.passes(GRACE)
-    await app.until(lambda: app.chat.permission.has_focus)
+    time = await ask_for_permission(app)
+    time.advance(GRACE_SECONDS)
+    await app.wait_until(lambda: app.chat.permission.has_focus)
     return time
 
 
@@ -62,11 +62,11 @@ async def test_letters_typed_while_the_question_comes_stay_in_the_editor_and_app
     running: Running, precious: Path
 ) -> None:
     async with running(REMOVE, "Done.") as app:
-        time = await asked(app)
+        time = await ask_for_permission(app)
         await app.press(*"yes")
-        time.passes(10)
+        time.advance(10)
         await app.press("y", "1", "2")
-        await app.until(lambda: app.editor.text == "yesy12")
+        await app.wait_until(lambda: app.editor.text == "yesy12")
 
         assert app.chat.permission.question is not None
         assert precious.exists()
@@ -74,8 +74,8 @@ async def test_letters_typed_while_the_question_comes_stay_in_the_editor_and_app
 
 async def test_enter_right_after_the_question_came_is_no_answer(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
-        time = await asked(app)
-        time.passes(GRACE / 2)
+        time = await ask_for_permission(app)
+        time.advance(GRACE_SECONDS / 2)
         await app.press("enter", "down", "enter")
 
         assert app.chat.permission.question is not None
@@ -84,25 +84,25 @@ async def test_enter_right_after_the_question_came_is_no_answer(running: Running
 
 async def test_a_key_starts_the_wait_anew(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
-        time = await asked(app)
-        time.passes(GRACE / 2)
+        time = await ask_for_permission(app)
+        time.advance(GRACE_SECONDS / 2)
         await app.press("a", "backspace")
-        time.passes(GRACE * 0.9)
+        time.advance(GRACE_SECONDS * 0.9)
         await app.pilot.pause()
         assert app.editor.has_focus
-        time.passes(GRACE)
-        await app.until(lambda: app.chat.permission.has_focus)
+        time.advance(GRACE_SECONDS)
+        await app.wait_until(lambda: app.chat.permission.has_focus)
 
 
 async def test_a_draft_keeps_the_keyboard_until_the_panel_is_asked_for(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
-        time = await asked(app)
+        time = await ask_for_permission(app)
         await app.press(*"half a", "space")
-        time.passes(100)
+        time.advance(100)
         await app.pilot.pause()
         assert app.editor.has_focus
         await app.press("alt+p", "enter")
-        await app.idle()
+        await app.wait_until_idle()
 
         assert not precious.exists()
         assert app.editor.text == "half a "
@@ -111,19 +111,19 @@ async def test_a_draft_keeps_the_keyboard_until_the_panel_is_asked_for(running: 
 
 async def test_enter_allows_once_when_the_question_was_seen(running: Running, precious: Path) -> None:
     async with running(REMOVE, REMOVE, "Done.") as app:
-        await seen(app)
+        await wait_for_panel(app)
         await app.press("enter")
-        await app.until(lambda: not precious.exists())
-        await app.shows("Allow bash?")  # the same call again
+        await app.wait_until(lambda: not precious.exists())
+        await app.wait_for_text("Allow bash?")  # the same call again
         app.chat.desk.abort()
-        await app.idle()
+        await app.wait_until_idle()
 
 
 async def test_escape_and_no_tell_the_model_that_it_was_denied(running: Running, precious: Path) -> None:
     async with running(REMOVE, "As you like.") as app:
-        await seen(app)
+        await wait_for_panel(app)
         await app.press("escape")
-        await app.idle()
+        await app.wait_until_idle()
 
         assert precious.exists()
         assert "the user said no" in str(app.model.requests[-1].messages[-1])
@@ -133,7 +133,7 @@ async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor
     running: Running, precious: Path
 ) -> None:
     async with running(REMOVE, "Done.") as app:
-        await seen(app)
+        await wait_for_panel(app)
         await app.press("y", "e", "s")
 
         assert app.editor.text == "yes"
@@ -144,9 +144,9 @@ async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor
 
 async def test_for_this_session_is_not_asked_again(running: Running, precious: Path) -> None:
     async with running(REMOVE, REMOVE, "Done.") as app:
-        await seen(app)
+        await wait_for_panel(app)
         await app.press("down", "enter")
-        await app.idle()
+        await app.wait_until_idle()
 
         assert len(app.model.requests) == 3
         assert app.chat.permission.question is None
@@ -154,29 +154,29 @@ async def test_for_this_session_is_not_asked_again(running: Running, precious: P
 
 async def test_always_is_written_to_the_users_rules(running: Running, precious: Path, project: Path) -> None:
     async with running(REMOVE, "Done.") as app:
-        await seen(app)
+        await wait_for_panel(app)
         await app.press("down", "down", "enter")
-        await app.idle()
+        await app.wait_until_idle()
 
-    assert read_rules(home()).folders[str(project)].allow == ("bash:rm -rf precious",)
+    assert read_user_rules(get_home()).folders[str(project)].allow == ("bash:rm -rf precious",)
 
 
 async def test_the_reason_for_a_no_is_told_to_the_model(running: Running, precious: Path) -> None:
     async with running(REMOVE, "I see.") as app:
-        await seen(app)
+        await wait_for_panel(app)
         await app.press("up", "enter")
-        await app.shows("Why not?")
+        await app.wait_for_text("Why not?")
         await app.press(*"keep", "enter")
-        await app.idle()
+        await app.wait_until_idle()
 
         assert "the user said no: keep" in str(app.model.requests[-1].messages[-1])
 
 
 async def test_aborting_the_run_takes_the_question_away(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
-        await asked(app)
+        await ask_for_permission(app)
         await app.press("escape")
-        await app.idle()
+        await app.wait_until_idle()
 
         assert app.chat.permission.question is None
         assert "Allow bash?" not in app.screen
@@ -187,26 +187,26 @@ async def test_a_long_call_can_be_seen_in_full(running: Running, project: Path) 
     command = "\n".join(f"echo {number}" for number in range(40)) + "\nrm -rf precious"
     async with running([ToolCall("c1", "bash", {"command": command})], "Done.", size=(100, 40)) as app:
         time = Time(app)
-        await app.say("go")
-        await app.shows("Allow bash?", "more lines")
-        time.passes(0)
-        time.passes(GRACE)
-        await app.until(lambda: app.chat.permission.has_focus)
+        await app.submit("go")
+        await app.wait_for_text("Allow bash?", "more lines")
+        time.advance(0)
+        time.advance(GRACE_SECONDS)
+        await app.wait_until(lambda: app.chat.permission.has_focus)
         await app.press("up", "enter")
-        await app.shows("echo 20")
+        await app.wait_for_text("echo 20")
 
 
 async def test_a_question_under_another_screen_waits_until_it_is_seen(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = Time(app)
-        await app.say("tidy up")
-        await app.until(lambda: app.chat.permission.question is not None)
+        await app.submit("tidy up")
+        await app.wait_until(lambda: app.chat.permission.question is not None)
         await app.press("ctrl+t")
-        await app.until(lambda: app.app.screen is not app.chat)
-        time.passes(100)
+        await app.wait_until(lambda: app.app.screen is not app.chat)
+        time.advance(100)
         await app.press("escape")
-        await app.until(lambda: app.app.screen is app.chat)
-        time.passes(0)
+        await app.wait_until(lambda: app.app.screen is app.chat)
+        time.advance(0)
         await app.press("enter")
 
         assert precious.exists()
@@ -216,7 +216,7 @@ async def test_a_question_under_another_screen_waits_until_it_is_seen(running: R
 async def test_rules_of_the_user_decide_without_a_question(running: Running, precious: Path) -> None:
     settings = Config(permissions=PermissionSettings(allow=("bash:rm *",)))
     async with running(REMOVE, "Done.", settings=settings) as app:
-        await app.answered("tidy up")
+        await app.submit_and_wait("tidy up")
 
         assert not precious.exists()
 
@@ -234,14 +234,14 @@ async def test_a_question_of_an_extension_is_not_answered_by_keys_for_the_editor
         time = Time(app)
         await app.press(*("x", *draft.replace(" ", "_")))
         answer = ask(app, app.app.ui.confirm("Delete all?", "It cannot be undone.", default=True))
-        await app.shows("Delete all?", "It cannot be undone.", "Yes")
-        time.passes(0)
+        await app.wait_for_text("Delete all?", "It cannot be undone.", "Yes")
+        time.advance(0)
         await app.press("y", "e", "n", "enter")
 
         assert not answer.done()
         assert app.chat.permission.question is not None
         sent = f"user: x{draft.replace(' ', '_')}yen"
-        await app.until(lambda: sent in app.blocks)
+        await app.wait_until(lambda: sent in app.blocks)
         await app.press("alt+p", "down", "enter")
         assert await answer is False
 
@@ -249,15 +249,15 @@ async def test_a_question_of_an_extension_is_not_answered_by_keys_for_the_editor
 async def test_a_question_of_an_extension_right_after_a_prompt_takes_no_key_until_it_was_seen(running: Running) -> None:
     async with running("Done.") as app:
         time = Time(app)
-        await app.answered("Hello")
+        await app.submit_and_wait("Hello")
         answer = ask(app, app.app.ui.select("Colour?", ["red", "blue"]))
-        await app.shows("Colour?", "blue")
-        time.passes(0)
+        await app.wait_for_text("Colour?", "blue")
+        time.advance(0)
         await app.press("b", "backspace")
         assert not answer.done()
-        time.passes(GRACE)
-        time.passes(GRACE)
-        await app.until(lambda: app.chat.permission.has_focus)
+        time.advance(GRACE_SECONDS)
+        time.advance(GRACE_SECONDS)
+        await app.wait_until(lambda: app.chat.permission.has_focus)
         await app.press("down", "enter")
         assert await answer == "blue"
 
@@ -267,13 +267,13 @@ async def test_a_dialog_for_a_text_waits_until_somebody_is_ready_for_it(running:
         await app.press(*"dra")
         answer = ask(app, app.app.ui.input("Name?"))
         many = ask(app, app.app.ui.select("Number?", [str(number) for number in range(100)]))
-        await app.shows("Name?", "Answer")
+        await app.wait_for_text("Name?", "Answer")
         await app.press("f", "t", "alt+p", "enter")
-        await app.until(lambda: app.app.screen is not app.chat)
+        await app.wait_until(lambda: app.app.screen is not app.chat)
         await app.press(*"Ann", "enter")
         assert await answer == "Ann"
         assert app.editor.text == "draft"
-        await app.shows("Number?", "Answer")
+        await app.wait_for_text("Number?", "Answer")
         await app.press("alt+p", "escape")
         assert await many is None
 
@@ -281,5 +281,5 @@ async def test_a_dialog_for_a_text_waits_until_somebody_is_ready_for_it(running:
 async def test_a_command_that_somebody_gave_asks_at_once(running: Running) -> None:
     async with running() as app:
         await app.press(*"/thinking", "escape", "enter")
-        await app.until(lambda: app.app.screen is not app.chat)
+        await app.wait_until(lambda: app.app.screen is not app.chat)
         await app.press("escape")

@@ -16,7 +16,7 @@ import pytest
 import sessiontree as st
 from sessiontree.config import Config
 from sessiontree.core.messages import ToolCall, tool_call
-from sessiontree.model.scripted import ScriptedModel, Thinking, Used
+from sessiontree.model.scripted import ScriptedModel, ScriptedUsage, Thinking
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
@@ -46,7 +46,7 @@ MADE: dict[str, Any] = {
 }
 
 
-def picture(app: Driver) -> str:
+def render_picture(app: Driver) -> str:
     """The screen as an SVG that is the same each time, and loads nothing."""
     svg = app.app.export_screenshot(title="sessiontree")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
@@ -59,7 +59,7 @@ async def check(app: Driver, name: str, size: tuple[int, int]) -> None:
         widget.cursor_blink = False  # pyright: ignore[reportAttributeAccessIssue]
     await app.pilot.pause()
     file = PICTURES / f"{name}-{size[0]}x{size[1]}.svg"
-    now = picture(app)
+    now = render_picture(app)
     if os.environ.get("SESSIONTREE_PICTURES"):
         PICTURES.mkdir(exist_ok=True)
         file.write_text(now)
@@ -77,7 +77,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def shop(name: str = "faster lookups") -> Session:
+def create_shop(name: str = "faster lookups") -> Session:
     return st.create(name)
 
 
@@ -85,11 +85,11 @@ def shop(name: str = "faster lookups") -> Session:
 async def test_the_chat(running: Running, project: Path, size: tuple[int, int]) -> None:
     (project / "shop.py").write_text("for row in rows:\n    if row.name == name:\n        return row.price\n")
     edit = {"path": "shop.py", "old_text": "for row in rows:", "new_text": "if name in prices:"}
-    usage = Used({"input": 8200, "output": 410, "cost": 0.031})
+    usage = ScriptedUsage({"input": 8200, "output": 410, "cost": 0.031})
     thought = Thinking("A loop over all rows for each name; a dict would do.")
     answers = [[thought, ToolCall("a", "edit", edit), usage], [ANSWER, usage]]
-    async with running(*answers, session=shop(), size=size, permission_mode="allow-edits") as app:
-        await app.answered("Why is `price` slow, and can you make it fast?")
+    async with running(*answers, session=create_shop(), size=size, permission_mode="allow-edits") as app:
+        await app.submit_and_wait("Why is `price` slow, and can you make it fast?")
         await app.press("pageup" if size[1] < 30 else "end")
         await check(app, "chat", size)
 
@@ -97,29 +97,29 @@ async def test_the_chat(running: Running, project: Path, size: tuple[int, int]) 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_question_about_a_tool_call(running: Running, size: tuple[int, int]) -> None:
     call = ToolCall("a", "bash", {"command": "rm -rf build && make all"})
-    usage = Used({"input": 820, "output": 41, "cost": 0.0031})
-    async with running(["I build it anew.", call, usage], session=shop(), size=size) as app:
+    usage = ScriptedUsage({"input": 820, "output": 41, "cost": 0.0031})
+    async with running(["I build it anew.", call, usage], session=create_shop(), size=size) as app:
         panel = app.chat.permission
         panel.clock = lambda: 0.0
-        await app.say("Build it from scratch.")
-        await app.shows("Allow bash?")
+        await app.submit("Build it from scratch.")
+        await app.wait_for_text("Allow bash?")
         app.chat.do("")  # what tells the seconds
-        panel.take_keyboard()
-        await app.until(lambda: panel.has_focus)
+        panel.focus_panel()
+        await app.wait_until(lambda: panel.has_focus)
         await check(app, "permission", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_choices_of_commands(running: Running, size: tuple[int, int]) -> None:
-    async with running(session=shop(), size=size) as app:
+    async with running(session=create_shop(), size=size) as app:
         await app.press("/", "c")
-        await app.shows("› /c")
+        await app.wait_for_text("› /c")
         await check(app, "commands", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_tree_over_the_chat(running: Running, size: tuple[int, int]) -> None:
-    session = shop()
+    session = create_shop()
     session.append(st.user("How do I make this faster?"))
     session.append(st.assistant("A cache, or a dict?"))
     here = session.tree[session.heads.leaf or ""]
@@ -131,11 +131,11 @@ async def test_the_tree_over_the_chat(running: Running, size: tuple[int, int]) -
     session.label("HEAD", "best")
     async with running(session=session, size=size) as app:
         await app.press("ctrl+t")
-        await app.shows("← active")
+        await app.wait_for_text("← active")
         await check(app, "tree", size)
 
 
-def two_ways(file: Path | None = None) -> Session:
+def create_two_branches(file: Path | None = None) -> Session:
     """A question that two branches answer, at times and with ids that are always the same."""
     moments, numbers = count(1767258000000, 1500), count(1)
     session = Session.create(
@@ -161,28 +161,28 @@ def two_ways(file: Path | None = None) -> Session:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_tree_by_itself(size: tuple[int, int]) -> None:
-    app: Any = TreeApp(two_ways(), Config())
+    app: Any = TreeApp(create_two_branches(), Config())
     async with app.run_test(size=size) as pilot:
         driver = Driver(app, pilot, ScriptedModel([]))
-        await driver.shows("← active", " · assistant · 2026-01-01 09:", " · [best]")
+        await driver.wait_for_text("← active", " · assistant · 2026-01-01 09:", " · [best]")
         await check(driver, "tree-alone", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_branches_side_by_side(running: Running, size: tuple[int, int]) -> None:
-    async with running(session=two_ways(), size=size) as app:
-        await app.say("/compare main dict")
-        await app.shows("main, dict · ahead", "40 ms")
+    async with running(session=create_two_branches(), size=size) as app:
+        await app.submit("/compare main dict")
+        await app.wait_for_text("main, dict · ahead", "40 ms")
         await check(app, "compare", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) -> None:
-    async with running(session=two_ways(), size=size) as app:
+    async with running(session=create_two_branches(), size=size) as app:
         await app.press("ctrl+t")
-        await app.shows("← active")
+        await app.wait_for_text("← active")
         await app.press("ctrl+k", "end", "ctrl+k")
-        await app.shows("part at", "Try a")
+        await app.wait_for_text("part at", "Try a")
         await check(app, "marks", size)
 
 
@@ -192,17 +192,17 @@ async def test_a_search(running: Running, size: tuple[int, int]) -> None:
         file = made.file
     assert file is not None
     file.unlink()
-    async with running(session=two_ways(file), size=size) as app:
-        await app.say("/search cache")
-        await app.shows("3 hits", "grows with every name")
+    async with running(session=create_two_branches(file), size=size) as app:
+        await app.submit("/search cache")
+        await app.wait_for_text("3 hits", "grows with every name")
         await check(app, "search", size)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
-    async with running(session=shop(), size=size) as app:
+    async with running(session=create_shop(), size=size) as app:
         await app.press("f1")
-        await app.shows("Keys; [keys] in the configuration")
+        await app.wait_for_text("Keys; [keys] in the configuration")
         await check(app, "keys", size)
 
 
@@ -223,5 +223,5 @@ async def test_the_sessions(running: Running, project: Path, size: tuple[int, in
         assert first.file is not None
         os.utime(first.file, (1767258000,) * 2)
         await app.press("ctrl+r")
-        await app.shows("with a dict", "Which tests", "A cache, or a dict?")
+        await app.wait_for_text("with a dict", "Which tests", "A cache, or a dict?")
         await check(app, "sessions", size)

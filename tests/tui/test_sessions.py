@@ -8,7 +8,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.index.reading import SessionSummary
-from sessiontree.tui.sessions import threaded
+from sessiontree.tui.sessions import build_rows
 
 from .conftest import Running
 
@@ -29,7 +29,7 @@ def three(project: Path) -> list[str]:
 async def test_sessions_are_listed_with_forks_below_what_they_came_from(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("Named work", "something else entirely", "└")
+        await app.wait_for_text("Named work", "something else entirely", "└")
         lines = [line for line in app.screen.split("\n") if " message" in line]
         at = next(index for index, line in enumerate(lines) if "Named work" in line and "└" not in line)
         assert "└" in lines[at + 1]
@@ -38,21 +38,21 @@ async def test_sessions_are_listed_with_forks_below_what_they_came_from(running:
 async def test_one_opens_a_session_and_is_in_it(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("something else entirely")
+        assert await app.wait_for_text("something else entirely")
         await app.press(*"entirely")
-        await app.until(lambda: "Named" not in app.screen)
+        await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("enter")
-        await app.until(lambda: str(app.app.desk.session.file) == three[2])
-        assert await app.shows("▌ something else entirely")
+        await app.wait_until(lambda: str(app.app.desk.session.file) == three[2])
+        assert await app.wait_for_text("▌ something else entirely")
 
 
 async def test_what_was_said_inside_is_searched_too(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("something else")
+        assert await app.wait_for_text("something else")
         await app.press(*"zebras")
-        await app.until(lambda: "2 of" in app.screen and "something else" not in app.screen)
-        assert await app.shows("Named work")
+        await app.wait_until(lambda: "2 of" in app.screen and "something else" not in app.screen)
+        assert await app.wait_for_text("Named work")
 
 
 async def test_a_session_where_much_matches_hides_none_where_little_does(running: Running, three: list[str]) -> None:
@@ -60,18 +60,18 @@ async def test_a_session_where_much_matches_hides_none_where_little_does(running
         busy.head.extend([st.assistant(f"zebras {number}") for number in range(250)])
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("something else")
+        assert await app.wait_for_text("something else")
         await app.press(*"zebras")
-        await app.until(lambda: "3 of" in app.screen and "something else" not in app.screen)
-        assert await app.shows("Named work", "Busy")
+        await app.wait_until(lambda: "3 of" in app.screen and "something else" not in app.screen)
+        assert await app.wait_for_text("Named work", "Busy")
 
 
 async def test_a_session_is_previewed(running: Running, three: list[str]) -> None:
     async with running(size=(140, 30)) as app:
         await app.press("ctrl+r")
-        assert await app.shows("Named work")
+        assert await app.wait_for_text("Named work")
         await app.press(*"Named")
-        assert await app.shows("by remembering zebras")
+        assert await app.wait_for_text("by remembering zebras")
 
 
 async def test_a_preview_has_the_newest_of_what_was_said_where_there_is_little_room(
@@ -83,9 +83,9 @@ async def test_a_preview_has_the_newest_of_what_was_said_where_there_is_little_r
             session.append(st.assistant(f"answer {number} " + "and so on " * 100))
     async with running(size=(80, 24)) as app:
         await app.press("ctrl+r")
-        await app.shows("20 messages")
+        await app.wait_for_text("20 messages")
         await app.press("down")
-        shown = await app.shows("› question 9", "answer 9")
+        shown = await app.wait_for_text("› question 9", "answer 9")
         assert "question 8" not in shown
 
 
@@ -98,26 +98,26 @@ async def test_a_preview_has_the_newest_of_what_was_said_in_letters_that_are_two
             session.append(st.assistant(f"answer {number} " + "答" * 200))
     async with running(size=(140, 30)) as app:
         await app.press("ctrl+r")
-        await app.shows("20 messages")
+        await app.wait_for_text("20 messages")
         await app.press("down")
-        assert await app.shows("› question 9", "answer 9")
+        assert await app.wait_for_text("› question 9", "answer 9")
 
 
 async def test_a_search_that_means_nothing_is_told(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("Named work")
+        assert await app.wait_for_text("Named work")
         await app.press(*"since:soon")
-        assert await app.shows("since: takes 12h, 7d, 2w or a date")
+        assert await app.wait_for_text("since: takes 12h, 7d, 2w or a date")
 
 
 async def test_only_named_ones(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("something else")
+        assert await app.wait_for_text("something else")
         await app.press("ctrl+n")
-        await app.until(lambda: "something else" not in app.screen)
-        assert await app.shows("Named work", "named")
+        await app.wait_until(lambda: "something else" not in app.screen)
+        assert await app.wait_for_text("Named work", "named")
 
 
 async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -> None:
@@ -125,88 +125,88 @@ async def test_all_folders(running: Running, three: list[str], tmp_path: Path) -
         other.append(st.user("hi"))
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("Named work")
+        await app.wait_for_text("Named work")
         assert "Elsewhere" not in app.screen
         await app.press("tab")
-        await app.shows("Elsewhere", "all folders")
+        await app.wait_for_text("Elsewhere", "all folders")
 
 
 async def test_renaming(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("something else")
+        assert await app.wait_for_text("something else")
         await app.press(*"entirely")
-        await app.until(lambda: "Named" not in app.screen)
+        await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("ctrl+r")
-        assert await app.shows("Name of the session")
+        assert await app.wait_for_text("Name of the session")
         await app.press(*"Fresh", "enter")
-        assert await app.until(lambda: st.open(three[2]).name == "Fresh")
+        assert await app.wait_until(lambda: st.open(three[2]).name == "Fresh")
 
 
 async def test_the_session_that_is_open_gets_its_name_here_and_not_from_another_process(running: Running) -> None:
     async with running("Yes.") as app:
-        await app.answered("hello")
+        await app.submit_and_wait("hello")
         await app.press("ctrl+r")
-        await app.shows("● ")
+        await app.wait_for_text("● ")
         await app.press("ctrl+r")
-        await app.shows("Name of the session")
+        await app.wait_for_text("Name of the session")
         await app.press(*"Fresh", "enter")
-        assert await app.shows("Sessions", "Fresh")
-        await app.app._look_for_others()
-        assert not app.app._followed
+        assert await app.wait_for_text("Sessions", "Fresh")
+        await app.app._refresh_session()
+        assert not app.app._is_following
         await app.press("escape")
-        assert await app.shows("Fresh · on main")
+        assert await app.wait_for_text("Fresh · on main")
 
 
 async def test_archiving_and_bringing_back(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("something else")
+        assert await app.wait_for_text("something else")
         await app.press(*"entirely")
-        await app.until(lambda: "Named" not in app.screen)
+        await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("ctrl+s")
-        await app.until(lambda: Path(f"{three[2]}.archived").exists() and "else entirely" not in app.screen)
+        await app.wait_until(lambda: Path(f"{three[2]}.archived").exists() and "else entirely" not in app.screen)
         await app.press("ctrl+a")
-        assert await app.shows("something else entirely")
+        assert await app.wait_for_text("something else entirely")
         await app.press("ctrl+s")
-        assert await app.until(lambda: not Path(f"{three[2]}.archived").exists())
+        assert await app.wait_until(lambda: not Path(f"{three[2]}.archived").exists())
 
 
 async def test_deleting_asks_first(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        await app.shows("something else")
+        await app.wait_for_text("something else")
         await app.press(*"entirely")
-        await app.until(lambda: "Named" not in app.screen)
+        await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("ctrl+x")
-        await app.shows("Delete this session?")
+        await app.wait_for_text("Delete this session?")
         await app.press("enter")
         assert Path(three[2]).exists()
         await app.press("ctrl+x")
-        await app.shows("Delete this session?")
+        await app.wait_for_text("Delete this session?")
         await app.press("y")
-        await app.until(lambda: not Path(three[2]).exists())
+        await app.wait_until(lambda: not Path(three[2]).exists())
 
 
 async def test_the_open_session_is_not_deleted(running: Running, three: list[str]) -> None:
     async with running(session=st.open(three[0])) as app:
         await app.press("ctrl+r")
-        await app.shows("● ")
+        await app.wait_for_text("● ")
         await app.press("ctrl+x")
-        await app.shows("it is not deleted")
+        await app.wait_for_text("it is not deleted")
         assert Path(three[0]).exists()
 
 
 async def test_escape_clears_the_search_and_then_leaves(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
-        assert await app.shows("Named work")
+        assert await app.wait_for_text("Named work")
         await app.press(*"xyzzy")
-        assert await app.shows("nothing matches")
+        assert await app.wait_for_text("nothing matches")
         await app.press("escape")
-        assert await app.shows("Named work")
+        assert await app.wait_for_text("Named work")
         await app.press("escape")
-        assert await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
 def test_forks_in_a_circle_are_all_listed() -> None:
@@ -214,4 +214,4 @@ def test_forks_in_a_circle_are_all_listed() -> None:
     b = SessionSummary(id="b", file="/b", parent_session="/a")
     own = SessionSummary(id="c", file="/c", parent_session="/c")
 
-    assert {row.summary.id for row in threaded([a, b, own])} == {"a", "b", "c"}
+    assert {row.summary.id for row in build_rows([a, b, own])} == {"a", "b", "c"}

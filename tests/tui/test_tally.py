@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import sessiontree as st
-from sessiontree.model.scripted import Used
+from sessiontree.model.scripted import ScriptedUsage
 from sessiontree.tui import tally
 
 from .conftest import Running
@@ -20,10 +20,10 @@ async def test_a_large_session_is_counted_in_a_thread_and_goes_on_from_there(
     session = st.create("large")
     for number in range(5):
         session.append(st.assistant(f"answer {number}", usage=COST))
-    async with running([Used({"input": 40_000, "output": 960, "cost": 0.25}), "Yes."], session=session) as app:
-        assert await app.shows("5k tokens · $0.0500 · 1% of 128k")
-        await app.answered("and now?")
-        assert await app.shows("46k tokens · $0.3000 · 32% of 128k")
+    async with running([ScriptedUsage({"input": 40_000, "output": 960, "cost": 0.25}), "Yes."], session=session) as app:
+        assert await app.wait_for_text("5k tokens · $0.0500 · 1% of 128k")
+        await app.submit_and_wait("and now?")
+        assert await app.wait_for_text("46k tokens · $0.3000 · 32% of 128k")
 
 
 async def test_elsewhere_in_a_session_the_window_is_less_full_and_the_cost_the_same(running: Running) -> None:
@@ -31,9 +31,9 @@ async def test_elsewhere_in_a_session_the_window_is_less_full_and_the_cost_the_s
     session.append(st.user("Hello"))
     session.append(st.assistant("Yes.", usage={"input": 63_000, "output": 1000, "cost": 0.5}))
     async with running(session=session) as app:
-        assert await app.shows("64k tokens · $0.5000 · 50% of 128k")
-        await app.say("/clear")
-        assert await app.shows("64k tokens · $0.5000 · 0% of 128k")
+        assert await app.wait_for_text("64k tokens · $0.5000 · 50% of 128k")
+        await app.submit("/clear")
+        assert await app.wait_for_text("64k tokens · $0.5000 · 0% of 128k")
 
 
 async def test_another_session_is_counted_from_its_beginning(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +43,6 @@ async def test_another_session_is_counted_from_its_beginning(running: Running, m
     session = st.create("first")
     session.extend([st.assistant("Yes.", usage=COST)] * 3)
     async with running(session=session) as app:
-        assert await app.shows("first · on main", "3k tokens · $0.0300")
-        await app.say("/resume other")
-        assert await app.shows("other · on main", "1k tokens · $0.0100")
+        assert await app.wait_for_text("first · on main", "3k tokens · $0.0300")
+        await app.submit("/resume other")
+        assert await app.wait_for_text("other · on main", "1k tokens · $0.0100")

@@ -26,8 +26,8 @@ from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 import sessiontree as st
 from sessiontree.core.entries import CustomMessage
 from sessiontree.session import Session
-from sessiontree.tui.app import SessionApp, Start
-from sessiontree.tui.terminal import Lasting
+from sessiontree.tui.app import AppOptions, SessionApp
+from sessiontree.tui.terminal import TolerantFile
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0
@@ -47,7 +47,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     return session
 
 
-def command(session: Session) -> list[str]:
+def build_command(session: Session) -> list[str]:
     return [sys.executable, "-m", "tests.tui.child", str(session.file)]
 
 
@@ -62,14 +62,14 @@ class Terminal:
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": str(ROOT), **environment}
         self.process = subprocess.Popen(
-            command(session), stdin=other, stdout=other, stderr=other, env=env, start_new_session=True
+            build_command(session), stdin=other, stdout=other, stderr=other, env=env, start_new_session=True
         )
         os.close(other)
 
     def type(self, keys: bytes) -> None:
         os.write(self._fd, keys)
 
-    def shows(self, *words: str) -> str:
+    def wait_for_text(self, *words: str) -> str:
         """The screen on which all of these are, at last."""
         until = time.monotonic() + SECONDS
         while not all(word in self.text for word in words):
@@ -87,14 +87,14 @@ class Terminal:
         self.raw += data
         self._stream.feed(data)
 
-    def reads(self, seconds: float) -> None:
+    def read_for(self, seconds: float) -> None:
         """Take in what comes in some time."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if select.select([self._fd], [], [], left)[0]:
                 self._read()
 
-    def ends(self) -> None:
+    def wait_for_exit(self) -> None:
         until = time.monotonic() + SECONDS
         while self.process.poll() is None and time.monotonic() < until:
             if select.select([self._fd], [], [], 0.1)[0]:
@@ -126,21 +126,21 @@ def terminals() -> Iterator[list[Terminal]]:
 def test_one_types_is_killed_and_comes_back_to_the_same_place(session: Session, terminals: list[Terminal]) -> None:
     first = Terminal(session)
     terminals.append(first)
-    first.shows("what was said before", "on main", "scripted")
+    first.wait_for_text("what was said before", "on main", "scripted")
     first.type(b"Tell me\r")
-    first.shows("The beginning of it.")
+    first.wait_for_text("The beginning of it.")
     first.type(b"wait, also\r")
-    first.shows("wait, also", "alt+up")
+    first.wait_for_text("wait, also", "alt+up")
     first.type(b"half a thou")
-    first.shows("half a thou")
+    first.wait_for_text("half a thou")
     time.sleep(0.6)
     first.kill()
 
     second = Terminal(session)
     terminals.append(second)
-    second.shows("what was said before", "Tell me", "wait, also", "half a thou")
+    second.wait_for_text("what was said before", "Tell me", "wait, also", "half a thou")
     second.type(b"\x03\x04")
-    second.ends()
+    second.wait_for_exit()
     assert second.process.returncode == 0
     assert "?1049l" in second.raw.decode("latin-1")
 
@@ -151,16 +151,16 @@ def test_a_terminal_that_is_closed_loses_nothing_that_was_typed(
 ) -> None:
     first = Terminal(session)
     terminals.append(first)
-    first.shows("what was said before", "on main", "scripted")
+    first.wait_for_text("what was said before", "on main", "scripted")
     first.type(b"half a thou")
-    first.shows("half a thou")
+    first.wait_for_text("half a thou")
     first.process.send_signal(number)
-    first.ends()
+    first.wait_for_exit()
     assert first.process.returncode == 0
 
     second = Terminal(session)
     terminals.append(second)
-    second.shows("what was said before", "half a thou")
+    second.wait_for_text("what was said before", "half a thou")
 
 
 def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: list[Terminal]) -> None:
@@ -173,17 +173,17 @@ def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: 
         opened.append(CustomMessage(custom_type=f"kind {HOSTILE}", content=HOSTILE))
     terminal = Terminal(session)
     terminals.append(terminal)
-    terminal.shows("x[/]", "scripted")
+    terminal.wait_for_text("x[/]", "scripted")
     terminal.type(b"\x14")
-    terminal.shows("← active")
+    terminal.wait_for_text("← active")
     terminal.type(b"\x1b")
     time.sleep(0.7)
     terminal.type(b"\x12")
-    terminal.shows("Sessions", "name")
+    terminal.wait_for_text("Sessions", "name")
     terminal.type(b"\x1b")
     time.sleep(0.7)
     terminal.type(b"\x04")
-    terminal.ends()
+    terminal.wait_for_exit()
 
     assert "owned" not in terminal.screen.title
     assert b"\x1b]0;owned" not in terminal.raw
@@ -198,11 +198,11 @@ def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: 
 def test_without_colour_there_are_no_colours(session: Session, terminals: list[Terminal]) -> None:
     terminal = Terminal(session, NO_COLOR="1")
     terminals.append(terminal)
-    terminal.shows("what was said before", "scripted")
+    terminal.wait_for_text("what was said before", "scripted")
     terminal.type(b"/mod")
-    terminal.shows("/model")
+    terminal.wait_for_text("/model")
     terminal.type(b"\x03\x04")
-    terminal.ends()
+    terminal.wait_for_exit()
 
     codes = {
         code
@@ -216,13 +216,13 @@ def test_without_colour_there_are_no_colours(session: Session, terminals: list[T
 
 
 def test_the_external_editor_gives_its_text_back(session: Session, terminals: list[Terminal], tmp_path: Path) -> None:
-    terminal = Terminal(session, EDITOR=editor(tmp_path, "echo 'and more' >> \"$1\""), VISUAL="")
+    terminal = Terminal(session, EDITOR=write_editor_script(tmp_path, "echo 'and more' >> \"$1\""), VISUAL="")
     terminals.append(terminal)
-    terminal.shows("scripted")
+    terminal.wait_for_text("scripted")
     terminal.type(b"begun")
-    terminal.shows("begun")
+    terminal.wait_for_text("begun")
     terminal.type(b"\x07")
-    assert terminal.shows("begun", "and more")
+    assert terminal.wait_for_text("begun", "and more")
 
 
 def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_over_it(
@@ -238,15 +238,17 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
         "        print('PRINTED', flush=True), print('PRINTED', file=sys.stderr), Path('printed').touch()))\n"
     )
     more = f"{MAX_QUEUED_WRITES} {MAX_QUEUED_WRITES * 3}"  # than the terminal would take in while it is lent
-    terminal = Terminal(session, EDITOR=editor(tmp_path, f"echo EDITING; cat '{tmp_path}/leave' >> \"$1\""), VISUAL="")
+    terminal = Terminal(
+        session, EDITOR=write_editor_script(tmp_path, f"echo EDITING; cat '{tmp_path}/leave' >> \"$1\""), VISUAL=""
+    )
     terminals.append(terminal)
-    terminal.shows("scripted")
+    terminal.wait_for_text("scripted")
     terminal.type(
         f"!until test -e begun; do sleep 0.1; done; for i in `seq {more}`; do echo $i; sleep 0.05; done\r".encode()
     )
-    terminal.shows("running")
+    terminal.wait_for_text("running")
     terminal.type(b"begun \x07")
-    terminal.shows("EDITING")
+    terminal.wait_for_text("EDITING")
     drawn = len(terminal.raw)
     Path("begun").touch()
 
@@ -254,12 +256,12 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
     while b"bashExecution" not in Path(str(session.file)).read_bytes() or not Path("printed").exists():
         assert time.monotonic() < until
         time.sleep(0.05)
-    terminal.reads(0.2)
+    terminal.read_for(0.2)
     assert len(terminal.raw) == drawn
     (tmp_path / "leave").write_text("and more")
-    assert terminal.shows(f"{MAX_QUEUED_WRITES * 3}", "begun and more", "on main")
+    assert terminal.wait_for_text(f"{MAX_QUEUED_WRITES * 3}", "begun and more", "on main")
     terminal.type(b"\x03\x04")
-    terminal.ends()
+    terminal.wait_for_exit()
 
 
 @pytest.mark.parametrize(
@@ -270,37 +272,37 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
 def test_after_an_external_editor_that_fails_the_app_goes_on(
     session: Session, terminals: list[Terminal], tmp_path: Path, script: str | None, told: str
 ) -> None:
-    program = "/nowhere/ed" if script is None else editor(tmp_path, f"trap '' INT\n{script}")
+    program = "/nowhere/ed" if script is None else write_editor_script(tmp_path, f"trap '' INT\n{script}")
     terminal = Terminal(session, EDITOR=program, VISUAL="")
     terminals.append(terminal)
-    terminal.shows("scripted")
+    terminal.wait_for_text("scripted")
     terminal.type(b"begun\x07")
-    terminal.shows(told, "begun", "on main")
+    terminal.wait_for_text(told, "begun", "on main")
     terminal.type(b" and typed on")
-    terminal.shows("begun and typed on")
+    terminal.wait_for_text("begun and typed on")
     terminal.type(b"\x03\x04")
-    terminal.ends()
+    terminal.wait_for_exit()
     assert terminal.process.returncode == 0
 
 
 def test_who_is_ended_while_the_external_editor_is_open_keeps_what_was_typed(
     session: Session, terminals: list[Terminal], tmp_path: Path
 ) -> None:
-    terminal = Terminal(session, EDITOR=editor(tmp_path, "echo EDITING; exec sleep 60"), VISUAL="")
+    terminal = Terminal(session, EDITOR=write_editor_script(tmp_path, "echo EDITING; exec sleep 60"), VISUAL="")
     terminals.append(terminal)
-    terminal.shows("scripted")
+    terminal.wait_for_text("scripted")
     terminal.type(b"begun\x07")
-    terminal.shows("EDITING")
+    terminal.wait_for_text("EDITING")
     terminal.process.send_signal(signal.SIGTERM)
-    terminal.ends()
+    terminal.wait_for_exit()
     assert terminal.process.returncode == 0
 
     again = Terminal(session)
     terminals.append(again)
-    again.shows("what was said before", "begun")
+    again.wait_for_text("what was said before", "begun")
 
 
-def editor(folder: Path, script: str) -> str:
+def write_editor_script(folder: Path, script: str) -> str:
     """A program that edits a file as a script says."""
     file = folder / "editor"
     file.write_text(f"#!/bin/sh\n{script}\n")
@@ -310,27 +312,27 @@ def editor(folder: Path, script: str) -> str:
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not here")
 def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) -> None:
-    def tmux(*arguments: str) -> str:
+    def run_tmux(*arguments: str) -> str:
         made = subprocess.run(
             ["tmux", "-S", str(tmp_path / "socket"), *arguments],
             capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         return made.stdout
 
-    def shows(*words: str) -> None:
+    def wait_for_text(*words: str) -> None:
         until = time.monotonic() + SECONDS
-        while not all(word in (text := tmux("capture-pane", "-p", "-t", "app")) for word in words):
+        while not all(word in (text := run_tmux("capture-pane", "-p", "-t", "app")) for word in words):
             assert time.monotonic() < until, text
             time.sleep(0.05)
 
-    tmux("new-session", "-d", "-s", "app", "-x", "80", "-y", "24", *command(session))
+    run_tmux("new-session", "-d", "-s", "app", "-x", "80", "-y", "24", *build_command(session))
     try:
-        shows("what was said before", "scripted")
-        tmux("send-keys", "-t", "app", "Hello", "Enter")
-        shows("The beginning of it.", "working")
-        tmux("send-keys", "-t", "app", "Escape")
-        shows("aborted")
-        tmux("send-keys", "-t", "app", "C-d")
+        wait_for_text("what was said before", "scripted")
+        run_tmux("send-keys", "-t", "app", "Hello", "Enter")
+        wait_for_text("The beginning of it.", "working")
+        run_tmux("send-keys", "-t", "app", "Escape")
+        wait_for_text("aborted")
+        run_tmux("send-keys", "-t", "app", "C-d")
         until = time.monotonic() + SECONDS
         while (
             subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "has-session"], capture_output=True).returncode == 0
@@ -339,7 +341,7 @@ def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) ->
             time.sleep(0.05)
     finally:
         subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "kill-server"], capture_output=True, check=False)
-    assert [entry.type for entry in st.open(str(session.file)).head.path()][-2:] == ["message", "message"]
+    assert [entry.type for entry in st.open(str(session.file)).head.get_path()][-2:] == ["message", "message"]
 
 
 def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_waits_for_it() -> None:
@@ -348,7 +350,7 @@ def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_wait
     with contextlib.suppress(OSError), open(theirs, "w", buffering=1) as file:
         with pytest.raises(OSError):
             os.write(theirs, b"gone")
-        writer = WriterThread(Lasting(file))  # pyright: ignore[reportArgumentType]
+        writer = WriterThread(TolerantFile(file))  # pyright: ignore[reportArgumentType]
         writer.start()
 
         def write() -> None:
@@ -364,6 +366,6 @@ def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_wait
 
 
 async def test_the_app_writes_to_the_terminal_by_a_driver_that_lasts(session: Session) -> None:
-    app = SessionApp(Start(session=session, cwd="/"))
+    app = SessionApp(AppOptions(session=session, cwd="/"))
 
-    assert isinstance(app.driver_class(app)._file, Lasting)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
+    assert isinstance(app.driver_class(app)._file, TolerantFile)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

@@ -12,11 +12,11 @@ from typing import TextIO, cast
 
 import pytest
 
-from sessiontree.tui.theme import DARK, LIGHT, terminal_is_light, theme_for
+from sessiontree.tui.theme import DARK, LIGHT, get_theme, has_light_background
 
 
 @contextmanager
-def terminal() -> Iterator[int]:
+def open_terminal() -> Iterator[int]:
     """Be on a terminal, and have its other end. Not a fixture: what stands for the output is put back before a test."""
     master, slave = pty.openpty()
     before = sys.stdin, sys.stdout
@@ -44,7 +44,7 @@ def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_the_terminal_is_asked_for_its_background(answer: bytes, light: bool) -> None:
-    with terminal() as other_end:
+    with open_terminal() as other_end:
 
         def reply() -> None:
             if b"\x1b[c" in os.read(other_end, 100):
@@ -52,15 +52,15 @@ def test_the_terminal_is_asked_for_its_background(answer: bytes, light: bool) ->
 
         thread = threading.Thread(target=reply, daemon=True)
         thread.start()
-        found = terminal_is_light()
+        found = has_light_background()
         thread.join(5)
 
     assert found is light
 
 
 def test_a_terminal_that_says_nothing_is_taken_for_a_dark_one() -> None:
-    with terminal():
-        found = terminal_is_light()
+    with open_terminal():
+        found = has_light_background()
 
     assert not found
 
@@ -69,5 +69,5 @@ def test_a_terminal_that_says_nothing_is_taken_for_a_dark_one() -> None:
 def test_the_environment_may_tell_too(monkeypatch: pytest.MonkeyPatch, said: str, light: bool) -> None:
     monkeypatch.setenv("COLORFGBG", said)
 
-    assert terminal_is_light() is light
-    assert theme_for(light) is (LIGHT if light else DARK)
+    assert has_light_background() is light
+    assert get_theme(light) is (LIGHT if light else DARK)

@@ -13,7 +13,7 @@ from sessiontree.tui.theme import DARK, LIGHT
 from .conftest import Driver, Running
 
 
-def where(app: Driver, words: str) -> tuple[int, int]:
+def find_on_screen(app: Driver, words: str) -> tuple[int, int]:
     """The column and the line where words are on the screen."""
     for y, line in enumerate(app.screen.split("\n")):
         if words in line:
@@ -21,31 +21,31 @@ def where(app: Driver, words: str) -> tuple[int, int]:
     raise AssertionError(f"{words!r} is not on the screen:\n{app.screen}")
 
 
-async def select(app: Driver, words: str) -> None:
+async def select_text(app: Driver, words: str) -> None:
     """Select words on the screen with the mouse."""
-    x, y = where(app, words)
+    x, y = find_on_screen(app, words)
     await app.pilot.mouse_down(offset=(x, y))
     await app.pilot.hover(offset=(x + len(words), y))
     await app.pilot.mouse_up(offset=(x + len(words), y))
-    await app.until(app.app.screen.get_selected_text)
+    await app.wait_until(app.app.screen.get_selected_text)
 
 
-def colors_of(app: Driver, words: str) -> list[tuple[Color | None, Color | None]]:
+def find_colors(app: Driver, words: str) -> list[tuple[Color | None, Color | None]]:
     """The foreground and the background of every letter of words on the screen."""
-    x, y = where(app, words)
+    x, y = find_on_screen(app, words)
     strip = app.app.screen._compositor.render_strips(app.app.size)[y].crop(x, x + len(words))
     return [(segment.style.color, segment.style.bgcolor) for segment in strip if segment.style and segment.text]
 
 
-def luminance(color: Color | None) -> float:
+def compute_luminance(color: Color | None) -> float:
     assert color is not None
     parts = [part / 255 for part in color.get_truecolor()]
     red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: Color | None, other: Color | None) -> float:
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+def compute_contrast(one: Color | None, other: Color | None) -> float:
+    light, dark = sorted((compute_luminance(one), compute_luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -53,22 +53,22 @@ def contrast(one: Color | None, other: Color | None) -> float:
 async def test_selected_text_can_be_read(running: Running, theme: Theme) -> None:
     async with running("An **answer** with `code` in it.") as app:
         app.app.theme = theme.name
-        await app.answered("A question")
+        await app.submit_and_wait("A question")
         for words in ("A question", "An answer with code in it."):
-            before = colors_of(app, words)
-            await select(app, words)
-            selected = colors_of(app, words)
+            before = find_colors(app, words)
+            await select_text(app, words)
+            selected = find_colors(app, words)
 
-            assert min(contrast(*colors) for colors in selected) >= 4.5
+            assert min(compute_contrast(*colors) for colors in selected) >= 4.5
             assert {background for _, background in selected}.isdisjoint(background for _, background in before)
 
 
 async def test_selected_text_is_seen_without_colours(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with running("An answer.") as app:
-        await app.answered("A question")
-        x, y = where(app, "An answer.")
-        await select(app, "An answer.")
+        await app.submit_and_wait("A question")
+        x, y = find_on_screen(app, "An answer.")
+        await select_text(app, "An answer.")
         strip = app.app.screen._compositor.render_strips(app.app.size)[y].crop(x, x + len("An answer."))
 
         assert all(segment.style is not None and segment.style.reverse for segment in strip)
@@ -76,9 +76,9 @@ async def test_selected_text_is_seen_without_colours(running: Running, monkeypat
 
 async def test_typing_after_a_click_on_the_conversation_goes_to_the_editor(running: Running) -> None:
     async with running("An answer.") as app:
-        await app.answered("A question")
+        await app.submit_and_wait("A question")
         await app.type("typed ")
-        await app.pilot.click(offset=where(app, "An answer."))
+        await app.pilot.click(offset=find_on_screen(app, "An answer."))
         await app.press(*"yes")
 
         assert app.editor.text == "typed yes"
@@ -86,8 +86,8 @@ async def test_typing_after_a_click_on_the_conversation_goes_to_the_editor(runni
 
 async def test_typing_after_selecting_text_goes_to_the_editor(running: Running) -> None:
     async with running("An answer.") as app:
-        await app.answered("A question")
-        await select(app, "An answer.")
+        await app.submit_and_wait("A question")
+        await select_text(app, "An answer.")
         await app.press(*"go")
 
         assert app.editor.text == "go"
@@ -95,11 +95,11 @@ async def test_typing_after_selecting_text_goes_to_the_editor(running: Running) 
 
 async def test_ctrl_c_sends_selected_text_to_the_clipboard_and_says_so(running: Running) -> None:
     async with running("An answer.") as app:
-        await app.answered("A question")
+        await app.submit_and_wait("A question")
         await app.type("typed")
-        await select(app, "An answer.")
+        await select_text(app, "An answer.")
         await app.press("ctrl+c")
-        await app.shows("Sent 10 characters to the terminal's clipboard")
+        await app.wait_for_text("Sent 10 characters to the terminal's clipboard")
 
         assert app.app.clipboard == "An answer."
         assert app.editor.text == "typed"
@@ -107,9 +107,9 @@ async def test_ctrl_c_sends_selected_text_to_the_clipboard_and_says_so(running: 
 
 async def test_a_block_is_sent_to_the_clipboard_which_is_not_called_copied(running: Running) -> None:
     async with running("An answer.") as app:
-        await app.answered("A question")
+        await app.submit_and_wait("A question")
         await app.press("ctrl+up", "y")
-        await app.shows("Sent 10 characters to the terminal's clipboard")
+        await app.wait_for_text("Sent 10 characters to the terminal's clipboard")
 
         assert "copied" not in app.screen
         assert app.app.clipboard == "An answer."
@@ -117,12 +117,12 @@ async def test_a_block_is_sent_to_the_clipboard_which_is_not_called_copied(runni
 
 async def test_a_block_without_text_is_not_sent_to_the_clipboard(running: Running) -> None:
     async with running(" \n ") as app:
-        await app.answered("A question")
+        await app.submit_and_wait("A question")
         block: Any = app.chat.transcript.blocks[-1]
         block.text = block.head = ""
         app.app.copy_to_clipboard("before")
         await app.press("ctrl+up", "y")
-        await app.shows("Nothing to copy")
+        await app.wait_for_text("Nothing to copy")
 
         assert app.app.clipboard == "before"
 

@@ -4,7 +4,7 @@ import sessiontree as st
 from sessiontree.core.entries import Compaction, CustomMessage, ModelChange
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.tui import tree_detail
-from sessiontree.tui.tree_detail import described, seen_from, words_of
+from sessiontree.tui.tree_detail import get_entry_text, render_context, render_entry
 from tests.builders import entry, say
 
 
@@ -27,11 +27,11 @@ from tests.builders import entry, say
     ],
 )
 def test_an_entry_is_copied_as_one_would_read_it(body, words):
-    assert words_of(entry("a", None, body)) == words
+    assert get_entry_text(entry("a", None, body)) == words
 
 
 def test_an_entry_that_says_nothing_is_shown_by_its_line():
-    assert words_of(entry("a", None, {"type": "reset_boundary"})).startswith('{"id":"a"')
+    assert get_entry_text(entry("a", None, {"type": "reset_boundary"})).startswith('{"id":"a"')
 
 
 def test_a_description_has_time_branch_label_tokens_and_cost():
@@ -39,7 +39,7 @@ def test_a_description_has_time_branch_label_tokens_and_cost():
     made = session.append(assistant("done", provider="p", model="m", usage={"input": 3000, "output": 1, "cost": 0.5}))
     session.label(made, "good")
 
-    first, _, rest = described(session, made.id).plain.partition("\n\n")
+    first, _, rest = render_entry(session, made.id).plain.partition("\n\n")
 
     assert first.startswith(f"{made.id[:8]} · assistant · {made.timestamp[:10]} ")
     assert first.endswith(" · [good] · on main · p/m · 3k tokens · $0.5000")
@@ -51,7 +51,7 @@ def test_of_a_huge_entry_the_beginning_is_shown_and_the_rest_counted(monkeypatch
     session = st.memory()
     made = session.append(user("x" * 25))
 
-    assert described(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has the rest")
+    assert render_entry(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has the rest")
 
 
 def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
@@ -60,7 +60,7 @@ def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
     kept = session.append(user("kept"))
     session.append(Compaction(summary="so far", first_kept=kept.id, tokens_before=100))
 
-    lines = seen_from(session.tree, session.heads.leaf).plain.splitlines()
+    lines = render_context(session.tree, session.heads.leaf).plain.splitlines()
 
     assert lines[0].startswith("From here the model sees 2 of 3 entries, about ")
     assert lines[2].startswith("· user: old — summarized by a compaction ")
@@ -68,11 +68,11 @@ def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
 
 
 def test_of_a_long_path_the_end_is_listed(monkeypatch):
-    monkeypatch.setattr(tree_detail, "MOST_LINES", 2)
+    monkeypatch.setattr(tree_detail, "MAX_PATH_ENTRIES", 2)
     session = st.memory()
     session.extend([user(str(number)) for number in range(5)])
 
-    assert seen_from(session.tree, session.heads.leaf).plain.splitlines()[2:] == [
+    assert render_context(session.tree, session.heads.leaf).plain.splitlines()[2:] == [
         "… 3 before",
         "✓ user: 3 — as it is",
         "✓ user: 4 — as it is",
@@ -84,8 +84,8 @@ def test_hostile_text_is_made_safe():
     one = session.append(user("\x1b[2J"))
 
     texts = [
-        described(session, one.id),
-        seen_from(session.tree, one.id),
+        render_entry(session, one.id),
+        render_context(session.tree, one.id),
     ]
 
     assert not any("\x1b" in text.plain or "\x07" in text.plain for text in texts)

@@ -14,7 +14,7 @@ from sessiontree.tui.keys import TREE
 from sessiontree.tui.tree import TreeApp
 
 
-def session_of_two_ways():
+def create_two_branches():
     """user, assistant, [read], then two ways: `cache`, which is active, and `dict`."""
     session = st.memory("speed")
     session.append(user("How do I make this faster?"))
@@ -46,9 +46,9 @@ class Driver:
 
     async def press(self, *keys):
         await self.pilot.press(*keys)
-        await self.settle()
+        await self.wait_until_idle()
 
-    async def settle(self):
+    async def wait_until_idle(self):
         for _ in range(200):
             await self.pilot.pause()
             if self.view.progress is None and self.view.outline is not None:
@@ -56,29 +56,29 @@ class Driver:
             await self.pilot.pause(0.02)
         raise AssertionError("the rows never came")
 
-    def rows(self):
+    def read_rows(self):
         view = self.view
         return [view.render_line(y).text.rstrip() for y in range(min(view.size.height, len(view._folds)))]
 
     @property
     def cursor(self):
         """What the row under the cursor says."""
-        [row] = [row for row in self.rows() if row.startswith("›")]
+        [row] = [row for row in self.read_rows() if row.startswith("›")]
         return row[1:].strip()
 
-    def all_text(self):
+    def read_screen(self):
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
-    async def shows(self, words, *, there=True):
+    async def wait_for_text(self, words, *, there=True):
         """The screen on which these words are, or are no more, at last."""
         for _ in range(500):
-            if (words in self.all_text()) == there:
-                return self.all_text()
+            if (words in self.read_screen()) == there:
+                return self.read_screen()
             await self.pilot.pause(0.02)
-        raise AssertionError(f"{words!r} {'never came' if there else 'stayed'}; the screen is\n{self.all_text()}")
+        raise AssertionError(f"{words!r} {'never came' if there else 'stayed'}; the screen is\n{self.read_screen()}")
 
 
-class Opened:
+class OpenTree:
     def __init__(self, session, *, size=(80, 40), keys=None, app=None):
         self.app = app or TreeApp(session, Config(keys=keys or {}))
         self.size = size
@@ -86,7 +86,7 @@ class Opened:
     async def __aenter__(self):
         self._context = self.app.run_test(size=self.size, notifications=True)
         driver = Driver(self.app, await self._context.__aenter__())
-        await driver.settle()
+        await driver.wait_until_idle()
         return driver
 
     async def __aexit__(self, *error):
@@ -97,8 +97,8 @@ class Opened:
 
 
 async def test_the_tree_is_drawn_as_by_the_command_with_a_cursor_on_the_active_leaf():
-    async with Opened(session_of_two_ways()) as tree:
-        assert tree.rows() == [
+    async with OpenTree(create_two_branches()) as tree:
+        assert tree.read_rows() == [
             "  • user: How do I make this faster?",
             "  • [read: slow.py]",
             "  • [two-ways] assistant: A cache, or a dict? (main)",
@@ -116,13 +116,13 @@ async def test_a_compaction_says_how_much_it_was():
     first = session.append(user("hi"))
     session.append(Compaction(summary="so far", first_kept=first.id, tokens_before=12_345))
 
-    async with Opened(session) as tree:
-        assert tree.rows()[1] == "› • [compaction: 12k tokens] (main) ← active"
+    async with OpenTree(session) as tree:
+        assert tree.read_rows()[1] == "› • [compaction: 12k tokens] (main) ← active"
 
 
 @pytest.mark.parametrize(("size", "half"), [((80, 24), 12), ((160, 48), 24)])
 async def test_the_panel_takes_half_of_the_terminal(size, half):
-    async with Opened(session_of_two_ways(), size=size) as tree:
+    async with OpenTree(create_two_branches(), size=size) as tree:
         assert tree.screen.query_one(".panel").outer_size.height == half
 
 
@@ -130,8 +130,8 @@ async def test_what_stands_behind_a_long_text_stays_in_sight():
     session = st.memory()
     session.append(user("word " * 100))
 
-    async with Opened(session) as tree:
-        [row] = tree.rows()
+    async with OpenTree(session) as tree:
+        [row] = tree.read_rows()
         assert row.endswith("… (main) ← active")
 
 
@@ -142,9 +142,9 @@ async def test_a_wide_tree_pans_and_every_row_keeps_room_for_its_text():
         session.append(user(f"aside {number} and more words"), parent=place)
         place = session.append(user(f"level {number} and more words"), parent=place)
 
-    async with Opened(session, size=(60, 80)) as tree:
+    async with OpenTree(session, size=(60, 80)) as tree:
         assert tree.cursor.endswith("user: level 29 and more … (main) ← active")
-        assert all("user: level" in row or "user: aside" in row or "user: root" in row for row in tree.rows())
+        assert all("user: level" in row or "user: aside" in row or "user: root" in row for row in tree.read_rows())
         assert tree.cursor.startswith("…")
         await tree.press("home")
         assert tree.cursor == "• user: root"
@@ -158,18 +158,18 @@ async def test_a_deep_tree_leaves_most_of_the_width_to_the_text(width):
         session.append(user(f"aside {number} {'x' * 200}"), parent=place)
         place = session.append(user(f"level {number} {'x' * 200}"), parent=place)
 
-    async with Opened(session, size=(width, 60)) as tree:
+    async with OpenTree(session, size=(width, 60)) as tree:
         for keys in ((), ("up",) * 5, ("home",), ("pagedown",) * 3):
             await tree.press(*keys)
             assert tree.cursor.index("user: ") <= width // 4 + 4
-            assert all(row.index("user: ") <= width // 2 + 4 for row in tree.rows())
+            assert all(row.index("user: ") <= width // 2 + 4 for row in tree.read_rows())
 
 
 async def test_the_row_of_the_cursor_is_in_the_middle():
     session = st.memory()
     session.extend([user(f"message {number}") for number in range(100)])
 
-    async with Opened(session, size=(80, 24)) as tree:
+    async with OpenTree(session, size=(80, 24)) as tree:
         middle = tree.view.size.height // 2
         await tree.press("home")
         assert tree.view.scroll_offset.y == 0
@@ -184,12 +184,12 @@ async def test_a_click_leaves_the_rows_where_they_are():
     session = st.memory()
     session.extend([user(f"message {number}") for number in range(100)])
 
-    async with Opened(session, size=(80, 24)) as tree:
+    async with OpenTree(session, size=(80, 24)) as tree:
         await tree.press("home")
         await tree.press(*["down"] * 30)
         top = tree.view.scroll_offset.y
         await tree.pilot.click(tree.view, offset=(10, 1))
-        await tree.settle()
+        await tree.wait_until_idle()
         assert tree.view.scroll_offset.y == top
         assert f"message {top + 1}" in tree.cursor
 
@@ -205,7 +205,7 @@ async def test_long_labels_and_many_branches_leave_room_for_the_text():
     for name in list(session.heads.heads)[1:]:
         session.move(place, branch=name)
 
-    async with Opened(session, size=(160, 40)) as tree:
+    async with OpenTree(session, size=(160, 40)) as tree:
         assert "[label label label label…] user: what it is about" in tree.cursor
         assert "(and 4 more) ← active" in tree.cursor
 
@@ -215,23 +215,23 @@ async def test_hostile_text_is_shown_and_not_obeyed():
     entry = session.append(user("red \x1b[31m and \x9b2J \u202e back"))
     session.label(entry, "\x1b[2J")
 
-    async with Opened(session) as tree:
+    async with OpenTree(session) as tree:
         await tree.press("tab")
-        await tree.shows("From here the model sees")
-        shown = await tree.shows("\\x1b[31m")
+        await tree.wait_for_text("From here the model sees")
+        shown = await tree.wait_for_text("\\x1b[31m")
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
 
 
 async def test_an_empty_session_says_so():
-    async with Opened(st.memory()) as tree:
-        await tree.shows("There is nothing in this session yet.")
+    async with OpenTree(st.memory()) as tree:
+        await tree.wait_for_text("There is nothing in this session yet.")
 
 
 # Moving
 
 
 async def test_up_and_down_go_by_rows_and_round_the_ends():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press("up")
         assert "With a cache." in tree.cursor
         await tree.press("down", "down")
@@ -250,7 +250,7 @@ async def test_pages_go_by_what_is_in_sight_and_stop_at_the_ends():
     session = st.memory()
     session.extend([user(f"message {number}") for number in range(100)])
 
-    async with Opened(session, size=(80, 24)) as tree:
+    async with OpenTree(session, size=(80, 24)) as tree:
         page = tree.view.size.height - 1
         for key, place in (("pageup", 100 - page), ("left", 100 - 2 * page), ("pagedown", 100 - page), ("right", 100)):
             await tree.press(key)
@@ -261,7 +261,7 @@ async def test_pages_go_by_what_is_in_sight_and_stop_at_the_ends():
 
 
 async def test_turns_pass_over_what_tools_said():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press("home", "alt+down")
         assert "two-ways" in tree.cursor
         await tree.press("alt+up")
@@ -271,18 +271,18 @@ async def test_turns_pass_over_what_tools_said():
 
 
 async def test_a_segment_is_folded_from_its_beginning_and_unfolded_again():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press("ctrl+left")
         assert "[branch cache]" in tree.cursor
         await tree.press("alt+left")
-        assert tree.rows()[3] == "› ├⊞ • [branch cache] (+2) (cache: hidden below) ↓ active"
-        assert len(tree.rows()) == 7
+        assert tree.read_rows()[3] == "› ├⊞ • [branch cache] (+2) (cache: hidden below) ↓ active"
+        assert len(tree.read_rows()) == 7
         await tree.press("ctrl+left")
         assert "faster" in tree.cursor, "folded already: to the segment above"
         await tree.press("ctrl+right")
         assert "⊞" in tree.cursor
         await tree.press("alt+right")
-        assert len(tree.rows()) == 9
+        assert len(tree.read_rows()) == 9
         await tree.press("ctrl+right")
         assert "[branch dict]" in tree.cursor
         await tree.press("ctrl+right")
@@ -303,15 +303,15 @@ async def test_a_segment_is_folded_from_its_beginning_and_unfolded_again():
     ],
 )
 async def test_each_filter_has_a_key_that_takes_it_away_again(key, filter, count):
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press(key)
-        assert (tree.view.filter, len(tree.rows())) == (filter, count)
+        assert (tree.view.filter, len(tree.read_rows())) == (filter, count)
         await tree.press(key)
-        assert (tree.view.filter, len(tree.rows())) == ("default", 9)
+        assert (tree.view.filter, len(tree.read_rows())) == ("default", 9)
 
 
 async def test_filters_are_gone_through_forwards_and_back():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         seen = []
         for _ in range(5):
             await tree.press("ctrl+o")
@@ -322,7 +322,7 @@ async def test_filters_are_gone_through_forwards_and_back():
 
 
 async def test_the_cursor_keeps_its_entry_and_comes_back_to_it_when_it_is_shown_again():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press("home", "down")
         assert "[read: slow.py]" in tree.cursor
         await tree.press("ctrl+t")
@@ -332,9 +332,9 @@ async def test_the_cursor_keeps_its_entry_and_comes_back_to_it_when_it_is_shown_
 
 
 async def test_what_a_filter_hides_is_bridged():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press("ctrl+u")
-        assert tree.rows() == [
+        assert tree.read_rows() == [
             "  • user: How do I make this faster? (main: hidden below)",
             "› ├─ • user: With a cache. (cache: hidden below) ↓ active",
             "  └─ user: With a dict. (dict: hidden below)",
@@ -342,100 +342,100 @@ async def test_what_a_filter_hides_is_bridged():
 
 
 async def test_a_search_leaves_branches_and_the_active_mark_at_their_entries():
-    async with Opened(session_of_two_ways(), size=(100, 30)) as tree:
+    async with OpenTree(create_two_branches(), size=(100, 30)) as tree:
         await tree.press(*"faster")
-        assert tree.rows() == [
+        assert tree.read_rows() == [
             "› • user: How do I make this faster? (main, dict, cache: hidden below) ↓ active",
         ]
         await tree.press("escape")
         await tree.press(*"done")
-        assert tree.rows() == [
+        assert tree.read_rows() == [
             "› • assistant: The cache is done. (cache) ← active",
             "  assistant: The dict is done. (dict)",
         ]
 
 
 async def test_a_branch_that_ends_in_something_hidden_is_named_at_the_nearest_row_above():
-    session = session_of_two_ways()
+    session = create_two_branches()
     session.append(ThinkingLevelChange("high"), branch="dict")
-    async with Opened(session) as tree:
-        assert tree.rows()[-1] == "        assistant: The dict is done. (dict)"
+    async with OpenTree(session) as tree:
+        assert tree.read_rows()[-1] == "        assistant: The dict is done. (dict)"
         await tree.press("ctrl+a")
-        assert "        [thinking: high] (dict)" in tree.rows()
-        assert "        assistant: The dict is done." in tree.rows()
+        assert "        [thinking: high] (dict)" in tree.read_rows()
+        assert "        assistant: The dict is done." in tree.read_rows()
 
 
 # Searching
 
 
 async def test_typing_searches_for_all_words_in_any_order():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press(*"dict", "space", *"user")
-        assert tree.rows() == ["› user: With a dict. (dict: hidden below)"]
-        await tree.shows("search: dict user")
+        assert tree.read_rows() == ["› user: With a dict. (dict: hidden below)"]
+        await tree.wait_for_text("search: dict user")
         await tree.press(*["backspace"] * 4)
-        assert len(tree.rows()) == 4
+        assert len(tree.read_rows()) == 4
         await tree.press("escape")
-        assert len(tree.rows()) == 9
+        assert len(tree.read_rows()) == 9
 
 
 async def test_a_search_finds_labels_and_a_capital_l_is_then_a_letter():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press(*"two-ways")
-        assert len(tree.rows()) == 1
+        assert len(tree.read_rows()) == 1
         await tree.press("L")
         assert tree.view.query_text == "two-waysL"
-        await tree.shows('No matches for "two-waysL" in the filter default')
+        await tree.wait_for_text('No matches for "two-waysL" in the filter default')
         await tree.press("escape", *"faster")
-        assert len(tree.rows()) == 1, "the keyboard is still here"
+        assert len(tree.read_rows()) == 1, "the keyboard is still here"
 
 
 async def test_what_is_pasted_is_searched_for():
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         from textual.events import Paste
 
         tree.view.post_message(Paste("cache\nis done"))
-        await tree.settle()
+        await tree.wait_until_idle()
         assert tree.view.query_text == "cache is done"
-        assert len(tree.rows()) == 1
+        assert len(tree.read_rows()) == 1
 
 
 # A tree that grows, keys, and work
 
 
 async def test_what_comes_to_the_session_is_taken_in_and_the_cursor_stays():
-    session = session_of_two_ways()
-    async with Opened(session) as tree:
+    session = create_two_branches()
+    async with OpenTree(session) as tree:
         await tree.press("up")
         session.append(user("More."))
-        tree.view.look_again()
-        await tree.settle()
+        tree.view.refresh_tree()
+        await tree.wait_until_idle()
         assert "With a cache." in tree.cursor
-        assert any("user: More. (cache) ← active" in row for row in tree.rows())
+        assert any("user: More. (cache) ← active" in row for row in tree.read_rows())
 
 
 async def test_folds_stay_when_the_session_grows():
-    session = session_of_two_ways()
-    async with Opened(session) as tree:
+    session = create_two_branches()
+    async with OpenTree(session) as tree:
         await tree.press("end", "ctrl+left", "ctrl+left")
         assert "⊞" in tree.cursor
         session.append(user("More."))
-        tree.view.look_again()
-        await tree.settle()
+        tree.view.refresh_tree()
+        await tree.wait_until_idle()
         assert "⊞ [branch dict] (+2)" in tree.cursor
 
 
 async def test_it_can_be_used_without_colours(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with Opened(session_of_two_ways()) as tree:
+    async with OpenTree(create_two_branches()) as tree:
         await tree.press("up")
         assert tree.cursor == "│     • user: With a cache."
 
 
 async def test_every_key_can_be_bound_anew():
     keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
-    async with Opened(session_of_two_ways(), size=(120, 40), keys=keys) as tree:
-        await tree.shows("f5 filter")
+    async with OpenTree(create_two_branches(), size=(120, 40), keys=keys) as tree:
+        await tree.wait_for_text("f5 filter")
         await tree.press("k", "f6")
         assert tree.view.filter == "no-tools"
         assert tree.view.query_text == ""
@@ -448,16 +448,16 @@ def test_every_key_of_the_table_is_bound():
     assert {binding.id for binding in TreeView.BINDINGS} == {key.name for key in TREE}
 
 
-def counted(function):
+def count_calls(function):
     """How many functions of ours are called."""
     count = 0
 
-    def profile(frame, event, argument):
+    def count_call(frame, event, argument):
         nonlocal count
         if event == "call" and "/sessiontree/" in frame.f_code.co_filename:
             count += 1
 
-    sys.setprofile(profile)
+    sys.setprofile(count_call)
     try:
         function()
     finally:
@@ -465,7 +465,7 @@ def counted(function):
     return count
 
 
-def large(entries):
+def create_large(entries):
     session = st.memory()
     bodies = [user(f"message {number}") for number in range(entries // 2)]
     half = session.extend(bodies)
@@ -473,7 +473,7 @@ def large(entries):
     return session
 
 
-def doings_of(view):
+def list_actions(view):
     return [
         ("step", lambda: view.action_step(1)),
         ("page", lambda: view.action_page(1)),
@@ -483,11 +483,11 @@ def doings_of(view):
         ("fold", lambda: view.action_fold()),
         ("unfold", lambda: view.action_unfold()),
         ("mark", lambda: view.action_mark()),
-        ("draw", lambda: draw_anew(view)),
+        ("draw", lambda: redraw(view)),
     ]
 
 
-def draw_anew(view):
+def redraw(view):
     view._texts.clear()
     for y in range(10):
         view.render_line(y)
@@ -496,9 +496,9 @@ def draw_anew(view):
 async def test_the_work_for_a_key_does_not_grow_with_the_tree():
     counts = []
     for entries in (200, 6000):
-        async with Opened(large(entries), size=(80, 24)) as tree:
+        async with OpenTree(create_large(entries), size=(80, 24)) as tree:
             tree.view.action_edge(0)
-            counts.append({what: counted(doing) for what, doing in doings_of(tree.view)})
+            counts.append({what: count_calls(doing) for what, doing in list_actions(tree.view)})
             await tree.pilot.pause()
 
     small, big = counts
@@ -508,10 +508,10 @@ async def test_the_work_for_a_key_does_not_grow_with_the_tree():
 
 async def test_new_rows_of_a_large_tree_are_worked_on_in_slices_and_keys_answer_meanwhile(monkeypatch):
     monkeypatch.setattr("sessiontree.tui.tree_view.FRAME", 0.0)
-    async with Opened(large(4000), size=(80, 24)) as tree:
+    async with OpenTree(create_large(4000), size=(80, 24)) as tree:
         tree.view.action_filter("all")
         assert tree.view.progress is not None
         tree.view.action_filter("user-only")
         tree.view.action_step(-1)
-        await tree.settle()
+        await tree.wait_until_idle()
         assert tree.view.outline.filter == "user-only"

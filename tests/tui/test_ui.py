@@ -21,17 +21,17 @@ from sessiontree.hooks.bus import Hooks
 from .conftest import Driver, Running
 
 
-def asked(app: Driver, question: Any) -> asyncio.Task[Any]:
+def open_question(app: Driver, question: Any) -> asyncio.Task[Any]:
     """A question that is open."""
     return asyncio.create_task(question)
 
 
 async def test_one_of_several_is_chosen_by_searching(running: Running) -> None:
     async with running() as app:
-        answer = asked(app, app.app.ui.select("Which?", ["apple pie", "plum cake", "apple cake"]))
-        await app.shows("Which?", "apple pie", "plum cake")
+        answer = open_question(app, app.app.ui.select("Which?", ["apple pie", "plum cake", "apple cake"]))
+        await app.wait_for_text("Which?", "apple pie", "plum cake")
         await app.press(*"cake", "space", *"app")
-        await app.until(lambda: "plum" not in app.screen)
+        await app.wait_until(lambda: "plum" not in app.screen)
         await app.press("enter")
 
         assert await answer == "apple cake"
@@ -39,31 +39,31 @@ async def test_one_of_several_is_chosen_by_searching(running: Running) -> None:
 
 async def test_a_choice_begins_where_it_is_told_to(running: Running) -> None:
     async with running() as app:
-        answer = asked(app, app.app.ui.select("Which?", ["a", "b", "c"], at="b"))
-        await app.shows("Which?")
+        answer = open_question(app, app.app.ui.select("Which?", ["a", "b", "c"], at="b"))
+        await app.wait_for_text("Which?")
         await app.press("enter")
         assert await answer == "b"
 
-        answer = asked(app, app.app.ui.select("And then?", ["a", "b", "c"], at="z"))
-        await app.shows("And then?")
+        answer = open_question(app, app.app.ui.select("And then?", ["a", "b", "c"], at="z"))
+        await app.wait_for_text("And then?")
         await app.press("enter")
         assert await answer == "a"
 
 
 async def test_another_thinking_level_is_chosen_from_the_one_that_holds(running: Running) -> None:
     async with running(settings=Config(thinking="medium")) as app:
-        await app.say("/thinking")
-        await app.shows("Thinking level")
+        await app.submit("/thinking")
+        await app.wait_for_text("Thinking level")
         await app.press("down", "enter")
-        assert await app.shows("from here on: high")
+        assert await app.wait_for_text("from here on: high")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
 async def test_a_question_that_is_left_has_no_answer(running: Running, key: str) -> None:
     async with running() as app:
         for question in (app.app.ui.select("Q", ["a"]), app.app.ui.input("Q"), app.app.ui.editor("Q")):
-            answer = asked(app, question)
-            await app.until(lambda: len(app.app.screen_stack) == 2)
+            answer = open_question(app, question)
+            await app.wait_until(lambda: len(app.app.screen_stack) == 2)
             await app.press(key)
             assert await answer is None
 
@@ -71,8 +71,8 @@ async def test_a_question_that_is_left_has_no_answer(running: Running, key: str)
 @pytest.mark.parametrize(("key", "default", "yes"), [("y", False, True), ("n", True, False), ("enter", True, True)])
 async def test_something_is_confirmed_or_not(running: Running, key: str, default: bool, yes: bool) -> None:
     async with running() as app:
-        answer = asked(app, app.app.ui.confirm("Really?", "It is [bold]serious[/].", default=default))
-        await app.shows("Really?", "It is [bold]serious[/].")
+        answer = open_question(app, app.app.ui.confirm("Really?", "It is [bold]serious[/].", default=default))
+        await app.wait_for_text("Really?", "It is [bold]serious[/].")
         await app.press(key)
 
         assert await answer is yes
@@ -80,42 +80,42 @@ async def test_something_is_confirmed_or_not(running: Running, key: str, default
 
 async def test_a_line_and_a_text_are_asked_for(running: Running) -> None:
     async with running() as app:
-        answer = asked(app, app.app.ui.input("Name?", placeholder="such as Ann"))
-        await app.shows("such as Ann")
+        answer = open_question(app, app.app.ui.input("Name?", placeholder="such as Ann"))
+        await app.wait_for_text("such as Ann")
         await app.press(*"Bob", "enter")
         assert await answer == "Bob"
 
-        answer = asked(app, app.app.ui.editor("Text?", "one"))
-        await app.shows("Text?", "one")
+        answer = open_question(app, app.app.ui.editor("Text?", "one"))
+        await app.wait_for_text("Text?", "one")
         await app.press("enter", *"two", "ctrl+s")
         assert await answer == "one\ntwo"
 
 
 async def test_a_question_goes_away_with_whoever_asked_it(running: Running) -> None:
     async with running() as app:
-        answer = asked(app, app.app.ui.select("Which?", ["a", "b"]))
-        assert await app.shows("Which?")
+        answer = open_question(app, app.app.ui.select("Which?", ["a", "b"]))
+        assert await app.wait_for_text("Which?")
         answer.cancel()
-        assert await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
 async def test_statuses_are_in_the_footer_until_they_are_taken_away(running: Running) -> None:
     async with running() as app:
         app.app.ui.status("build", "building \x1b[31m")
-        assert await app.shows("building \\x1b[31m")
+        assert await app.wait_for_text("building \\x1b[31m")
         app.app.ui.status("build", None)
-        assert await app.until(lambda: "building" not in app.screen)
+        assert await app.wait_until(lambda: "building" not in app.screen)
 
 
 async def test_what_is_told_leaves_the_editor_the_footer_and_what_was_said_last_in_sight(running: Running) -> None:
     async with running(*["It is. " * 40] * 3, size=(80, 24)) as app:
         for question in ("Is it?", "Really?", "And now?"):
-            await app.answered(question)
+            await app.submit_and_wait(question)
         await app.type("Then I will")
         before = app.screen.splitlines()
 
         app.app.ui.notify("something long that one should know of, " * 4, "warning")
-        after = (await app.shows("should know of")).splitlines()
+        after = (await app.wait_for_text("should know of")).splitlines()
 
         assert after[8:-1] == before[8:-1]
         assert after[-1].endswith("scripted")
@@ -124,11 +124,11 @@ async def test_what_is_told_leaves_the_editor_the_footer_and_what_was_said_last_
 async def test_a_search_goes_on_in_sight_of_what_is_told(running: Running) -> None:
     async with running(size=(80, 24)) as app:
         await app.press("ctrl+r")
-        await app.shows("Sessions · 1 of 1", "search names")
+        await app.wait_for_text("Sessions · 1 of 1", "search names")
         before = app.screen.splitlines()
 
         app.app.ui.notify("something long that one should know of, " * 4, "warning")
-        after = (await app.shows("should know of")).splitlines()
+        after = (await app.wait_for_text("should know of")).splitlines()
 
         assert after[:2] == before[:2]
         assert after[-2:] == before[-2:]
@@ -138,7 +138,7 @@ async def test_a_thread_may_tell_something(running: Running) -> None:
     async with running() as app:
         thread = threading.Thread(target=lambda: app.app.ui.notify("from [afar]", "warning"))
         thread.start()
-        assert await app.shows("from [afar]")
+        assert await app.wait_for_text("from [afar]")
         thread.join()
 
 
@@ -157,13 +157,13 @@ class Field(Static, can_focus=True):
 
 async def test_a_screen_or_a_widget_of_an_extension_has_the_keyboard_until_it_is_done(running: Running) -> None:
     async with running() as app:
-        answer = asked(app, app.app.ui.custom(Pick()))
-        await app.shows("press me")
+        answer = open_question(app, app.app.ui.custom(Pick()))
+        await app.wait_for_text("press me")
         await app.press("enter")
         assert await answer == "pressed"
 
-        answer = asked(app, app.app.ui.custom(Field("my own")))
-        await app.shows("my own")
+        answer = open_question(app, app.app.ui.custom(Field("my own")))
+        await app.wait_for_text("my own")
         await app.press("x")
         assert await answer == "x was pressed"
 
@@ -248,17 +248,19 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
     for kind in ("plain", "rich", "bad"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
-        assert await app.shows("shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed")
+        assert await app.wait_for_text(
+            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed"
+        )
         await app.press("f7")
-        assert await app.shows("hello from f7")
-        await app.say("/ask")
-        assert await app.shows("Colour?")
+        assert await app.wait_for_text("hello from f7")
+        await app.submit("/ask")
+        assert await app.wait_for_text("Colour?")
         await app.press("down", "enter")
-        assert await app.shows("you chose blue")
+        assert await app.wait_for_text("you chose blue")
         await app.press("f1")
-        assert await app.shows("Keys")
+        assert await app.wait_for_text("Keys")
         await app.press("end")
-        assert await app.shows("mine               says hello")
+        assert await app.wait_for_text("mine               says hello")
 
 
 async def test_what_cannot_be_drawn_is_shown_as_text(running: Running, project: Path) -> None:
@@ -268,73 +270,75 @@ async def test_what_cannot_be_drawn_is_shown_as_text(running: Running, project: 
     for kind in ("number", "odd", "end"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
-        assert await app.shows("size\n   17", "words of number", "cannot be drawn: NotRenderableError")
-        assert await app.shows("words of odd", "cannot be drawn: ZeroDivisionError", "failed with SystemExit: 1")
+        assert await app.wait_for_text("size\n   17", "words of number", "cannot be drawn: NotRenderableError")
+        assert await app.wait_for_text(
+            "words of odd", "cannot be drawn: ZeroDivisionError", "failed with SystemExit: 1"
+        )
 
 
 async def test_a_key_of_an_extension_that_fails_again_is_told_again(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
-        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
         for count in (1, 2):
             await app.press("f7")
-            await app.until(lambda count=count: sum("it is broken" in block for block in app.blocks) == count)
+            await app.wait_until(lambda count=count: sum("it is broken" in block for block in app.blocks) == count)
 
 
 async def test_nothing_that_an_extension_does_ends_the_app(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
-        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
         await app.press("f9")
-        await app.shows("extension mine: f9 failed with SystemExit: 4")
-        await app.say("/deploy")
-        await app.shows("extension mine: /deploy failed with SystemExit: 3")
-        app.editor.clear_words()
+        await app.wait_for_text("extension mine: f9 failed with SystemExit: 4")
+        await app.submit("/deploy")
+        await app.wait_for_text("extension mine: /deploy failed with SystemExit: 3")
+        app.editor.clear_text()
         for letter in "/deploy ab":
             await app.type(letter)
         failed = "extension mine: the completion of /deploy failed with ZeroDivisionError: division by zero"
-        await app.until(lambda: f"error: {failed}" in app.blocks)
+        await app.wait_until(lambda: f"error: {failed}" in app.blocks)
         await app.type("c")
-        await app.until(lambda: not any(worker.group == "completion" for worker in app.app.workers))
+        await app.wait_until(lambda: not any(worker.group == "completion" for worker in app.app.workers))
         assert app.blocks.count(f"error: {failed}") == 1
 
 
 async def test_a_key_of_an_extension_asks(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
-        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
         app.app.post_message(events.Key("f8", None))  # not waited for: it would never come back
-        await app.shows("Colour?")
+        await app.wait_for_text("Colour?")
         await app.press("down", "enter")
-        assert await app.shows("you chose blue")
+        assert await app.wait_for_text("you chose blue")
 
 
 async def test_a_completion_that_hangs_keeps_nothing_else_waiting(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
-        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
         for letter in f"/wait {'x' * 40}":
             await app.type(letter)
         async with asyncio.timeout(10):
             await asyncio.to_thread(str)
         await app.press("enter")
-        await app.until(lambda: not app.editor.text)
+        await app.wait_until(lambda: not app.editor.text)
 
 
 async def test_what_an_extension_shows_becomes_text(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
-        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
-        await app.say("/odd")
-        await app.shows("19", "20", "21")
+        await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.submit("/odd")
+        await app.wait_for_text("19", "20", "21")
         await app.press("down", "enter")
-        await app.shows("22", "23", "[y/N]")
+        await app.wait_for_text("22", "23", "[y/N]")
         await app.press("y")
-        await app.shows("24", "25")
+        await app.wait_for_text("24", "25")
         await app.press("x", "enter")
-        await app.shows("26", "27")
+        await app.wait_for_text("26", "27")
         await app.press("ctrl+s")
-        assert await app.shows("17", "of 21 confirmed True", "so x and 27")
+        assert await app.wait_for_text("17", "of 21 confirmed True", "so x and 27")
 
 
 async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:
@@ -342,31 +346,31 @@ async def test_an_extension_that_changes_is_loaded_anew(running: Running, projec
     file = project / "mine.py"
     file.write_text(says.format("first form"))
     async with running(extensions=("mine.py",)) as app:
-        await app.until(lambda: any(worker.group == "watch" for worker in app.app.workers))
+        await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
         for _ in range(20):  # until what watches has begun to
             file.write_text(says.format("second form"))
             await asyncio.sleep(0.3)
             if "second form" in app.screen:
                 break
-        assert await app.shows("second form")
+        assert await app.wait_for_text("second form")
 
 
 async def test_an_extension_that_is_not_there_is_told(running: Running) -> None:
     async with running(extensions=("nowhere.py",)) as app:
-        assert await app.shows("nowhere.py")
+        assert await app.wait_for_text("nowhere.py")
 
 
 async def test_keys_that_open_something(running: Running) -> None:
     async with running() as app:
         await app.press("ctrl+l")
-        assert await app.shows("Model", "scripted:scripted (current)", "scripted:other")
+        assert await app.wait_for_text("Model", "scripted:scripted (current)", "scripted:other")
         await app.press("escape")
         await app.press("shift+tab")
-        assert await app.shows("thinking minimal")
+        assert await app.wait_for_text("thinking minimal")
         await app.press("f1")
-        assert await app.shows("Keys")
+        assert await app.wait_for_text("Keys")
         await app.press("escape")
-        assert await app.until(lambda: len(app.app.screen_stack) == 1)
+        assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
 async def test_without_colours_one_sees_which_of_several_is_chosen(
@@ -375,7 +379,7 @@ async def test_without_colours_one_sees_which_of_several_is_chosen(
     monkeypatch.setenv("NO_COLOR", "1")
     async with running() as app:
         asked = asyncio.create_task(app.app.ui.select("Which?", ["one", "two"]))
-        await app.shows("Which?", "two")
+        await app.wait_for_text("Which?", "two")
         strips = app.app.screen._compositor.render_strips(app.app.size)
         looks = {
             segment.text.strip(): segment.style and segment.style.underline
@@ -395,16 +399,16 @@ async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_
     models = ConfiguredModels(Config(), Hooks())
     first = st.create()
     async with running(models=models, session=first, model="openai:gpt-4.1") as app:
-        await app.say("/model openai:gpt-6-sol")
-        await app.shows("from here on: openai:gpt-6-sol")
-        await app.say("/model")
-        assert await app.shows("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
+        await app.submit("/model openai:gpt-6-sol")
+        await app.wait_for_text("from here on: openai:gpt-6-sol")
+        await app.submit("/model")
+        assert await app.wait_for_text("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
         await app.press("escape")
 
     async with running(models=models) as app:
         assert app.app.desk.model.info.name == "openai:gpt-6-sol"
-        await app.say("/model openai:gpt-5.4")
-        await app.shows("from here on: openai:gpt-5.4")
+        await app.submit("/model openai:gpt-5.4")
+        await app.wait_for_text("from here on: openai:gpt-5.4")
 
     async with running(models=models, session=st.open(first.file)) as app:
         assert app.app.desk.model.info.name == "openai:gpt-6-sol"

@@ -15,13 +15,13 @@ from fastapi import FastAPI
 
 import sessiontree as st
 from sessiontree.model.base import Model, Request
-from sessiontree.model.scripted import Answer, Script, ScriptedModel
+from sessiontree.model.scripted import Script, ScriptedAnswer, ScriptedModel
 from sessiontree.swarm.experiment import Arm, Experiment
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web.app import create_app
-from sessiontree.web.guard import Limits, hosts_of
-from sessiontree.web.listening import Server, bound
-from sessiontree.web.tokens import SCOPES, Made, Scope, Tokens, make
+from sessiontree.web.guard import ServerLimits, build_allowed_hosts
+from sessiontree.web.listening import HttpServer, bind_socket
+from sessiontree.web.tokens import SCOPES, IssuedToken, Scope, TokenStore, issue_token
 
 PORT = 7373
 BASE = f"http://127.0.0.1:{PORT}"
@@ -36,13 +36,13 @@ class Gate:
     def open(self) -> None:
         self._opened.set()
 
-    def then(self, answer: Answer) -> Script:
-        async def given(request: Request) -> Answer:
+    def delay(self, answer: ScriptedAnswer) -> Script:
+        async def wait_and_answer(request: Request) -> ScriptedAnswer:
             while not self._opened.is_set():
                 await asyncio.sleep(0.005)
             return answer
 
-        return given
+        return wait_and_answer
 
 
 class ScriptedModels:
@@ -54,26 +54,28 @@ class ScriptedModels:
     def find(self, name: str | None = None) -> Model:
         return self.model
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return ["scripted:scripted"]
 
 
-class House:
+class ServerEnv:
     """An application, who may ask it what, and two projects with a session each."""
 
-    def __init__(self, tmp_path: Path, *answers: Script, allow_run: bool = True, limits: Limits | None = None) -> None:
+    def __init__(
+        self, tmp_path: Path, *answers: Script, allow_run: bool = True, limits: ServerLimits | None = None
+    ) -> None:
         self.project, self.other = tmp_path / "a", tmp_path / "b"
         self.project.mkdir(exist_ok=True)
         self.other.mkdir(exist_ok=True)
-        self.owner = make(SCOPES)
+        self.owner = issue_token(SCOPES)
         self.models = ScriptedModels(*answers)
-        self.limits = Limits(rate=1e6, burst=1_000_000) if limits is None else limits
+        self.limits = ServerLimits(rate=1e6, burst=1_000_000) if limits is None else limits
         self._allow_run = allow_run
 
-    def app(self, port: int = PORT, host: str = "127.0.0.1", **options: Any) -> FastAPI:
+    def build_app(self, port: int = PORT, host: str = "127.0.0.1", **options: Any) -> FastAPI:
         given: dict[str, Any] = {
-            "hosts": hosts_of(host, port),
-            "tokens": Tokens([self.owner.token]),
+            "hosts": build_allowed_hosts(host, port),
+            "tokens": TokenStore([self.owner.token]),
             "limits": self.limits,
             "allow_run": self._allow_run,
             "models": self.models,
@@ -81,19 +83,19 @@ class House:
         }
         return create_app(**{**given, **options})
 
-    def token(self, *scopes: Scope, project: Path | None = None) -> Made:
+    def create_token(self, *scopes: Scope, project: Path | None = None) -> IssuedToken:
         """A token that lasts."""
-        made = make(scopes, None if project is None else [str(project)])
-        Tokens().add(made.token)
+        made = issue_token(scopes, None if project is None else [str(project)])
+        TokenStore().add(made.token)
         return made
 
-    def session(self, project: Path | None = None) -> str:
+    def create_session(self, project: Path | None = None) -> str:
         """A session with a question and an answer."""
         with st.create("auth", cwd=project or self.project) as session:
             session.head.extend([st.user("How do I make this faster?"), st.assistant("With a **cache**.")])
             return session.id
 
-    async def swarm(self, session: str, *, start: bool = False, **options: Any) -> str:
+    async def create_swarm(self, session: str, *, start: bool = False, **options: Any) -> str:
         """A swarm in a session, which nobody works on."""
         with st.open(session) as opened:
             swarm = await Swarm.create(opened, "crew", "Make it fast", model=self.models.model, **options)
@@ -101,35 +103,35 @@ class House:
                 await swarm.run()
             return swarm.id
 
-    def experiment(self, session: str) -> str:
+    def create_experiment(self, session: str) -> str:
         """An experiment in a session, which nobody runs."""
         with st.open(session) as opened:
             arms = [Arm(name="a", prompt="one"), Arm(name="b", prompt="two")]
             return Experiment.create(opened, "HEAD", arms, runs=1, model=self.models.model).id
 
 
-def bearing(made: Made | str) -> dict[str, str]:
+def build_auth_headers(made: IssuedToken | str) -> dict[str, str]:
     return {"authorization": f"Bearer {made if isinstance(made, str) else made.secret}"}
 
 
 @contextlib.asynccontextmanager
-async def asking(app: FastAPI, made: Made, base: str = BASE) -> AsyncIterator[httpx.AsyncClient]:
+async def open_client(app: FastAPI, made: IssuedToken, base: str = BASE) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=True)
     async with (
         app.router.lifespan_context(app),
-        httpx.AsyncClient(transport=transport, base_url=base, headers=bearing(made), timeout=30) as client,
+        httpx.AsyncClient(transport=transport, base_url=base, headers=build_auth_headers(made), timeout=30) as client,
     ):
         yield client
 
 
 @contextlib.contextmanager
-def served(house: House, **options: Any) -> Iterator[str]:
+def run_server(house: ServerEnv, **options: Any) -> Iterator[str]:
     """The address of a real server in a thread."""
-    listening = bound("127.0.0.1", 0)
+    listening = bind_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     ready = threading.Event()
-    server = Server(house.app(port, **options), house.limits, ready.set)
+    server = HttpServer(house.build_app(port, **options), house.limits, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -143,13 +145,13 @@ def served(house: House, **options: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path)
+def house(tmp_path: Path) -> ServerEnv:
+    return ServerEnv(tmp_path)
 
 
 @pytest.fixture
-async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    async with asking(house.app(), house.owner) as client:
+async def client(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
+    async with open_client(house.build_app(), house.owner) as client:
         yield client
 
 

@@ -10,40 +10,40 @@ from typing import Any, NamedTuple
 import httpx
 
 
-class Told(NamedTuple):
+class ServerSentEvent(NamedTuple):
     id: str
     kind: str
     data: Any
 
 
-async def read(lines: AsyncIterator[str]) -> AsyncIterator[Told]:
+async def read_events(lines: AsyncIterator[str]) -> AsyncIterator[ServerSentEvent]:
     """The events in the lines of a stream."""
     fields: dict[str, str] = {}
     async for line in lines:
         if not line and fields:
-            yield Told(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
+            yield ServerSentEvent(fields.get("id", ""), fields["event"], json.loads(fields["data"]))
             fields = {}
         elif line and not line.startswith(":"):
             name, _, value = line.partition(": ")
             fields[name] = value
 
 
-async def listen(
+async def read_until(
     client: httpx.AsyncClient,
     path: str,
-    enough: Callable[[Told], bool],
+    is_last: Callable[[ServerSentEvent], bool],
     *,
     last: str | None = None,
     seconds: float = 30,
     **params: Any,
-) -> list[Told]:
+) -> list[ServerSentEvent]:
     """The events of a stream, until one is enough."""
     headers = {"accept": "text/event-stream"} | ({} if last is None else {"last-event-id": last})
-    heard: list[Told] = []
+    heard: list[ServerSentEvent] = []
     async with asyncio.timeout(seconds), client.stream("GET", path, headers=headers, params=params) as answer:
         assert answer.status_code == 200, await answer.aread()
-        async for event in read(answer.aiter_lines()):
+        async for event in read_events(answer.aiter_lines()):
             heard.append(event)
-            if enough(event):
+            if is_last(event):
                 break
     return heard

@@ -13,18 +13,18 @@ from sessiontree import shelf
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
 from sessiontree.swarm.experiment import Experiment
-from sessiontree.swarm.hold import hold_of
-from tests.web.conftest import Gate, House, asking
+from sessiontree.swarm.hold import open_lease
+from tests.web.conftest import Gate, ServerEnv, open_client
 
 ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": "In detail?"}]
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> House:
-    return House(tmp_path, *["With a cache."] * 50)
+def house(tmp_path: Any) -> ServerEnv:
+    return ServerEnv(tmp_path, *["With a cache."] * 50)
 
 
-async def ended(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
+async def wait_until_ended(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
     async with asyncio.timeout(20):
         while (state := (await client.get(f"/api/experiments/{id}")).json())["status"] == "running":
             await asyncio.sleep(0.02)
@@ -32,16 +32,16 @@ async def ended(client: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 async def test_an_experiment_is_run_and_its_result_stands_in_the_session(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.session()
+    session = house.create_session()
     scorers = [{"kind": "cost"}, {"kind": "matches", "pattern": "cache", "name": "cached"}]
 
     made = await client.post(
         f"/api/sessions/{session}/experiments", json={"arms": ARMS, "runs": 2, "metric": "cached", "scorers": scorers}
     )
     assert made.status_code == 202, made.text
-    state = await ended(client, made.json()["id"])
+    state = await wait_until_ended(client, made.json()["id"])
 
     assert (state["status"], state["done"], state["total"], state["error"]) == ("done", 4, 4, None)
     result = state["result"]
@@ -53,9 +53,9 @@ async def test_an_experiment_is_run_and_its_result_stands_in_the_session(
 
 
 async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) -> None:
-    house = House(tmp_path, *["Yes.", *[[Delay(30), "No."]] * 20])
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
+    house = ServerEnv(tmp_path, *["Yes.", *[[Delay(30), "No."]] * 20])
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
         made = (await client.post(f"/api/sessions/{session}/experiments", json={"arms": ARMS, "runs": 5})).json()
         async with asyncio.timeout(20):
             while not (await client.get(f"/api/experiments/{made['id']}")).json()["done"]:
@@ -69,8 +69,8 @@ async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) ->
     assert again.status_code == 409
 
 
-async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: httpx.AsyncClient) -> None:
-    id = house.experiment(house.session())
+async def test_an_experiment_that_nobody_runs_is_told_of(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_experiment(house.create_session())
 
     state = (await client.get(f"/api/experiments/{id}")).json()
 
@@ -78,7 +78,7 @@ async def test_an_experiment_that_nobody_runs_is_told_of(house: House, client: h
     assert (await client.get("/api/experiments/nothing")).status_code == 404
 
 
-def begin(opened: Session, experiment: str) -> None:
+def start_runs(opened: Session, experiment: str) -> None:
     """Begin the first run of an experiment."""
     data = {"experiment": experiment, "arm": "a", "number": 1, "branch": "ab-1/a-1"}
     branch = opened.create_branch("ab-1/a-1", at="HEAD", current=False)
@@ -86,30 +86,32 @@ def begin(opened: Session, experiment: str) -> None:
 
 
 async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_of_it_too(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.session()
-    id = house.experiment(session)
+    session = house.create_session()
+    id = house.create_experiment(session)
     with st.open(session) as opened:
-        begin(opened, id)
+        start_runs(opened, id)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
     with st.open(session) as original:
-        hold = hold_of(original, id)
-        assert hold.take()
+        hold = open_lease(original, id)
+        assert hold.acquire()
 
         state = (await client.get(f"/api/experiments/{id}")).json()
         at_work = [(await client.get(f"/api/sessions/{each}")).json()["experimenting"] for each in (session, forked)]
 
-        hold.let_go()
+        hold.release()
     assert (state["sessionId"], state["status"]) == (session, "running")
     assert at_work == [{"ab-1/a-1": id}, {}]
     (listed,) = (await client.get(f"/api/sessions/{forked}/experiments")).json()["experiments"]
     assert (listed["id"], listed["sessionId"]) == (id, session)
 
 
-async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = house.experiment(session)
+async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    session = house.create_session()
+    id = house.create_experiment(session)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
     assert (await client.get(f"/api/experiments/{id}")).json()["sessionId"] == session
     shelf.delete(session)
@@ -121,16 +123,18 @@ async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(house: Hou
     assert stopped.status_code == 409
 
 
-async def test_an_experiment_that_another_process_runs_has_not_failed(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = house.experiment(session)
+async def test_an_experiment_that_another_process_runs_has_not_failed(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    session = house.create_session()
+    id = house.create_experiment(session)
     with st.open(session) as opened:
-        hold = hold_of(opened, id)
-        assert hold.take()
+        hold = open_lease(opened, id)
+        assert hold.acquire()
 
         state = (await client.get(f"/api/experiments/{id}")).json()
 
-        hold.let_go()
+        hold.release()
     assert (state["status"], state["done"]) == ("running", 0)
     assert (await client.get(f"/api/experiments/{id}")).json()["status"] == "failed"
 
@@ -138,15 +142,15 @@ async def test_an_experiment_that_another_process_runs_has_not_failed(house: Hou
 @pytest.mark.parametrize("here", [True, False])
 async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> None:
     gate = Gate()
-    house = House(tmp_path, *[gate.then("Yes.")] * 2)
-    session = house.session()
-    async with asking(house.app(), house.owner) as client:
+    house = ServerEnv(tmp_path, *[gate.delay("Yes.")] * 2)
+    session = house.create_session()
+    async with open_client(house.build_app(), house.owner) as client:
         base = f"/api/sessions/{session}"
         if here:
             id = (await client.post(f"{base}/experiments", json={"arms": ARMS, "runs": 1})).json()["id"]
             running = None
         else:
-            id = house.experiment(session)
+            id = house.create_experiment(session)
             elsewhere = Experiment.open(st.open(session), id, model=house.models.model)
             running = asyncio.create_task(elsewhere.run())
         async with asyncio.timeout(20):
@@ -164,7 +168,7 @@ async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> No
         gate.open()
         if running is not None:
             await running
-        state = await ended(client, id)
+        state = await wait_until_ended(client, id)
         after = (await client.get(base)).json()
         free = await client.post(f"{base}/entries", json={"role": "user", "text": "?", "branch": branch})
 
@@ -177,30 +181,30 @@ async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> No
     assert (after["experimenting"], free.status_code) == ({}, 201)
 
 
-async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = house.experiment(session)
+async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    id = house.create_experiment(session)
     path = f"/api/sessions/{session}"
     with st.open(session) as opened:
-        begin(opened, id)
-        hold = hold_of(opened, id)
-        assert hold.take()
+        start_runs(opened, id)
+        hold = open_lease(opened, id)
+        assert hold.acquire()
         before = (await client.get(path)).json()["experimenting"]
         opened.rename_branch("ab-1/a-1", "mine")
 
         after = (await client.get(path)).json()["experimenting"]
         refused = await client.post(f"{path}/entries", json={"role": "user", "text": "?", "branch": "mine"})
 
-        hold.let_go()
+        hold.release()
     assert (before, after) == ({"ab-1/a-1": id}, {"mine": id})
     assert refused.status_code == 409
 
 
-async def test_a_run_whose_process_died_does_not_keep_its_branch(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = house.experiment(session)
+async def test_a_run_whose_process_died_does_not_keep_its_branch(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    id = house.create_experiment(session)
     with st.open(session) as opened:
-        begin(opened, id)
+        start_runs(opened, id)
         opened.append(st.AgentAction(action="spawn", agent="main", data=["experiment"]))
 
     answer = await client.post(
@@ -229,9 +233,9 @@ async def test_a_run_whose_process_died_does_not_keep_its_branch(house: House, c
     ],
 )
 async def test_an_experiment_that_makes_no_sense_writes_nothing(
-    house: House, client: httpx.AsyncClient, said: dict[str, Any], status: int
+    house: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
 ) -> None:
-    session = house.session()
+    session = house.create_session()
 
     answer = await client.post(f"/api/sessions/{session}/experiments", json=said)
 

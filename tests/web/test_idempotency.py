@@ -8,13 +8,13 @@ import httpx
 import pytest
 
 from sessiontree.web import idempotency
-from sessiontree.web.idempotency import Replied, Replies, fingerprint
-from sessiontree.web.refusals import Refused
-from tests.web.conftest import House, asking, bearing
+from sessiontree.web.idempotency import IdempotencyCache, StoredResponse, compute_fingerprint
+from sessiontree.web.refusals import ApiError
+from tests.web.conftest import ServerEnv, build_auth_headers, open_client
 
 
-def reply(status: int = 200, body: bytes = b"{}") -> Replied:
-    return Replied(status=status, headers=(), body=body)
+def build_response(status: int = 200, body: bytes = b"{}") -> StoredResponse:
+    return StoredResponse(status=status, headers=(), body=body)
 
 
 class Work:
@@ -26,27 +26,27 @@ class Work:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def __call__(self) -> Replied:
+    async def __call__(self) -> StoredResponse:
         await self.gate.wait()
         self.done += 1
-        return reply(self._status, str(self.done).encode())
+        return build_response(self._status, str(self.done).encode())
 
 
 async def test_the_same_request_has_the_same_answer() -> None:
-    replies, work = Replies(), Work()
+    replies, work = IdempotencyCache(), Work()
 
-    first = await replies.once("me", b"k", b"request", work)
-    second = await replies.once("me", b"k", b"request", work)
+    first = await replies.run_once("me", b"k", b"request", work)
+    second = await replies.run_once("me", b"k", b"request", work)
 
     assert (first[0], second[0], work.done) == (second[0], first[0], 1)
     assert (first[1], second[1]) == (False, True)
 
 
 async def test_two_at_once_are_done_once() -> None:
-    replies, work = Replies(), Work()
+    replies, work = IdempotencyCache(), Work()
     work.gate.clear()
 
-    asked = [asyncio.create_task(replies.once("me", b"k", b"request", work)) for _ in range(5)]
+    asked = [asyncio.create_task(replies.run_once("me", b"k", b"request", work)) for _ in range(5)]
     await asyncio.sleep(0)
     work.gate.set()
     answers = await asyncio.gather(*asked)
@@ -56,12 +56,12 @@ async def test_two_at_once_are_done_once() -> None:
 
 
 async def test_a_key_is_one_requests_and_one_tokens() -> None:
-    replies, work = Replies(), Work()
-    await replies.once("me", b"k", b"request", work)
+    replies, work = IdempotencyCache(), Work()
+    await replies.run_once("me", b"k", b"request", work)
 
-    with pytest.raises(Refused) as refused:
-        await replies.once("me", b"k", b"another", work)
-    await replies.once("you", b"k", b"another", work)
+    with pytest.raises(ApiError) as refused:
+        await replies.run_once("me", b"k", b"another", work)
+    await replies.run_once("you", b"k", b"another", work)
 
     assert refused.value.status == 422
     assert work.done == 2
@@ -69,50 +69,50 @@ async def test_a_key_is_one_requests_and_one_tokens() -> None:
 
 @pytest.mark.parametrize("status", [500, 502, 408, 412, 429])
 async def test_what_may_pass_can_be_tried_again(status: int) -> None:
-    replies, work = Replies(), Work(status)
-    await replies.once("me", b"k", b"request", work)
-    await replies.once("me", b"k", b"request", work)
+    replies, work = IdempotencyCache(), Work(status)
+    await replies.run_once("me", b"k", b"request", work)
+    await replies.run_once("me", b"k", b"request", work)
 
     assert work.done == 2
 
 
 async def test_what_was_refused_is_refused_again_in_the_same_way() -> None:
-    replies, work = Replies(), Work(409)
-    await replies.once("me", b"k", b"request", work)
+    replies, work = IdempotencyCache(), Work(409)
+    await replies.run_once("me", b"k", b"request", work)
 
-    assert (await replies.once("me", b"k", b"request", work))[1]
+    assert (await replies.run_once("me", b"k", b"request", work))[1]
 
 
 async def test_what_failed_inside_can_be_tried_again() -> None:
-    replies = Replies()
+    replies = IdempotencyCache()
 
-    async def fail() -> Replied:
+    async def fail() -> StoredResponse:
         raise ValueError
 
     for _ in range(2):
         with pytest.raises(ValueError):
-            await replies.once("me", b"k", b"request", fail)
+            await replies.run_once("me", b"k", b"request", fail)
 
 
 async def test_only_so_many_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotency, "KEPT", 3)
-    replies, work = Replies(), Work()
+    replies, work = IdempotencyCache(), Work()
     for number in range(5):
-        await replies.once("me", b"%d" % number, b"request", work)
+        await replies.run_once("me", b"%d" % number, b"request", work)
 
-    assert (await replies.once("me", b"4", b"request", work))[1]
-    assert not (await replies.once("me", b"0", b"request", work))[1]
+    assert (await replies.run_once("me", b"4", b"request", work))[1]
+    assert not (await replies.run_once("me", b"0", b"request", work))[1]
 
 
 def test_parts_of_a_request_cannot_be_taken_for_one_another() -> None:
-    assert fingerprint(b"ab", b"c") != fingerprint(b"a", b"bc")
+    assert compute_fingerprint(b"ab", b"c") != compute_fingerprint(b"a", b"bc")
 
 
 # Over HTTP
 
 
-async def test_an_entry_is_appended_once_however_often_it_is_sent(house: House, client: httpx.AsyncClient) -> None:
-    path = f"/api/sessions/{house.session()}/entries"
+async def test_an_entry_is_appended_once_however_often_it_is_sent(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{house.create_session()}/entries"
     said = {"role": "user", "text": "Once"}
 
     answers = [await client.post(path, json=said, headers={"idempotency-key": "k"}) for _ in range(3)]
@@ -126,19 +126,19 @@ async def test_an_entry_is_appended_once_however_often_it_is_sent(house: House, 
     assert sum(entry.get("message", {}).get("content") == "Once" for entry in entries) == 1
 
 
-async def test_one_key_of_two_tokens_is_two_requests(house: House) -> None:
-    id = house.session()
-    made = house.token("write")
-    async with asking(house.app(), house.owner) as client:
+async def test_one_key_of_two_tokens_is_two_requests(house: ServerEnv) -> None:
+    id = house.create_session()
+    made = house.create_token("write")
+    async with open_client(house.build_app(), house.owner) as client:
         path, said = f"/api/sessions/{id}/entries", {"role": "user", "text": "Once"}
         first = await client.post(path, json=said, headers={"idempotency-key": "k"})
-        second = await client.post(path, json=said, headers={"idempotency-key": "k", **bearing(made)})
+        second = await client.post(path, json=said, headers={"idempotency-key": "k", **build_auth_headers(made)})
 
     assert first.json()["id"] != second.json()["id"]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201])
-async def test_a_key_that_is_none_is_refused(house: House, client: httpx.AsyncClient, key: str) -> None:
-    path = f"/api/sessions/{house.session()}/undo"
+async def test_a_key_that_is_none_is_refused(house: ServerEnv, client: httpx.AsyncClient, key: str) -> None:
+    path = f"/api/sessions/{house.create_session()}/undo"
 
     assert (await client.post(path, json={}, headers={"idempotency-key": key})).status_code == 400

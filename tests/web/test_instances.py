@@ -8,37 +8,37 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from tests.web.conftest import House, bearing, served
-from tests.web.sse import Told, read
+from tests.web.conftest import ServerEnv, build_auth_headers, run_server
+from tests.web.sse import ServerSentEvent, read_events
 
 WRITES = 30
 
 
 @pytest.fixture
-async def two(
-    house: House, shared_database: str, monkeypatch: pytest.MonkeyPatch
+async def run_two_servers(
+    house: ServerEnv, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """Clients of two servers that keep their sessions in the same place."""
     monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
-    with served(house) as first, served(house) as second:
+    with run_server(house) as first, run_server(house) as second:
         async with (
-            httpx.AsyncClient(base_url=first, headers=bearing(house.owner), timeout=20) as one,
-            httpx.AsyncClient(base_url=second, headers=bearing(house.owner), timeout=20) as other,
+            httpx.AsyncClient(base_url=first, headers=build_auth_headers(house.owner), timeout=20) as one,
+            httpx.AsyncClient(base_url=second, headers=build_auth_headers(house.owner), timeout=20) as other,
         ):
             yield one, other
 
 
-async def made(client: httpx.AsyncClient, house: House) -> str:
+async def create_swarm(client: httpx.AsyncClient, house: ServerEnv) -> str:
     answer = await client.post("/api/sessions", json={"cwd": str(house.project), "name": "shared"})
     assert answer.status_code == 201, answer.text
     return answer.json()["id"]
 
 
 async def test_what_one_has_written_the_other_reads(
-    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = two
-    id = await made(one, house)
+    id = await create_swarm(one, house)
     await other.get(f"/api/sessions/{id}/tree")  # which now has it open
 
     await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "by the first"})
@@ -53,10 +53,10 @@ async def test_what_one_has_written_the_other_reads(
 
 
 async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_all(
-    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = two
-    path = f"/api/sessions/{await made(one, house)}"
+    path = f"/api/sessions/{await create_swarm(one, house)}"
     seen = (await one.get(f"{path}/tree")).headers["etag"]
     said = {"role": "user", "text": "Once."}
 
@@ -71,10 +71,10 @@ async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_
 
 
 async def test_live_events_of_one_tell_what_came_through_the_other(
-    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = two
-    id = await made(one, house)
+    id = await create_swarm(one, house)
     written: list[str] = []
 
     async def write() -> None:
@@ -83,10 +83,10 @@ async def test_live_events_of_one_tell_what_came_through_the_other(
             answer = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": f"{number}"})
             written.append(answer.json()["id"])
 
-    heard: list[Told] = []
+    heard: list[ServerSentEvent] = []
     async with asyncio.timeout(30), other.stream("GET", f"/api/sessions/{id}/events") as answer:
         writing = asyncio.create_task(write())
-        async for event in read(answer.aiter_lines()):
+        async for event in read_events(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "entry" and event.data["entry"]["text"] == f"{WRITES - 1}":
                 break
@@ -97,24 +97,24 @@ async def test_live_events_of_one_tell_what_came_through_the_other(
 
 
 async def test_an_event_stream_goes_on_at_the_other(
-    house: House, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
     one, other = two
-    id = await made(one, house)
+    id = await create_swarm(one, house)
     start = (await one.get(f"/api/sessions/{id}")).headers["etag"]
     for text in ("a", "b", "c"):
         await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": text})
 
     last, said = "", list[str]()
     async with asyncio.timeout(20), one.stream("GET", f"/api/sessions/{id}/events", params={"after": start}) as answer:
-        async for event in read(answer.aiter_lines()):
+        async for event in read_events(answer.aiter_lines()):
             if event.kind == "entry":
                 last, _ = event.id, said.append(event.data["entry"]["text"])
             if said[-1:] == ["b"]:
                 break
     headers = {"last-event-id": last}
     async with asyncio.timeout(20), other.stream("GET", f"/api/sessions/{id}/events", headers=headers) as answer:
-        async for event in read(answer.aiter_lines()):
+        async for event in read_events(answer.aiter_lines()):
             if event.kind == "entry":
                 said.append(event.data["entry"]["text"])
                 break

@@ -9,18 +9,18 @@ import httpx
 import pytest
 
 import sessiontree as st
-from tests.web.conftest import House, asking
+from tests.web.conftest import ServerEnv, open_client
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path, *["A summary by the model."] * 5)
+def house(tmp_path: Path) -> ServerEnv:
+    return ServerEnv(tmp_path, *["A summary by the model."] * 5)
 
 
 @pytest.fixture
-def id(house: House) -> str:
+def id(house: ServerEnv) -> str:
     """A session with a branch `other` that goes on from `main`."""
-    session = house.session()
+    session = house.create_session()
     with st.open(session) as opened:
         other = opened.create_branch("other", current=False)
         other.extend([st.user("Another way?"), st.assistant("An index.")])
@@ -135,7 +135,7 @@ async def test_another_branch_is_moved_and_nobody_else(client: httpx.AsyncClient
 
 
 async def test_what_is_left_is_summarized_in_ones_own_words_or_by_the_model(
-    house: House, client: httpx.AsyncClient, id: str
+    house: ServerEnv, client: httpx.AsyncClient, id: str
 ) -> None:
     await post(client, id, "switch-branch", branch="other")
     own = await post(client, id, "navigate", to="main", summary="It took too long.")
@@ -158,8 +158,8 @@ async def test_a_summary_of_ones_own_has_words(client: httpx.AsyncClient, id: st
         assert (answer.status_code, answer.json()["error"]["message"][:8]) == (422, "summary:")
 
 
-async def test_only_who_may_run_has_a_model_summarize(house: House, id: str) -> None:
-    async with asking(house.app(), house.token("read", "write")) as client:
+async def test_only_who_may_run_has_a_model_summarize(house: ServerEnv, id: str) -> None:
+    async with open_client(house.build_app(), house.create_token("read", "write")) as client:
         for path, said in (
             ("navigate", {"to": "root", "summarize": True}),
             ("merge", {"from": "other"}),
@@ -221,8 +221,8 @@ async def test_what_cannot_be_is_told_in_the_words_of_the_library(client: httpx.
     assert answer.json()["error"]["message"] == "branch 'main' has nothing that 'other' does not have"
 
 
-async def test_a_session_that_cannot_be_written_says_why(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_session_that_cannot_be_written_says_why(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     file.write_bytes(file.read_bytes().replace(b'"version":3', b'"version":9', 1))
@@ -243,11 +243,11 @@ def setup(api):
 """
 
 
-async def test_handlers_of_the_user_are_asked(house: House, id: str, home: Path) -> None:
+async def test_handlers_of_the_user_are_asked(house: ServerEnv, id: str, home: Path) -> None:
     folder = home / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "guard.py").write_text(GUARD)
-    async with asking(house.app(), house.owner) as client:
+    async with open_client(house.build_app(), house.owner) as client:
         moved = await post(client, id, "navigate", to="HEAD~1")
         forked = await client.post(f"/api/sessions/{id}/fork", json={})
 
@@ -255,11 +255,11 @@ async def test_handlers_of_the_user_are_asked(house: House, id: str, home: Path)
     assert (forked.status_code, forked.json()["error"]["code"]) == (409, "cancelled")
 
 
-async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(house: House, id: str) -> None:
+async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(house: ServerEnv, id: str) -> None:
     folder = house.project / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "guard.py").write_text(f"open({str(house.project / 'ran')!r}, 'w')\n{GUARD}")
-    async with asking(house.app(), house.owner) as client:
+    async with open_client(house.build_app(), house.owner) as client:
         moved = await post(client, id, "navigate", to="HEAD~1")
 
     assert moved["cancelled"] is False
@@ -267,7 +267,7 @@ async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(house: Hou
 
 
 async def test_a_move_is_refused_by_who_has_seen_something_else(
-    house: House, client: httpx.AsyncClient, id: str
+    house: ServerEnv, client: httpx.AsyncClient, id: str
 ) -> None:
     seen = (await client.get(f"/api/sessions/{id}")).headers["etag"]
     await post(client, id, "entries", role="user", text="more")

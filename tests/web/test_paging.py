@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 import sessiontree as st
-from tests.web.conftest import House
+from tests.web.conftest import ServerEnv
 
 
-async def paged(client: httpx.AsyncClient, path: str, name: str, limit: int) -> list[Any]:
+async def read_all_pages(client: httpx.AsyncClient, path: str, name: str, limit: int) -> list[Any]:
     """All items of a list, page by page."""
     found: list[Any] = []
     cursor: str | None = None
@@ -25,24 +25,24 @@ async def paged(client: httpx.AsyncClient, path: str, name: str, limit: int) -> 
             return found
 
 
-async def test_branches_come_in_pages(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_branches_come_in_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         for name in ("one", "two", "three"):
             session.create_branch(name)
 
-    branches = await paged(client, f"/api/sessions/{id}/branches", "branches", 2)
+    branches = await read_all_pages(client, f"/api/sessions/{id}/branches", "branches", 2)
 
     assert [branch["name"] for branch in branches] == ["main", "one", "two", "three"]
 
 
-async def test_swarms_their_agents_and_branches_come_in_pages(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    ids = [await house.swarm(session) for _ in range(3)]
+async def test_swarms_their_agents_and_branches_come_in_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    ids = [await house.create_swarm(session) for _ in range(3)]
 
-    swarms = await paged(client, "/api/swarms", "swarms", 2)
-    branches = await paged(client, f"/api/swarms/{ids[0]}/branches", "branches", 1)
-    agents = await paged(client, f"/api/swarms/{ids[0]}/agents", "agents", 1)
+    swarms = await read_all_pages(client, "/api/swarms", "swarms", 2)
+    branches = await read_all_pages(client, f"/api/swarms/{ids[0]}/branches", "branches", 1)
+    agents = await read_all_pages(client, f"/api/swarms/{ids[0]}/agents", "agents", 1)
 
     assert sorted(swarm["id"] for swarm in swarms) == sorted(ids)
     assert swarms == (await client.get("/api/swarms")).json()["swarms"]
@@ -50,17 +50,17 @@ async def test_swarms_their_agents_and_branches_come_in_pages(house: House, clie
     assert agents == (await client.get(f"/api/swarms/{ids[0]}")).json()["agents"]
 
 
-async def test_experiments_come_in_pages(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
-    made = [house.experiment(id) for _ in range(3)]
+async def test_experiments_come_in_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+    made = [house.create_experiment(id) for _ in range(3)]
 
-    experiments = await paged(client, f"/api/sessions/{id}/experiments", "experiments", 2)
+    experiments = await read_all_pages(client, f"/api/sessions/{id}/experiments", "experiments", 2)
 
     assert [experiment["id"] for experiment in experiments] == made
 
 
 @pytest.mark.parametrize("path", ["branches", "experiments"])
-async def test_a_cursor_that_is_none_is_refused(house: House, client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.get(f"/api/sessions/{house.session()}/{path}", params={"cursor": "x"})
+async def test_a_cursor_that_is_none_is_refused(house: ServerEnv, client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(f"/api/sessions/{house.create_session()}/{path}", params={"cursor": "x"})
 
     assert answer.status_code == 400

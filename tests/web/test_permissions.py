@@ -12,30 +12,30 @@ import httpx
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.rule_files import read_rules
+from sessiontree.agent.rule_files import read_user_rules
 from sessiontree.core.messages import ToolCall
-from sessiontree.home import home
-from sessiontree.web.guard import Limits
-from tests.web.conftest import House, asking, bearing, served
-from tests.web.sse import Told, listen
-from tests.web.test_prompts import at_rest, is_over
+from sessiontree.home import get_home
+from sessiontree.web.guard import ServerLimits
+from tests.web.conftest import ServerEnv, build_auth_headers, open_client, run_server
+from tests.web.sse import ServerSentEvent, read_until
+from tests.web.test_prompts import is_over, wait_until_idle
 
 TOUCH = [ToolCall("c1", "bash", {"command": "touch made"})]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path, TOUCH, "Done.", TOUCH, "Done.")
+def house(tmp_path: Path) -> ServerEnv:
+    return ServerEnv(tmp_path, TOUCH, "Done.", TOUCH, "Done.")
 
 
 @contextlib.asynccontextmanager
-async def client(house: House, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    with served(house, **options) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as found:
+async def client(house: ServerEnv, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    with run_server(house, **options) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as found:
             yield found
 
 
-def is_question(event: Told) -> bool:
+def is_question(event: ServerSentEvent) -> bool:
     return event.kind == "permission" and event.data["status"] == "asked"
 
 
@@ -46,16 +46,16 @@ async def ask(client: httpx.AsyncClient, session: str, **said: Any) -> tuple[dic
         f"/api/sessions/{session}/prompt", json={"text": "go", "permissionMode": "ask", **said}
     )
     assert prompted.status_code == 202, prompted.text
-    heard = await listen(client, f"/api/sessions/{session}/events", is_question, after=etag)
+    heard = await read_until(client, f"/api/sessions/{session}/events", is_question, after=etag)
     return heard[-1].data, etag
 
 
-async def test_a_run_without_a_mode_reads_and_names_what_was_denied(house: House) -> None:
-    session = house.session()
+async def test_a_run_without_a_mode_reads_and_names_what_was_denied(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         etag = (await web.get(f"/api/sessions/{session}/tree")).headers["etag"]
         await web.post(f"/api/sessions/{session}/prompt", json={"text": "go"})
-        heard = await listen(web, f"/api/sessions/{session}/events", is_over, after=etag)
+        heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
 
     assert not (house.project / "made").exists()
     assert not [event for event in heard if event.kind == "permission"]
@@ -67,13 +67,13 @@ async def test_a_run_without_a_mode_reads_and_names_what_was_denied(house: House
     assert "Permission denied" in str(house.models.model.requests[-1].messages[-1])
 
 
-async def test_a_question_is_an_event_and_a_request_answers_it(house: House) -> None:
-    session = house.session()
+async def test_a_question_is_an_event_and_a_request_answers_it(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         question, etag = await ask(web, session)
         pending = (await web.get(f"/api/sessions/{session}/permissions")).json()["questions"]
         answered = await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "once"})
-        heard = await listen(web, f"/api/sessions/{session}/events", is_over, after=etag)
+        heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
         again = await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "once"})
 
     assert (house.project / "made").exists()
@@ -85,71 +85,71 @@ async def test_a_question_is_an_event_and_a_request_answers_it(house: House) -> 
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "answered"]
 
 
-async def test_a_no_and_its_reason_reach_the_model(house: House) -> None:
-    session = house.session()
+async def test_a_no_and_its_reason_reach_the_model(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         question, _ = await ask(web, session)
         said = {"answer": "no", "reason": "use make"}
         await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json=said)
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
 
     assert not (house.project / "made").exists()
     assert "the user said no: use make" in str(house.models.model.requests[-1].messages[-1])
 
 
-async def test_an_answer_for_the_session_counts_for_its_next_run(house: House) -> None:
-    session = house.session()
+async def test_an_answer_for_the_session_counts_for_its_next_run(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         question, _ = await ask(web, session)
         await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "session"})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
         (house.project / "made").unlink()
         await web.post(f"/api/sessions/{session}/prompt", json={"text": "again"})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
 
     assert (house.project / "made").exists()
 
 
 async def test_nobody_answering_in_time_is_a_no_that_is_said(tmp_path: Path) -> None:
-    house = House(tmp_path, TOUCH, "Done.", limits=Limits(rate=1e6, burst=1_000_000, permission_seconds=0.05))
-    session = house.session()
+    house = ServerEnv(tmp_path, TOUCH, "Done.", limits=ServerLimits(rate=1e6, burst=1_000_000, permission_seconds=0.05))
+    session = house.create_session()
     async with client(house) as web:
         _, etag = await ask(web, session)
-        heard = await listen(web, f"/api/sessions/{session}/events", is_over, after=etag)
+        heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
 
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "expired"]
     assert "nobody answered the question" in str(house.models.model.requests[-1].messages[-1])
     assert not (house.project / "made").exists()
 
 
-async def test_giving_up_a_run_withdraws_its_question(house: House) -> None:
-    session = house.session()
+async def test_giving_up_a_run_withdraws_its_question(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         _, etag = await ask(web, session)
         await web.post(f"/api/sessions/{session}/abort", json={})
-        heard = await listen(web, f"/api/sessions/{session}/events", is_over, after=etag)
+        heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
         pending = (await web.get(f"/api/sessions/{session}/permissions")).json()
 
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "withdrawn"]
     assert pending == {"questions": []}
 
 
-async def test_only_a_token_that_may_run_in_the_project_answers(house: House) -> None:
-    session = house.session()
-    reader, other = house.token("read", "write"), house.token("read", "run", project=house.other)
-    own = house.token("read", "run", project=house.project)
+async def test_only_a_token_that_may_run_in_the_project_answers(house: ServerEnv) -> None:
+    session = house.create_session()
+    reader, other = house.create_token("read", "write"), house.create_token("read", "run", project=house.other)
+    own = house.create_token("read", "run", project=house.project)
     async with client(house) as web:
         question, _ = await ask(web, session)
         address = f"/api/sessions/{session}/permissions/{question['id']}"
         refused = [
-            (await web.post(address, json={"answer": answer}, headers=bearing(token))).status_code
+            (await web.post(address, json={"answer": answer}, headers=build_auth_headers(token))).status_code
             for token, answer in ((reader, "once"), (other, "once"), (own, "always"))
         ]
         wrong = await web.post(address, json={"answer": "maybe"})
-        beyond = await web.post(address, json={"answer": "once"}, headers=bearing(own))
+        beyond = await web.post(address, json={"answer": "once"}, headers=build_auth_headers(own))
         assert not (house.project / "made").exists()
         taken = await web.post(address, json={"answer": "once"})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
 
     assert refused == [403, 404, 403]
     assert (beyond.status_code, beyond.json()["error"]["code"]) == (403, "more_rights")
@@ -158,40 +158,40 @@ async def test_only_a_token_that_may_run_in_the_project_answers(house: House) ->
     assert (house.project / "made").exists()
 
 
-async def test_a_token_for_a_project_can_say_no_to_an_agent_with_more_rights(house: House) -> None:
-    session, own = house.session(), house.token("read", "run", project=house.project)
+async def test_a_token_for_a_project_can_say_no_to_an_agent_with_more_rights(house: ServerEnv) -> None:
+    session, own = house.create_session(), house.create_token("read", "run", project=house.project)
     async with client(house) as web:
         question, _ = await ask(web, session)
         address = f"/api/sessions/{session}/permissions/{question['id']}"
-        said = await web.post(address, json={"answer": "no"}, headers=bearing(own))
-        await at_rest(web, session)
+        said = await web.post(address, json={"answer": "no"}, headers=build_auth_headers(own))
+        await wait_until_idle(web, session)
 
     assert said.status_code == 200
     assert not (house.project / "made").exists()
 
 
 async def test_what_a_token_for_a_project_allows_its_agents_does_not_count_for_agents_with_more_rights(
-    house: House,
+    house: ServerEnv,
 ) -> None:
-    session, own = house.session(), house.token("read", "write", "run", project=house.project)
+    session, own = house.create_session(), house.create_token("read", "write", "run", project=house.project)
     async with client(house) as web:
-        web.headers.update(bearing(own))
+        web.headers.update(build_auth_headers(own))
         question, _ = await ask(web, session)
         address = f"/api/sessions/{session}/permissions/"
         allowed = await web.post(address + question["id"], json={"answer": "session"})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
         assert (house.project / "made").exists()
-        web.headers.update(bearing(house.owner))
+        web.headers.update(build_auth_headers(house.owner))
         again, _ = await ask(web, session)
         await web.post(address + again["id"], json={"answer": "no"})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
 
     assert allowed.status_code == 200
     assert again["title"] == question["title"]
 
 
-async def test_a_question_of_another_session_is_not_there(house: House) -> None:
-    session, second = house.session(), house.session()
+async def test_a_question_of_another_session_is_not_there(house: ServerEnv) -> None:
+    session, second = house.create_session(), house.create_session()
     async with client(house) as web:
         question, _ = await ask(web, session)
         answered = await web.post(f"/api/sessions/{second}/permissions/{question['id']}", json={"answer": "once"})
@@ -201,14 +201,14 @@ async def test_a_question_of_another_session_is_not_there(house: House) -> None:
     assert not (house.project / "made").exists()
 
 
-async def test_always_is_written_to_the_users_rules(house: House) -> None:
-    session = house.session()
+async def test_always_is_written_to_the_users_rules(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         question, _ = await ask(web, session)
         await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "always"})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
 
-    assert read_rules(home()).folders[str(house.project)].allow == ("bash:touch made",)
+    assert read_user_rules(get_home()).folders[str(house.project)].allow == ("bash:touch made",)
 
 
 @pytest.mark.parametrize(
@@ -221,20 +221,20 @@ async def test_always_is_written_to_the_users_rules(house: House) -> None:
     ],
 )
 async def test_a_flag_or_the_request_chooses_the_mode(
-    house: House, options: dict[str, Any], said: dict[str, Any], made: bool
+    house: ServerEnv, options: dict[str, Any], said: dict[str, Any], made: bool
 ) -> None:
-    session = house.session()
+    session = house.create_session()
     async with client(house, **options) as web:
         await web.post(f"/api/sessions/{session}/prompt", json={"text": "go", **said})
-        await at_rest(web, session)
+        await wait_until_idle(web, session)
 
     assert (house.project / "made").exists() is made
 
 
 @pytest.mark.parametrize("options", [{}, {"permission_mode": "ask"}])
-async def test_a_request_cannot_be_more_lenient_than_the_server(house: House, options: dict[str, Any]) -> None:
-    session = house.session()
-    async with asking(house.app(**options), house.owner) as web:
+async def test_a_request_cannot_be_more_lenient_than_the_server(house: ServerEnv, options: dict[str, Any]) -> None:
+    session = house.create_session()
+    async with open_client(house.build_app(**options), house.owner) as web:
         answer = await web.post(f"/api/sessions/{session}/prompt", json={"text": "go", "permissionMode": "allow-edits"})
         me = (await web.get("/api/me")).json()
 
@@ -243,8 +243,8 @@ async def test_a_request_cannot_be_more_lenient_than_the_server(house: House, op
     assert me["permissionMode"] == "ask"
 
 
-async def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_its_answer_says_so(house: House) -> None:
-    session = house.session()
+async def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_its_answer_says_so(house: ServerEnv) -> None:
+    session = house.create_session()
     async with client(house) as web:
         made = await web.post(
             "/api/swarms", json={"name": "crew", "task": "Go.", "agents": 1, "session": session, "start": True}

@@ -17,33 +17,33 @@ from sessiontree.errors import NotFound
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, Thinking
 from tests.store.test_files import room_for
-from tests.web.conftest import Gate, House, asking, bearing, served
-from tests.web.sse import Told, listen
+from tests.web.conftest import Gate, ServerEnv, build_auth_headers, open_client, run_server
+from tests.web.sse import ServerSentEvent, read_until
 
 
-def is_over(event: Told) -> bool:
+def is_over(event: ServerSentEvent) -> bool:
     return event.kind == "run" and event.data["status"] == "ended"
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> House:
-    return House(tmp_path, [Thinking("Well."), "With a cache."], "And an index.")
+def house(tmp_path: Any) -> ServerEnv:
+    return ServerEnv(tmp_path, [Thinking("Well."), "With a cache."], "And an index.")
 
 
-async def at_rest(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
+async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, Any]:
     async with asyncio.timeout(20):
         while (info := (await client.get(f"/api/sessions/{session}")).json())["running"]:
             await asyncio.sleep(0.02)
     return info
 
 
-async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: House) -> None:
-    session = house.session()
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: ServerEnv) -> None:
+    session = house.create_session()
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             started = await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
-            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+            heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
             path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
 
     assert started.status_code == 202
@@ -69,7 +69,7 @@ async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: House) -> 
 
 
 async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str | None = None) -> Model:
         if name is not None:
@@ -77,14 +77,14 @@ async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone
         return house.models.model
 
     monkeypatch.setattr(house.models, "find", find)
-    session = house.session()
+    session = house.create_session()
     with st.open(session) as opened:
         opened.append(st.assistant("From another one.", provider="vanished", model="x"))
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             assert (await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})).status_code == 202
-            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+            heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
 
     (notice,) = [event.data for event in heard if event.kind == "notice"]
     assert notice["level"] == "warning"
@@ -96,13 +96,13 @@ async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> N
     (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
     (home / ".sessiontree" / "config.toml").write_text("[retry]\nbase_delay = 0.01\n")
     broken = ModelError("scripted:scripted", "network", "the stream was cut off")
-    house = House(tmp_path, ["Half", broken], "Whole.")
-    session = house.session()
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+    house = ServerEnv(tmp_path, ["Half", broken], "Whole.")
+    session = house.create_session()
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
-            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+            heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
 
     told = [event.data["text"] for event in heard if event.kind == "notice"]
     assert told == ["scripted:scripted: the stream was cut off. Retrying (1 of 3) in 0 s…"]
@@ -111,9 +111,9 @@ async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> N
 
 async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_time(tmp_path: Any) -> None:
     gate = Gate()
-    house = House(tmp_path, *[gate.then("Done.")] * 2)
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
+    house = ServerEnv(tmp_path, *[gate.delay("Done.")] * 2)
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
         await client.post(f"/api/sessions/{session}/branches", json={"name": "cache", "switch": False})
 
         for branch in ("main", "cache"):
@@ -123,7 +123,7 @@ async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_ti
         second = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go", "branch": "main"})
         moved = await client.post(f"/api/sessions/{session}/navigate", json={"to": "root"})
         gate.open()
-        await at_rest(client, session)
+        await wait_until_idle(client, session)
         paths = [
             (await client.get(f"/api/sessions/{session}/path", params={"at": branch})).json()["entries"]
             for branch in ("main", "cache")
@@ -136,14 +136,14 @@ async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_ti
 
 async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
     gate = Gate()
-    house = House(tmp_path, gate.then(ToolCall("c1", "ls", {"path": "."})), "Seen.")
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
+    house = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
         assert (await client.post(f"/api/sessions/{session}/steer", json={"text": "Stop"})).status_code == 409
         await client.post(f"/api/sessions/{session}/prompt", json={"text": "Look"})
         steered = await client.post(f"/api/sessions/{session}/steer", json={"text": "Only here"})
         gate.open()
-        await at_rest(client, session)
+        await wait_until_idle(client, session)
         path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
 
     assert steered.json() == {"branch": "main"}
@@ -154,15 +154,15 @@ async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
 
 
 async def test_a_run_is_aborted_and_what_had_arrived_is_written(tmp_path: Any) -> None:
-    house = House(tmp_path, ["First", Delay(30), "never"])
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
+    house = ServerEnv(tmp_path, ["First", Delay(30), "never"])
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
         await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
         async with asyncio.timeout(20):
             while not (await client.get(f"/api/sessions/{session}")).json()["running"]:
                 await asyncio.sleep(0.01)
         aborted = await client.post(f"/api/sessions/{session}/abort", json={})
-        info = await at_rest(client, session)
+        info = await wait_until_idle(client, session)
         path = (await client.get(f"/api/sessions/{session}/path")).json()["entries"]
 
     assert aborted.json() == {"branch": "main"}
@@ -171,21 +171,21 @@ async def test_a_run_is_aborted_and_what_had_arrived_is_written(tmp_path: Any) -
 
 
 async def test_a_model_that_fails_ends_the_run_with_an_error(tmp_path: Any) -> None:
-    house = House(tmp_path, ModelError("scripted", "unavailable", "it is out of order"))
-    session = house.session()
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+    house = ServerEnv(tmp_path, ModelError("scripted", "unavailable", "it is out of order"))
+    session = house.create_session()
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}")).headers["etag"]
             await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
-            heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+            heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
 
     assert "it is out of order" in heard[-1].data["error"]
 
 
 async def test_a_server_without_runs_asks_no_model(tmp_path: Any) -> None:
-    house = House(tmp_path, "Never.", allow_run=False)
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
+    house = ServerEnv(tmp_path, "Never.", allow_run=False)
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
         before = (await client.get(f"/api/sessions/{session}")).headers["etag"]
         asked = [
             await client.post(f"/api/sessions/{session}/{path}", json=body)
@@ -203,13 +203,13 @@ async def test_a_server_without_runs_asks_no_model(tmp_path: Any) -> None:
     assert not house.models.model.requests
 
 
-async def test_nothing_to_say_and_images_that_are_none_are_refused(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
+async def test_nothing_to_say_and_images_that_are_none_are_refused(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
     for said in ({"text": " "}, {"text": "x", "images": [{"type": "text"}]}, {"text": "x", "images": [{"data": 1}]}):
         assert (await client.post(f"/api/sessions/{session}/prompt", json=said)).status_code == 422
 
 
-async def replaced_under_a_run(client: httpx.AsyncClient, session: str) -> None:
+async def replace_file_during_run(client: httpx.AsyncClient, session: str) -> None:
     """Have an agent begin, and put the same file anew in its place, as an editor does."""
     assert (await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})).status_code == 202
     with st.open(session, read_only=True) as opened:
@@ -224,10 +224,10 @@ async def replaced_under_a_run(client: httpx.AsyncClient, session: str) -> None:
 
 
 async def test_a_run_is_seen_and_aborted_also_when_its_file_was_replaced(tmp_path: Any) -> None:
-    house = House(tmp_path, Gate().then("Never."))
-    session = house.session()
-    async with asking(house.app(), house.owner) as client:
-        await replaced_under_a_run(client, session)
+    house = ServerEnv(tmp_path, Gate().delay("Never."))
+    session = house.create_session()
+    async with open_client(house.build_app(), house.owner) as client:
+        await replace_file_during_run(client, session)
 
         running = (await client.get(f"/api/sessions/{session}")).json()["running"]
         aborted = await client.post(f"/api/sessions/{session}/abort", json={})
@@ -239,15 +239,15 @@ async def test_a_run_is_seen_and_aborted_also_when_its_file_was_replaced(tmp_pat
 
 
 async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: Any) -> None:
-    house = House(tmp_path, Gate().then("Never."), "Second.")
-    session = house.session()
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+    house = ServerEnv(tmp_path, Gate().delay("Never."), "Second.")
+    session = house.create_session()
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}")).headers["etag"]
-            await replaced_under_a_run(client, session)
+            await replace_file_during_run(client, session)
 
             second = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Again"})
-            heard = await listen(
+            heard = await read_until(
                 client,
                 f"/api/sessions/{session}/events",
                 lambda event: is_over(event) and event.data["run"] == second.json()["run"],
@@ -266,13 +266,13 @@ async def test_the_end_of_a_run_says_where_an_answer_is_that_could_not_be_writte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
 ) -> None:
     gate = Gate()
-    house = House(tmp_path, gate.then("Paid for."))
-    session = house.session()
+    house = ServerEnv(tmp_path, gate.delay("Paid for."))
+    session = house.create_session()
     with st.open(session) as opened:
         opened.append(st.user("long " * 10_000))
         file = Path(str(opened.file))
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
             async with asyncio.timeout(20):
@@ -283,7 +283,7 @@ async def test_the_end_of_a_run_says_where_an_answer_is_that_could_not_be_writte
             (tmp_path / "none").touch()
             with room_for(file.stat().st_size):
                 gate.open()
-                heard = await listen(client, f"/api/sessions/{session}/events", is_over, after=etag)
+                heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
 
     error = heard[-1].data["error"]
     if temporary == "takes it":

@@ -16,14 +16,14 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import Message
-from sessiontree.core.messages import text
-from tests.web.conftest import House, bearing, served
+from sessiontree.core.messages import extract_text
+from tests.web.conftest import ServerEnv, build_auth_headers, run_server
 
 CLIENTS, TURNS = 50, 8
 BRANCHES = ("main", "left", "right")
 
 
-class Asked(NamedTuple):
+class RecordedRequest(NamedTuple):
     what: str
     said: str
     status: int | None
@@ -31,10 +31,10 @@ class Asked(NamedTuple):
     answer: Any = None
 
 
-async def client(address: str, house: House, id: str, seed: int) -> list[Asked]:
+async def client(address: str, house: ServerEnv, id: str, seed: int) -> list[RecordedRequest]:
     dice = random.Random(seed)
-    history: list[Asked] = []
-    async with httpx.AsyncClient(base_url=address, headers=bearing(house.owner), timeout=60) as http:
+    history: list[RecordedRequest] = []
+    async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(house.owner), timeout=60) as http:
 
         async def ask(what: str, path: str, said: str, body: Any, *, impatient: bool = False) -> None:
             headers = {"idempotency-key": f"{seed}-{len(history)}-{said}"}
@@ -43,10 +43,10 @@ async def client(address: str, house: House, id: str, seed: int) -> list[Asked]:
                     await http.post(path, json=body, headers=headers, timeout=dice.random() * 0.02)
                 except httpx.TimeoutException:
                     if dice.random() < 0.5:
-                        history.append(Asked(what, said, None))
+                        history.append(RecordedRequest(what, said, None))
                         return
             answer = await http.post(path, json=body, headers=headers)
-            history.append(Asked(what, said, answer.status_code, answer.json()))
+            history.append(RecordedRequest(what, said, answer.status_code, answer.json()))
 
         session = f"/api/sessions/{id}"
         for turn in range(TURNS):
@@ -69,16 +69,16 @@ async def client(address: str, house: House, id: str, seed: int) -> list[Asked]:
 
 
 @pytest.fixture
-def id(house: House) -> str:
-    session = house.session()
+def id(house: ServerEnv) -> str:
+    session = house.create_session()
     with st.open(session) as opened:
         for name in BRANCHES[1:]:
             opened.create_branch(name, current=False)
     return session
 
 
-async def test_fifty_clients_lose_nothing(house: House, id: str) -> None:
-    with served(house) as address:
+async def test_fifty_clients_lose_nothing(house: ServerEnv, id: str) -> None:
+    with run_server(house) as address:
         async with asyncio.timeout(90):
             told = await asyncio.gather(*(client(address, house, id, seed) for seed in range(CLIENTS)))
     histories = [asked for history in told for asked in history]
@@ -87,7 +87,7 @@ async def test_fifty_clients_lose_nothing(house: House, id: str) -> None:
         assert [problem for problem in session.problems if problem.severity == "fault"] == []
         entries = {entry.id: entry for entry in session.tree.entries}
         texts = Counter(
-            text(entry.body.message["content"]) for entry in entries.values() if isinstance(entry.body, Message)
+            extract_text(entry.body.message["content"]) for entry in entries.values() if isinstance(entry.body, Message)
         )
         branches = set(session.heads.heads)
         labels = {asked.answer["id"] for asked in histories if asked.what == "label" and asked.status == 200}
@@ -111,13 +111,13 @@ async def test_fifty_clients_lose_nothing(house: House, id: str) -> None:
     assert sum(asked.status is None for asked in histories) > 0, "nobody was impatient"
 
 
-async def test_of_all_who_change_what_they_have_read_none_undoes_another(house: House, id: str) -> None:
+async def test_of_all_who_change_what_they_have_read_none_undoes_another(house: ServerEnv, id: str) -> None:
     """A counter in the session's name, counted up by many with `If-Match`."""
     session = f"/api/sessions/{id}"
 
     async def count(address: str, times: int) -> int:
         done = 0
-        async with httpx.AsyncClient(base_url=address, headers=bearing(house.owner), timeout=60) as http:
+        async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(house.owner), timeout=60) as http:
             while done < times:
                 seen = await http.get(session)
                 number = int(seen.json()["name"].split()[-1])
@@ -127,8 +127,8 @@ async def test_of_all_who_change_what_they_have_read_none_undoes_another(house: 
                 done += answer.status_code == 200
         return done
 
-    with served(house) as address:
-        async with httpx.AsyncClient(base_url=address, headers=bearing(house.owner), timeout=60) as http:
+    with run_server(house) as address:
+        async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(house.owner), timeout=60) as http:
             await http.patch(session, json={"name": "count 0"})
             async with asyncio.timeout(60):
                 done = await asyncio.gather(*(count(address, 4) for _ in range(8)))

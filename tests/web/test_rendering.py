@@ -12,12 +12,12 @@ from msgspec import UNSET
 
 import sessiontree as st
 from sessiontree.web import rendering
-from sessiontree.web.rendering import Rendered
-from tests.web.conftest import House, bearing, served
-from tests.web.sse import listen
+from sessiontree.web.rendering import HtmlCache
+from tests.web.conftest import ServerEnv, build_auth_headers, run_server
+from tests.web.sse import read_until
 
 
-class Slow:
+class SlowRenderer:
     """Rendering of the text `slow`, which takes until it is let go on."""
 
     def __init__(self, render: Callable[[str], str]) -> None:
@@ -32,16 +32,16 @@ class Slow:
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
-    made = Slow(rendering._rendered)  # pyright: ignore[reportPrivateUsage]
+def slow(monkeypatch: pytest.MonkeyPatch) -> SlowRenderer:
+    made = SlowRenderer(rendering._render_html)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(rendering, "_rendered", made)
     return made
 
 
 @pytest.fixture
-async def client(house: House) -> AsyncIterator[httpx.AsyncClient]:
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=10) as client:
+async def client(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=10) as client:
             yield client
 
 
@@ -54,23 +54,23 @@ def test_texts_are_rendered_once_and_only_so_many_are_kept(monkeypatch: pytest.M
         return words * 2
 
     monkeypatch.setattr(rendering, "_rendered", render)
-    rendered = Rendered()
+    rendered = HtmlCache()
 
     for words in ("aaaa", "aaaa", "bbbb", "aaaa", "cccc", "aaaa", "bbbb"):
-        assert rendered.html(words) == words * 2
+        assert rendered.render(words) == words * 2
 
     assert made == ["aaaa", "bbbb", "cccc", "bbbb"], "the one that was asked for longest ago makes room"
 
 
 def test_a_text_that_is_too_long_is_not_rendered() -> None:
-    assert Rendered().html("x" * rendering.LONGEST) == f"<p>{'x' * rendering.LONGEST}</p>\n"
-    assert Rendered().html("x" * (rendering.LONGEST + 1)) is UNSET
+    assert HtmlCache().render("x" * rendering.MAX_RENDERED_LENGTH) == f"<p>{'x' * rendering.MAX_RENDERED_LENGTH}</p>\n"
+    assert HtmlCache().render("x" * (rendering.MAX_RENDERED_LENGTH + 1)) is UNSET
 
 
 async def test_writers_do_not_wait_until_a_path_is_rendered(
-    house: House, client: httpx.AsyncClient, slow: Slow
+    house: ServerEnv, client: httpx.AsyncClient, slow: SlowRenderer
 ) -> None:
-    session = house.session()
+    session = house.create_session()
     with st.open(session) as opened:
         opened.head.append(st.user("slow"))
     path = f"/api/sessions/{session}"
@@ -91,16 +91,16 @@ async def test_writers_do_not_wait_until_a_path_is_rendered(
 
 
 async def test_writers_do_not_wait_until_an_event_is_rendered(
-    house: House, client: httpx.AsyncClient, slow: Slow
+    house: ServerEnv, client: httpx.AsyncClient, slow: SlowRenderer
 ) -> None:
-    session = house.session()
+    session = house.create_session()
     path = f"/api/sessions/{session}"
     etag = (await client.get(path)).headers["etag"]
 
     def is_last(event: object) -> bool:
         return "meanwhile" in str(event)
 
-    listening = asyncio.create_task(listen(client, f"{path}/events", is_last, after=etag))
+    listening = asyncio.create_task(read_until(client, f"{path}/events", is_last, after=etag))
     try:
         await client.post(f"{path}/entries", json={"role": "user", "text": "slow"})
         assert await asyncio.to_thread(slow.begun.wait, 10)

@@ -11,12 +11,12 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
-from sessiontree.web.app import document
-from sessiontree.web.serving import reads, runs, writes
-from sessiontree.web.tokens import Made, Tokens, make
-from tests.web.conftest import BASE, House, asking, bearing
+from sessiontree.web.app import build_openapi_document
+from sessiontree.web.serving import require_read, require_run, require_write
+from sessiontree.web.tokens import IssuedToken, TokenStore, issue_token
+from tests.web.conftest import BASE, ServerEnv, build_auth_headers, open_client
 
-SCOPES = {reads: "read", writes: "write", runs: "run"}
+SCOPES = {require_read: "read", require_write: "write", require_run: "run"}
 UNKNOWN = "019a8b2c-0000-7000-8000-000000000000"
 
 
@@ -26,12 +26,12 @@ class Route(NamedTuple):
     scopes: list[str]
 
     @property
-    def is_of_one(self) -> bool:
+    def is_for_one_session(self) -> bool:
         """Whether it names a session, or something that belongs to one."""
         return "{id}" in self.path or "{job}" in self.path
 
 
-def api_routes(app: FastAPI) -> Iterator[APIRoute]:
+def list_api_routes(app: FastAPI) -> Iterator[APIRoute]:
     for route in app.routes:
         inner: Any = getattr(route, "original_router", None)
         for found in (route,) if inner is None else inner.routes:
@@ -39,22 +39,22 @@ def api_routes(app: FastAPI) -> Iterator[APIRoute]:
                 yield found
 
 
-def routes(app: FastAPI) -> list[Route]:
+def list_routes(app: FastAPI) -> list[Route]:
     return [
         Route(method, route.path, [SCOPES[one.call] for one in route.dependant.dependencies if one.call in SCOPES])
-        for route in api_routes(app)
+        for route in list_api_routes(app)
         for method in sorted(route.methods)
     ]
 
 
-def example(told: Any, route: Route) -> Any:
+def build_body(told: Any, route: Route) -> Any:
     """What the document says a request to a route may look like."""
     operation = told["paths"].get(route.path.replace(":path", ""), {}).get(route.method.lower(), {})
     content = operation.get("requestBody", {}).get("content", {})
     return content["application/json"]["example"] if content else None
 
 
-def address(route: Route, id: str) -> str:
+def build_path(route: Route, id: str) -> str:
     filled = {"id": id, "name:path": "main", "entry:path": "HEAD", "question": "1f2e3d4c", "job": UNKNOWN}
     path = re.sub(r"{([^}]+)}", lambda found: filled[found[1]], route.path)
     needed = {
@@ -68,32 +68,32 @@ def address(route: Route, id: str) -> str:
 async def ask(client: httpx.AsyncClient, route: Route, id: str, headers: dict[str, str], body: Any) -> httpx.Response:
     kind = {} if route.method in ("GET", "DELETE") else {"content-type": "application/json"}
     content = None if body is None else httpx.Request("POST", BASE, json=body).content
-    request = client.build_request(route.method, address(route, id), headers={**headers, **kind}, content=content)
+    request = client.build_request(route.method, build_path(route, id), headers={**headers, **kind}, content=content)
     if "authorization" not in headers:
         del request.headers["authorization"]
     return await client.send(request)
 
 
-def code(response: httpx.Response) -> str:
+def read_error_code(response: httpx.Response) -> str:
     return response.json()["error"]["code"]
 
 
 class Matrix:
-    def __init__(self, house: House) -> None:
-        self.app = house.app()
+    def __init__(self, house: ServerEnv) -> None:
+        self.app = house.build_app()
         self.house = house
-        self.id = house.session()
+        self.id = house.create_session()
         self.ids: dict[str, str] = {}
-        self.routes = routes(self.app)
-        told = document(self.app)
-        self.bodies = {(route.method, route.path): example(told, route) for route in self.routes}
+        self.routes = list_routes(self.app)
+        told = build_openapi_document(self.app)
+        self.bodies = {(route.method, route.path): build_body(told, route) for route in self.routes}
 
     def id_for(self, route: Route) -> str:
         """The id of what a route is about."""
         return self.ids.get(route.path.split("/")[2], "")
 
     async def answers(self, headers: dict[str, str], id: str | None = None) -> list[tuple[Route, httpx.Response]]:
-        async with asking(self.house.app(), self.house.owner) as client:
+        async with open_client(self.house.build_app(), self.house.owner) as client:
             return [
                 (
                     route,
@@ -104,12 +104,12 @@ class Matrix:
 
 
 @pytest.fixture
-async def matrix(house: House) -> Matrix:
+async def matrix(house: ServerEnv) -> Matrix:
     matrix = Matrix(house)
     matrix.ids = {
         "sessions": matrix.id,
-        "swarms": await house.swarm(matrix.id),
-        "experiments": house.experiment(matrix.id),
+        "swarms": await house.create_swarm(matrix.id),
+        "experiments": house.create_experiment(matrix.id),
     }
     return matrix
 
@@ -130,16 +130,16 @@ def test_routes_that_only_read_are_told_by_their_method(matrix: Matrix) -> None:
 
 async def test_nobody_is_answered_without_a_token(matrix: Matrix) -> None:
     for route, answer in await matrix.answers({}):
-        assert (answer.status_code, code(answer)) == (401, "unauthorized"), route
+        assert (answer.status_code, read_error_code(answer)) == (401, "unauthorized"), route
         assert answer.headers["www-authenticate"] == "Bearer"
 
 
 async def test_nobody_is_answered_with_a_token_that_is_none(matrix: Matrix) -> None:
     house = matrix.house
-    revoked = house.token("read", "write", "run")
-    Tokens().revoke(revoked.token.id)
+    revoked = house.create_token("read", "write", "run")
+    TokenStore().revoke(revoked.token.id)
     given = {
-        "wrong": f"Bearer {make(['read']).secret}",
+        "wrong": f"Bearer {issue_token(['read']).secret}",
         "revoked": f"Bearer {revoked.secret}",
         "cut": f"Bearer {house.owner.secret[:-1]}",
         "hash": f"Bearer {house.owner.token.hash}",
@@ -147,46 +147,46 @@ async def test_nobody_is_answered_with_a_token_that_is_none(matrix: Matrix) -> N
     }
     for kind, value in given.items():
         for route, answer in await matrix.answers({"authorization": value}):
-            assert (answer.status_code, code(answer)) == (401, "unauthorized"), (route, kind)
+            assert (answer.status_code, read_error_code(answer)) == (401, "unauthorized"), (route, kind)
 
 
 @pytest.mark.parametrize("scope", ["read", "write", "run"])
 async def test_a_token_does_what_its_scope_says_and_nothing_else(matrix: Matrix, scope: Any) -> None:
-    for route, answer in await matrix.answers(bearing(matrix.house.token(scope)), UNKNOWN):
+    for route, answer in await matrix.answers(build_auth_headers(matrix.house.create_token(scope)), UNKNOWN):
         if route.scopes != [scope]:
-            assert (answer.status_code, code(answer)) == (403, "forbidden"), route
-        elif route.is_of_one:
-            assert (answer.status_code, code(answer)) == (404, "not_found"), route
+            assert (answer.status_code, read_error_code(answer)) == (403, "forbidden"), route
+        elif route.is_for_one_session:
+            assert (answer.status_code, read_error_code(answer)) == (404, "not_found"), route
         else:
             assert answer.status_code in (200, 201), (route, answer.text)
 
 
 async def test_a_token_of_another_project_cannot_tell_a_session_from_one_that_is_not_there(matrix: Matrix) -> None:
-    other = bearing(matrix.house.token("read", "write", "run", project=matrix.house.other))
+    other = build_auth_headers(matrix.house.create_token("read", "write", "run", project=matrix.house.other))
     there, unknown = await matrix.answers(other), await matrix.answers(other, UNKNOWN)
     for (route, answer), (_, same) in zip(there, unknown, strict=True):
-        if route.is_of_one:
-            assert (answer.status_code, code(answer)) == (404, "not_found"), route
+        if route.is_for_one_session:
+            assert (answer.status_code, read_error_code(answer)) == (404, "not_found"), route
             assert answer.text.replace(matrix.id_for(route) or UNKNOWN, "") == same.text.replace(UNKNOWN, ""), route
-            assert _told(answer) == _told(same), route
+            assert _read_error(answer) == _read_error(same), route
         else:
             assert not any(id in answer.text for id in matrix.ids.values()), route
 
 
-def _told(answer: httpx.Response) -> dict[str, str]:
+def _read_error(answer: httpx.Response) -> dict[str, str]:
     return {name: value for name, value in answer.headers.items() if name not in ("date", "content-length")}
 
 
 async def test_nothing_happens_to_a_session_by_those_who_may_not_write(matrix: Matrix) -> None:
     files = list((matrix.house.project.parent / "home").rglob(f"*{matrix.id}*.jsonl"))
     before = files[0].read_bytes()
-    tokens: list[Made] = [
-        matrix.house.token("read"),
-        matrix.house.token("read", "write", "run", project=matrix.house.other),
+    tokens: list[IssuedToken] = [
+        matrix.house.create_token("read"),
+        matrix.house.create_token("read", "write", "run", project=matrix.house.other),
     ]
 
     for made in tokens:
-        await matrix.answers(bearing(made))
+        await matrix.answers(build_auth_headers(made))
 
     assert files[0].read_bytes() == before
 
@@ -206,54 +206,54 @@ FOREIGN = (
 
 
 async def test_a_name_that_is_not_ours_is_refused_before_anything_else(matrix: Matrix) -> None:
-    for headers in ({}, bearing(matrix.house.owner)):
+    for headers in ({}, build_auth_headers(matrix.house.owner)):
         for host in FOREIGN:
             for route, answer in await matrix.answers({**headers, "host": host}):
-                assert (answer.status_code, code(answer)) == (403, "bad_host"), (route, host)
+                assert (answer.status_code, read_error_code(answer)) == (403, "bad_host"), (route, host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7373", "localhost:7373", "LOCALHOST:7373", "[::1]:7373"])
-async def test_our_names_are_answered(house: House, host: str) -> None:
-    async with asking(house.app(), house.owner) as client:
+async def test_our_names_are_answered(house: ServerEnv, host: str) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
         assert (await client.get("/api/health", headers={"host": host})).status_code == 200
 
 
 async def test_pages_of_other_origins_get_nothing_even_with_a_token(matrix: Matrix) -> None:
     others = ("http://evil.example", "null", "https://evil.example:7373", "file://", "http://127.0.0.1:8000", "")
     for origin in others:
-        for route, answer in await matrix.answers({**bearing(matrix.house.owner), "origin": origin}):
-            assert (answer.status_code, code(answer)) == (403, "bad_origin"), (route, origin)
+        for route, answer in await matrix.answers({**build_auth_headers(matrix.house.owner), "origin": origin}):
+            assert (answer.status_code, read_error_code(answer)) == (403, "bad_origin"), (route, origin)
             assert not [name for name in answer.headers if name.startswith("access-control")], route
 
 
 async def test_no_origin_is_ever_let_in_by_cors(matrix: Matrix) -> None:
-    async with asking(matrix.app, matrix.house.owner) as client:
+    async with open_client(matrix.app, matrix.house.owner) as client:
         for origin in ("http://evil.example", BASE):
             asked = {"origin": origin, "access-control-request-method": "POST"}
             for route in matrix.routes:
-                answer = await client.options(address(route, matrix.id_for(route)), headers=asked)
+                answer = await client.options(build_path(route, matrix.id_for(route)), headers=asked)
                 assert answer.status_code >= 400
                 assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-async def test_two_hosts_in_one_request_are_no_request(house: House) -> None:
-    async with asking(house.app(), house.owner) as client:
-        headers = [("host", "127.0.0.1:7373"), ("host", "evil.example"), *bearing(house.owner).items()]
+async def test_two_hosts_in_one_request_are_no_request(house: ServerEnv) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
+        headers = [("host", "127.0.0.1:7373"), ("host", "evil.example"), *build_auth_headers(house.owner).items()]
         answer = await client.get("/api/health", headers=headers)
 
-    assert (answer.status_code, code(answer)) == (400, "bad_request")
+    assert (answer.status_code, read_error_code(answer)) == (400, "bad_request")
 
 
-async def test_what_a_proxy_says_of_the_host_is_not_believed(house: House) -> None:
-    async with asking(house.app(), house.owner) as client:
+async def test_what_a_proxy_says_of_the_host_is_not_believed(house: ServerEnv) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
         forwarded = {"x-forwarded-host": "127.0.0.1:7373", "forwarded": "host=127.0.0.1:7373", "host": "evil.example"}
         answer = await client.get("/api/health", headers=forwarded)
 
-    assert code(answer) == "bad_host"
+    assert read_error_code(answer) == "bad_host"
 
 
-async def test_addresses_that_are_nothing_take_a_token_too(house: House) -> None:
-    async with asking(house.app(), house.owner) as client:
+async def test_addresses_that_are_nothing_take_a_token_too(house: ServerEnv) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
         del client.headers["authorization"]
         for path in ("/api", "/api/", "/api/nothing", "/api/sessions/x/y/z", "/api/openapi.json"):
             assert (await client.get(path)).status_code == 401, path
@@ -261,14 +261,14 @@ async def test_addresses_that_are_nothing_take_a_token_too(house: House) -> None
 
 async def test_no_answer_holds_a_token(matrix: Matrix) -> None:
     house = matrix.house
-    secrets = [house.owner.secret, house.owner.token.hash, house.token("read").secret]
-    for route, answer in await matrix.answers(bearing(house.owner)):
+    secrets = [house.owner.secret, house.owner.token.hash, house.create_token("read").secret]
+    for route, answer in await matrix.answers(build_auth_headers(house.owner)):
         told = answer.text + str(answer.headers)
         assert not any(secret in told for secret in secrets), route
 
 
-async def test_a_token_is_not_taken_from_an_address(house: House) -> None:
-    async with asking(house.app(), house.owner) as client:
+async def test_a_token_is_not_taken_from_an_address(house: ServerEnv) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
         del client.headers["authorization"]
         secret = house.owner.secret
         for query in (f"?token={secret}", f"?access_token={secret}", f"?authorization=Bearer%20{secret}"):
@@ -277,13 +277,13 @@ async def test_a_token_is_not_taken_from_an_address(house: House) -> None:
 
 
 async def test_every_write_takes_json_alone(matrix: Matrix) -> None:
-    async with asking(matrix.app, matrix.house.owner) as client:
+    async with open_client(matrix.app, matrix.house.owner) as client:
         for route in matrix.routes:
             if route.method in ("GET", "DELETE"):
                 continue
             for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None):
                 headers = {} if kind is None else {"content-type": kind}
                 content = b'{"name": "x"}'
-                path = address(route, matrix.id_for(route))
+                path = build_path(route, matrix.id_for(route))
                 answer = await client.request(route.method, path, headers=headers, content=content)
-                assert (answer.status_code, code(answer)) == (415, "not_json"), (route, kind)
+                assert (answer.status_code, read_error_code(answer)) == (415, "not_json"), (route, kind)

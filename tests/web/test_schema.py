@@ -21,18 +21,20 @@ from schemathesis.specs.openapi.checks import (
 
 import sessiontree as st
 from sessiontree.web import wire
-from sessiontree.web.app import create_app, document
-from sessiontree.web.guard import hosts_of
-from sessiontree.web.refusals import CODES
-from sessiontree.web.schema import example_of
-from sessiontree.web.tokens import Tokens
-from tests.web.conftest import House, bearing, served
-from tests.web.test_roles import api_routes
+from sessiontree.web.app import build_openapi_document, create_app
+from sessiontree.web.guard import build_allowed_hosts
+from sessiontree.web.refusals import ERROR_CODES
+from sessiontree.web.schema import build_example
+from sessiontree.web.tokens import TokenStore
+from tests.web.conftest import ServerEnv, build_auth_headers, run_server
+from tests.web.test_roles import list_api_routes
 
 SHAPES = [
-    shape for shape in vars(wire).values() if isinstance(shape, type) and issubclass(shape, wire.Answer | wire.Asked)
+    shape
+    for shape in vars(wire).values()
+    if isinstance(shape, type) and issubclass(shape, wire.ResponseModel | wire.RequestModel)
 ]
-DOCUMENT = document(create_app(hosts=hosts_of("127.0.0.1", 7373), tokens=Tokens(file="")))
+DOCUMENT = build_openapi_document(create_app(hosts=build_allowed_hosts("127.0.0.1", 7373), tokens=TokenStore(file="")))
 OPERATIONS = [
     (method, path, mode)
     for path, methods in DOCUMENT["paths"].items()
@@ -52,14 +54,14 @@ EXAMPLES = 8
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
 def test_the_example_of_every_shape_is_one(shape: type[Any]) -> None:
-    example = example_of(shape)
+    example = build_example(shape)
 
     assert set(example) <= set(msgspec.to_builtins(msgspec.convert(example, shape)))
 
 
-def test_every_route_is_in_the_document_with_what_it_takes_and_gives(house: House) -> None:
+def test_every_route_is_in_the_document_with_what_it_takes_and_gives(house: ServerEnv) -> None:
     paths = DOCUMENT["paths"]
-    for route in api_routes(house.app()):
+    for route in list_api_routes(house.build_app()):
         if route.path == "/api/openapi.json":
             continue
         for method in route.methods:
@@ -81,7 +83,7 @@ def test_every_refusal_has_an_example_of_its_own_code() -> None:
                 status: answer["content"]["application/json"]["example"]["error"]["code"]
                 for status, answer in refused.items()
             }
-            assert codes == {status: CODES[int(status)] for status in refused}, path
+            assert codes == {status: ERROR_CODES[int(status)] for status in refused}, path
 
 
 def test_all_that_the_document_refers_to_is_in_it() -> None:
@@ -110,18 +112,18 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SESSIONTREE_HOME", str(root / "home"))
         patch.setenv("HOME", str(root))
-        house = House(root, *["An answer."] * 1000)
-        sessions = [house.session(), _odd_session(house)]
+        house = ServerEnv(root, *["An answer."] * 1000)
+        sessions = [house.create_session(), _create_odd_session(house)]
         ids = {
             "sessions": sessions,
-            "swarms": [asyncio.run(house.swarm(id)) for id in sessions],
-            "experiments": [house.experiment(id) for id in sessions],
+            "swarms": [asyncio.run(house.create_swarm(id)) for id in sessions],
+            "experiments": [house.create_experiment(id) for id in sessions],
         }
-        with served(house) as base:
-            yield Target(base, ids, bearing(house.owner), str(root / "home"))
+        with run_server(house) as base:
+            yield Target(base, ids, build_auth_headers(house.owner), str(root / "home"))
 
 
-def _odd_session(house: House) -> str:
+def _create_odd_session(house: ServerEnv) -> str:
     """A session with branches, a label, tools, and texts that are no Unicode."""
     with st.create("tools", cwd=house.project) as session:
         call = st.tool_call("c1", "read", {"path": "a.py"})

@@ -7,54 +7,54 @@ from pathlib import Path
 
 import httpx
 
-from sessiontree.web.guard import Limits
-from sessiontree.web.serving import Serving
-from tests.web.conftest import House, asking
-from tests.web.test_roles import api_routes
+from sessiontree.web.guard import ServerLimits
+from sessiontree.web.serving import AppState
+from tests.web.conftest import ServerEnv, open_client
+from tests.web.test_roles import list_api_routes
 
 
-async def one_of_three_is_gone(client: httpx.AsyncClient, house: House, serving: Serving) -> list[Path]:
+async def open_three_and_delete_one(client: httpx.AsyncClient, house: ServerEnv, serving: AppState) -> list[Path]:
     """The files of sessions with something to write when they are closed; the first one's is there no more."""
-    for id in [house.session() for _ in range(3)]:
+    for id in [house.create_session() for _ in range(3)]:
         made = await client.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": False})
         assert made.status_code == 201, made.text
-    gone, *others = (Path(opened.file) for opened in serving.sessions.open_now())
+    gone, *others = (Path(opened.file) for opened in serving.sessions.list_open())
     gone.unlink()
     return others
 
 
-def closed(files: list[Path]) -> list[bool]:
+def list_closed(files: list[Path]) -> list[bool]:
     """Which sessions have written down where they are, as the last thing."""
     return [b"sessiontree.head" in file.read_bytes().splitlines()[-1] for file in files]
 
 
 async def test_a_session_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
-    house = House(tmp_path, limits=Limits(rate=1e6, burst=1_000_000, idle_seconds=-1))
-    app = house.app()
-    async with asking(app, house.owner) as client:
-        others = await one_of_three_is_gone(client, house, app.state.serving)
+    house = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, idle_seconds=-1))
+    app = house.build_app()
+    async with open_client(app, house.owner) as client:
+        others = await open_three_and_delete_one(client, house, app.state.serving)
 
         await app.state.serving.tidy()
 
-        assert closed(others) == [True, True]
+        assert list_closed(others) == [True, True]
 
 
-async def test_a_server_ends_whatever_cannot_be_closed(house: House) -> None:
-    app = house.app()
-    async with asking(app, house.owner) as client:
-        others = await one_of_three_is_gone(client, house, app.state.serving)
-        assert closed(others) == [False, False]
+async def test_a_server_ends_whatever_cannot_be_closed(house: ServerEnv) -> None:
+    app = house.build_app()
+    async with open_client(app, house.owner) as client:
+        others = await open_three_and_delete_one(client, house, app.state.serving)
+        assert list_closed(others) == [False, False]
 
-    assert closed(others) == [True, True]
+    assert list_closed(others) == [True, True]
 
 
 # Query parameters
 
 
-async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(house: House) -> None:
-    app = house.app()
-    async with asking(app, house.owner) as client:
-        for route in api_routes(app):
+async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(house: ServerEnv) -> None:
+    app = house.build_app()
+    async with open_client(app, house.owner) as client:
+        for route in list_api_routes(app):
             for method in route.methods:
                 path = re.sub(r"{[^}]*}", "x", route.path)
                 body = {"json": {}} if method in ("POST", "PATCH", "PUT") else {}

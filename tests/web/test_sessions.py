@@ -13,19 +13,19 @@ import pytest
 import sessiontree as st
 from sessiontree import catalog, shelf
 from sessiontree._version import __version__
-from sessiontree.model.find import names
+from sessiontree.model.find import list_model_names
 from sessiontree.session import Session
-from sessiontree.web.opened import Opened
-from tests.web.conftest import House, asking, bearing
+from sessiontree.web.opened import OpenSession
+from tests.web.conftest import ServerEnv, build_auth_headers, open_client
 
 
-async def ids(client: httpx.AsyncClient, **params: str) -> list[str]:
+async def list_ids(client: httpx.AsyncClient, **params: str) -> list[str]:
     return [session["id"] for session in (await client.get("/api/sessions", params=params)).json()["sessions"]]
 
 
-async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: House) -> None:
-    made = house.token("read", project=house.project)
-    async with asking(house.app(), made) as client:
+async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: ServerEnv) -> None:
+    made = house.create_token("read", project=house.project)
+    async with open_client(house.build_app(), made) as client:
         health = (await client.get("/api/health")).json()
         me = (await client.get("/api/me")).json()
         models = (await client.get("/api/models")).json()
@@ -44,8 +44,8 @@ async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: House)
     assert models["models"][0]["provider"] == "scripted"
 
 
-async def test_sessions_are_listed_the_newest_first_and_by_pages(house: House, client: httpx.AsyncClient) -> None:
-    made = [house.session() for _ in range(5)]
+async def test_sessions_are_listed_the_newest_first_and_by_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    made = [house.create_session() for _ in range(5)]
 
     whole = await client.get("/api/sessions")
     pages: list[str] = []
@@ -64,32 +64,34 @@ async def test_sessions_are_listed_the_newest_first_and_by_pages(house: House, c
     assert (first["name"], first["firstMessage"], first["entries"]) == ("auth", "How do I make this faster?", 3)
 
 
-async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(house: House, client: httpx.AsyncClient) -> None:
-    here, there = house.session(), house.session(house.other)
+async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    here, there = house.create_session(), house.create_session(house.other)
     shelf.archive(there)
 
-    assert await ids(client) == [here]
-    assert await ids(client, archived="true") == [there]
-    assert await ids(client, project=str(house.project)) == [here]
-    assert await ids(client, project=str(house.other)) == []
-    assert await ids(client, q="FASTER auth") == [here]
-    assert await ids(client, q="nothing of the kind") == []
+    assert await list_ids(client) == [here]
+    assert await list_ids(client, archived="true") == [there]
+    assert await list_ids(client, project=str(house.project)) == [here]
+    assert await list_ids(client, project=str(house.other)) == []
+    assert await list_ids(client, q="FASTER auth") == [here]
+    assert await list_ids(client, q="nothing of the kind") == []
 
 
-async def test_a_token_of_a_project_lists_and_finds_that_alone(house: House) -> None:
-    here, there = house.session(), house.session(house.other)
-    async with asking(house.app(), house.token("read", project=house.project)) as client:
+async def test_a_token_of_a_project_lists_and_finds_that_alone(house: ServerEnv) -> None:
+    here, there = house.create_session(), house.create_session(house.other)
+    async with open_client(house.build_app(), house.create_token("read", project=house.project)) as client:
         hits = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
         elsewhere = (await client.get("/api/search", params={"q": "faster", "session": there})).json()["hits"]
 
-        assert await ids(client) == [here]
-        assert await ids(client, project=str(house.other)) == []
+        assert await list_ids(client) == [here]
+        assert await list_ids(client, project=str(house.other)) == []
     assert [hit["session"] for hit in hits] == [here]
     assert elsewhere == []
 
 
-async def test_entries_are_found_in_all_sessions_or_in_one(house: House, client: httpx.AsyncClient) -> None:
-    made = {house.session(), house.session()}
+async def test_entries_are_found_in_all_sessions_or_in_one(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    made = {house.create_session(), house.create_session()}
     one = next(iter(made))
 
     everywhere = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
@@ -105,8 +107,8 @@ async def test_entries_are_found_in_all_sessions_or_in_one(house: House, client:
     assert (await client.get("/api/search", params={"q": "since:nonsense"})).status_code == 422
 
 
-async def test_a_search_tells_how_many_sessions_it_could_not_read(house: House, client: httpx.AsyncClient) -> None:
-    file = catalog.find(house.session())
+async def test_a_search_tells_how_many_sessions_it_could_not_read(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    file = catalog.find(house.create_session())
 
     before = (await client.get("/api/search", params={"q": "faster"})).json()["unread"]
     Path(file).with_name("broken.jsonl").write_text("no session\n")
@@ -115,16 +117,16 @@ async def test_a_search_tells_how_many_sessions_it_could_not_read(house: House, 
     assert (before, after["unread"], len(after["hits"]) > 0) == (0, 1, True)
 
 
-async def test_a_session_is_made_where_the_token_may(house: House) -> None:
-    async with asking(house.app(), house.owner) as client:
+async def test_a_session_is_made_where_the_token_may(house: ServerEnv) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
         usual = (await client.post("/api/sessions", json={})).json()
         named = (await client.post("/api/sessions", json={"name": "x", "cwd": str(house.other)})).json()
         relative = await client.post("/api/sessions", json={"cwd": "a"})
         missing = await client.post("/api/sessions", json={"cwd": "/there/is/no/such/folder"})
-        made = house.token("read", "write", project=house.other)
-        own = await client.post("/api/sessions", json={}, headers=bearing(made))
-        foreign = await client.post("/api/sessions", json={"cwd": str(house.project)}, headers=bearing(made))
-        out = await client.post("/api/sessions", json={"cwd": f"{house.other}/../a"}, headers=bearing(made))
+        made = house.create_token("read", "write", project=house.other)
+        own = await client.post("/api/sessions", json={}, headers=build_auth_headers(made))
+        foreign = await client.post("/api/sessions", json={"cwd": str(house.project)}, headers=build_auth_headers(made))
+        out = await client.post("/api/sessions", json={"cwd": f"{house.other}/../a"}, headers=build_auth_headers(made))
 
     assert usual["cwd"] == str(house.project)
     assert (named["name"], named["cwd"]) == ("x", str(house.other))
@@ -133,8 +135,8 @@ async def test_a_session_is_made_where_the_token_may(house: House) -> None:
     assert (foreign.status_code, out.status_code) == (403, 403)
 
 
-async def test_what_a_session_is(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_what_a_session_is(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         usage = {"input": 10, "output": 5, "cost": 0.01}
         session.head.append(st.assistant("An index.", provider="openai", model="gpt", usage=usage))
@@ -148,8 +150,8 @@ async def test_what_a_session_is(house: House, client: httpx.AsyncClient) -> Non
     assert answer.headers["etag"].startswith('"4-')
 
 
-async def test_a_session_is_named_and_archived(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_session_is_named_and_archived(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
 
     named = await client.patch(f"/api/sessions/{id}", json={"name": "faster\nnow"})
     archived = await client.post(f"/api/sessions/{id}/archive", json={"archived": True})
@@ -159,15 +161,17 @@ async def test_a_session_is_named_and_archived(house: House, client: httpx.Async
     assert named.json() == {"id": id, "name": "faster now"}
     assert archived.json() == {"id": id, "archived": True}
     assert info["archived"] is True
-    assert await ids(client) == [id]
+    assert await list_ids(client) == [id]
 
 
 @pytest.mark.parametrize(
     ("form", "media"),
     [("html", "text/html"), ("md", "text/markdown"), ("json", "application/json"), ("text", "text/plain")],
 )
-async def test_a_session_is_exported_as_a_file(house: House, client: httpx.AsyncClient, form: str, media: str) -> None:
-    answer = await client.get(f"/api/sessions/{house.session()}/export", params={"format": form})
+async def test_a_session_is_exported_as_a_file(
+    house: ServerEnv, client: httpx.AsyncClient, form: str, media: str
+) -> None:
+    answer = await client.get(f"/api/sessions/{house.create_session()}/export", params={"format": form})
 
     assert answer.headers["content-type"].startswith(media)
     assert answer.headers["content-disposition"].startswith('attachment; filename="session-')
@@ -175,9 +179,9 @@ async def test_a_session_is_exported_as_a_file(house: House, client: httpx.Async
 
 
 async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.session()
+    id = house.create_session()
     with st.open(id) as session:
         session.head.append(st.user("the key is sk-ant-REDACTED"))
         file = session.file
@@ -190,8 +194,10 @@ async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
     assert "sk-ant-api03" not in redacted.text
 
 
-async def test_a_subtree_is_exported_without_the_rest_of_the_session(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_subtree_is_exported_without_the_rest_of_the_session(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    id = house.create_session()
 
     part = await client.get(f"/api/sessions/{id}/export", params={"format": "md", "subtree": "HEAD"})
     both = await client.get(f"/api/sessions/{id}/export", params={"branch": "HEAD", "subtree": "HEAD"})
@@ -201,8 +207,8 @@ async def test_a_subtree_is_exported_without_the_rest_of_the_session(house: Hous
     assert both.status_code == 422
 
 
-async def test_a_redacted_export_says_what_was_taken_out(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_redacted_export_says_what_was_taken_out(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         session.head.append(st.user("the key is sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))
 
@@ -218,16 +224,16 @@ async def test_a_redacted_export_says_what_was_taken_out(house: House, client: h
 @pytest.mark.parametrize(
     "id", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a/b", "%00", "x" * 5000, "é", "CON", "@", "auth"]
 )
-async def test_an_id_is_only_ever_compared(house: House, client: httpx.AsyncClient, id: str) -> None:
-    house.session()
+async def test_an_id_is_only_ever_compared(house: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+    house.create_session()
 
     answer = await client.get(f"/api/sessions/{id}/branches")
 
     assert answer.status_code in (404, 405, 401), answer.text
 
 
-async def test_a_session_that_is_taken_away_is_not_there_any_more(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_session_that_is_taken_away_is_not_there_any_more(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     assert (await client.get(f"/api/sessions/{id}")).status_code == 200
 
     shelf.delete(id)
@@ -238,13 +244,13 @@ async def test_a_session_that_is_taken_away_is_not_there_any_more(house: House, 
 
 @pytest.mark.parametrize(
     ("path", "owner", "name"),
-    [("", Opened, "totals"), ("/export?format=jsonl", Session, "held"), ("/export?format=md", Session, "held")],
+    [("", OpenSession, "totals"), ("/export?format=jsonl", Session, "held"), ("/export?format=md", Session, "held")],
     ids=["what it is", "as it is", "as text"],
 )
 async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
-    house: House, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
+    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
 ) -> None:
-    id = house.session()
+    id = house.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     found = getattr(owner, name)
@@ -260,9 +266,9 @@ async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
 
 
 async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.session()
+    id = house.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
@@ -277,8 +283,8 @@ async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
     assert answer.headers["etag"] != before
 
 
-async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     with file.open("ab") as damaged:
@@ -292,15 +298,15 @@ async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: House, cl
 
 
 async def test_the_models_are_those_that_the_app_offers_and_the_default_is_told(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    async with asking(house.app(models=None), house.owner) as client:
+    async with open_client(house.build_app(models=None), house.owner) as client:
         told = (await client.get("/api/models")).json()
 
     ready = [model["name"] for model in told["models"] if model["ready"]]
-    assert ready == names()
+    assert ready == list_model_names()
     assert len([name for name in ready if name.startswith("openai:")]) > 5
     assert told["default"] == ready[0]
     assert all(model["reason"] for model in told["models"])

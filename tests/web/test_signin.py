@@ -8,31 +8,40 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sessiontree.web.signin import cookie_name
-from sessiontree.web.tokens import BROWSER_SECONDS, BROWSERS, SCOPES, Made, Tokens, later, make, time_now
-from tests.web.conftest import BASE, PORT, House
+from sessiontree.web.signin import get_cookie_name
+from sessiontree.web.tokens import (
+    BROWSER_SECONDS,
+    MAX_BROWSERS,
+    SCOPES,
+    IssuedToken,
+    TokenStore,
+    add_seconds,
+    get_time_now,
+    issue_token,
+)
+from tests.web.conftest import BASE, PORT, ServerEnv
 
 OURS = {"origin": BASE}
-COOKIE = cookie_name(PORT)
+COOKIE = get_cookie_name(PORT)
 
 
 @pytest.fixture
-async def browser(house: House) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
     """A client with a jar for cookies and no token."""
-    app = house.app()
+    app = house.build_app()
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client
 
 
-def a_code(*, seconds: float = 600) -> Made:
-    made = make(SCOPES, kind="code", created=time_now(), expires=later(time_now(), seconds))
-    Tokens().add(made.token)
+def create_code(*, seconds: float = 600) -> IssuedToken:
+    made = issue_token(SCOPES, kind="code", created=get_time_now(), expires=add_seconds(get_time_now(), seconds))
+    TokenStore().add(made.token)
     return made
 
 
 async def test_a_code_is_exchanged_once_for_a_cookie_that_lets_the_browser_in(browser: httpx.AsyncClient) -> None:
-    code = a_code()
+    code = create_code()
 
     signed = await browser.post("/sign-in", json={"code": code.secret}, headers=OURS)
     again = await browser.post("/sign-in", json={"code": code.secret}, headers=OURS)
@@ -47,25 +56,27 @@ async def test_a_code_is_exchanged_once_for_a_cookie_that_lets_the_browser_in(br
     assert (await browser.get("/api/me")).json()["kind"] == "browser"
 
 
-async def test_behind_tls_the_cookie_is_sent_over_tls_alone(house: House) -> None:
-    from sessiontree.web.guard import hosts_of
+async def test_behind_tls_the_cookie_is_sent_over_tls_alone(house: ServerEnv) -> None:
+    from sessiontree.web.guard import build_allowed_hosts
 
-    app = house.app(hosts=hosts_of("127.0.0.1", PORT, ["tower.example:443"]))
+    app = house.build_app(hosts=build_allowed_hosts("127.0.0.1", PORT, ["tower.example:443"]))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="https://tower.example") as client,
     ):
         headers = {"origin": "https://tower.example"}
-        signed = await client.post("/sign-in", json={"code": a_code().secret}, headers=headers)
+        signed = await client.post("/sign-in", json={"code": create_code().secret}, headers=headers)
 
     assert signed.headers["set-cookie"].endswith("; Secure")
 
 
-async def test_a_browser_stays_signed_in_when_the_server_starts_anew(house: House, browser: httpx.AsyncClient) -> None:
-    await browser.post("/sign-in", json={"code": a_code().secret}, headers=OURS)
+async def test_a_browser_stays_signed_in_when_the_server_starts_anew(
+    house: ServerEnv, browser: httpx.AsyncClient
+) -> None:
+    await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
 
-    app = house.app(tokens=Tokens([make(SCOPES).token]))
+    app = house.build_app(tokens=TokenStore([issue_token(SCOPES).token]))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -75,7 +86,7 @@ async def test_a_browser_stays_signed_in_when_the_server_starts_anew(house: Hous
 
 
 async def test_an_expired_code_is_refused(browser: httpx.AsyncClient) -> None:
-    answer = await browser.post("/sign-in", json={"code": a_code(seconds=-1).secret}, headers=OURS)
+    answer = await browser.post("/sign-in", json={"code": create_code(seconds=-1).secret}, headers=OURS)
 
     assert answer.status_code == 401
 
@@ -97,7 +108,7 @@ async def test_an_expired_code_is_refused(browser: httpx.AsyncClient) -> None:
 async def test_a_change_by_cookie_must_come_from_our_own_page(
     browser: httpx.AsyncClient, headers: dict[str, str], status: int
 ) -> None:
-    await browser.post("/sign-in", json={"code": a_code().secret}, headers=OURS)
+    await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
 
     answer = await browser.post("/api/sessions", json={}, headers=headers)
 
@@ -105,16 +116,16 @@ async def test_a_change_by_cookie_must_come_from_our_own_page(
 
 
 async def test_nothing_is_read_by_cookie_for_a_page_on_another_port(browser: httpx.AsyncClient) -> None:
-    await browser.post("/sign-in", json={"code": a_code().secret}, headers=OURS)
+    await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
 
     assert (await browser.get("/api/sessions", headers={"sec-fetch-site": "same-site"})).status_code == 403
     assert (await browser.get("/api/sessions", headers={"sec-fetch-site": "none"})).status_code == 200
 
 
 async def test_a_cookie_is_no_token_for_a_header_and_a_token_no_cookie(
-    house: House, browser: httpx.AsyncClient
+    house: ServerEnv, browser: httpx.AsyncClient
 ) -> None:
-    await browser.post("/sign-in", json={"code": a_code().secret}, headers=OURS)
+    await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
     cookie = browser.cookies[COOKIE]
     browser.cookies.clear()
 
@@ -125,19 +136,19 @@ async def test_a_cookie_is_no_token_for_a_header_and_a_token_no_cookie(
 
 
 async def test_a_browser_that_signed_in_with_a_token_is_signed_out_with_it(
-    house: House, browser: httpx.AsyncClient
+    house: ServerEnv, browser: httpx.AsyncClient
 ) -> None:
-    reader = house.token("read")
+    reader = house.create_token("read")
     assert (await browser.post("/sign-in", json={"token": reader.secret}, headers=OURS)).status_code == 200
     assert (await browser.get("/api/me")).json()["scopes"] == ["read"]
 
-    Tokens().revoke(reader.token.id)
+    TokenStore().revoke(reader.token.id)
 
     assert (await browser.get("/api/me")).status_code == 401
 
 
 async def test_signing_out_makes_the_cookie_worthless(browser: httpx.AsyncClient) -> None:
-    await browser.post("/sign-in", json={"code": a_code().secret}, headers=OURS)
+    await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
     kept = {"cookie": f"{COOKIE}={browser.cookies[COOKIE]}"}
 
     assert (await browser.post("/sign-out", json={})).status_code == 403, "nobody says where it comes from"
@@ -162,28 +173,28 @@ async def test_what_makes_no_sense_signs_nobody_in(browser: httpx.AsyncClient, b
 
 def test_tokens_expire_by_the_clock_and_are_forgotten(tmp_path: Path) -> None:
     now = ["2026-01-01T00:00:00.000Z"]
-    tokens = Tokens(file=str(tmp_path / "tokens.json"), now=lambda: now[0])
-    made = make(["read"], created=now[0], expires=later(now[0], 60))
+    tokens = TokenStore(file=str(tmp_path / "tokens.json"), now=lambda: now[0])
+    made = issue_token(["read"], created=now[0], expires=add_seconds(now[0], 60))
     tokens.add(made.token)
     signed = tokens.sign_in(made.secret, "program")
     assert signed is not None
-    assert (tokens.has(made.token), tokens.has(signed.token)) == (True, True)
+    assert (tokens.is_valid(made.token), tokens.is_valid(signed.token)) == (True, True)
     assert signed.token.expires == made.token.expires, "a browser is not signed in for longer than its token lasts"
 
-    now[0] = later(now[0], 60)
+    now[0] = add_seconds(now[0], 60)
 
     assert tokens.find(made.secret) is None
     assert tokens.find(signed.secret, "browser") is None
-    other = make(["read"]).token
+    other = issue_token(["read"]).token
     tokens.add(other)
-    assert tokens.kept() == (other,)
+    assert tokens.read_stored() == (other,)
 
 
 def test_of_too_many_browsers_the_oldest_is_signed_out(tmp_path: Path) -> None:
-    owner = make(SCOPES)
-    tokens = Tokens([owner.token], file=str(tmp_path / "tokens.json"))
-    signed = [tokens.sign_in(owner.secret, "program") for _ in range(BROWSERS + 1)]
+    owner = issue_token(SCOPES)
+    tokens = TokenStore([owner.token], file=str(tmp_path / "tokens.json"))
+    signed = [tokens.sign_in(owner.secret, "program") for _ in range(MAX_BROWSERS + 1)]
 
-    known = [made is not None and tokens.has(made.token) for made in signed]
+    known = [made is not None and tokens.is_valid(made.token) for made in signed]
 
-    assert known == [False, *[True] * BROWSERS]
+    assert known == [False, *[True] * MAX_BROWSERS]

@@ -10,7 +10,7 @@ import httpx
 import sessiontree as st
 from tests.reliability.harness import times
 from tests.surrogates import hostile_files
-from tests.web.conftest import House, asking
+from tests.web.conftest import ServerEnv, open_client
 
 ROUTES = (
     *("", "/tree", "/entries", "/entries/00000001", "/path", "/context", "/branches", "/export?format=html"),
@@ -31,14 +31,14 @@ WRITES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 async def test_no_route_fails_on_a_lone_surrogate_wherever_it_stands(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    good = house.session()
+    house = ServerEnv(tmp_path)
+    good = house.create_session()
     file = st.open(good).file
     assert file is not None
     files = hostile_files(Path(file).parent, house.project)
     failed: list[str] = []
     answered = 0
-    async with asking(house.app(), house.owner) as client:
+    async with open_client(house.build_app(), house.owner) as client:
 
         async def ask(method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
             answer = await client.request(method, f"/api{path}", json=body)

@@ -18,15 +18,15 @@ from sessiontree.model.base import Model, ModelError
 from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import Delay, ScriptedModel, ToolCall
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.swarm.facts import Paused, fact_body
-from sessiontree.swarm.record import swarms_in
+from sessiontree.swarm.facts import PausedRecord, build_record_body
+from sessiontree.swarm.record import list_swarms
 from sessiontree.swarm.strategies import STRATEGIES, parallel
 from sessiontree.swarm.swarm import Swarm
-from tests.web.conftest import Gate, House, asking, bearing, served
-from tests.web.sse import Told, listen
+from tests.web.conftest import Gate, ServerEnv, build_auth_headers, open_client, run_server
+from tests.web.sse import ServerSentEvent, read_until
 
 
-async def settled(client: httpx.AsyncClient, id: str, *states: str) -> dict[str, Any]:
+async def wait_for_state(client: httpx.AsyncClient, id: str, *states: str) -> dict[str, Any]:
     """The swarm, once it is in one of these states."""
     async with asyncio.timeout(20):
         while True:
@@ -36,24 +36,24 @@ async def settled(client: httpx.AsyncClient, id: str, *states: str) -> dict[str,
             await asyncio.sleep(0.02)
 
 
-async def made(client: httpx.AsyncClient, **said: Any) -> dict[str, Any]:
+async def create_swarm(client: httpx.AsyncClient, **said: Any) -> dict[str, Any]:
     answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
     assert answer.status_code == 201, answer.text
     return answer.json()
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> House:
-    return House(tmp_path, *["With a cache."] * 20)
+def house(tmp_path: Any) -> ServerEnv:
+    return ServerEnv(tmp_path, *["With a cache."] * 20)
 
 
 async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.session()
+    session = house.create_session()
 
-    swarm = await made(client, session=session, agents=2)
-    status = await settled(client, swarm["id"], "completed")
+    swarm = await create_swarm(client, session=session, agents=2)
+    status = await wait_for_state(client, swarm["id"], "completed")
 
     assert swarm["sessionId"] == status["sessionId"] == session
     assert status["progress"] == 1
@@ -66,19 +66,21 @@ async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
     assert agents == {"agents": status["agents"], "next": None}
 
 
-async def test_without_a_session_a_swarm_has_a_new_one(house: House, client: httpx.AsyncClient) -> None:
-    swarm = await made(client, cwd=str(house.other), start=False)
+async def test_without_a_session_a_swarm_has_a_new_one(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    swarm = await create_swarm(client, cwd=str(house.other), start=False)
 
     session = (await client.get(f"/api/sessions/{swarm['sessionId']}")).json()
     assert (session["name"], session["cwd"]) == ("crew", str(house.other))
     assert (await client.get(f"/api/swarms/{swarm['id']}")).json()["status"] == "created"
 
 
-async def test_a_swarm_has_the_parts_of_its_task_and_begins_at_a_place(house: House, client: httpx.AsyncClient) -> None:
-    session, parts = house.session(), ["Look at the tests.", "Look at names.", "Look at errors."]
+async def test_a_swarm_has_the_parts_of_its_task_and_begins_at_a_place(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    session, parts = house.create_session(), ["Look at the tests.", "Look at names.", "Look at errors."]
 
-    swarm = await made(client, session=session, strategy="map-reduce", parts=parts, at="HEAD~1")
-    status = await settled(client, swarm["id"], "completed")
+    swarm = await create_swarm(client, session=session, strategy="map-reduce", parts=parts, at="HEAD~1")
+    status = await wait_for_state(client, swarm["id"], "completed")
 
     mappers = [agent for agent in status["agents"] if agent["role"] != "reducer"]
     assert [part for part, agent in zip(parts, mappers, strict=True) if part in agent["task"]] == parts
@@ -88,13 +90,13 @@ async def test_a_swarm_has_the_parts_of_its_task_and_begins_at_a_place(house: Ho
 
 
 async def test_a_strategy_that_was_added_is_taken(
-    house: House, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STRATEGIES, "mine", parallel)
 
-    swarm = await made(client, session=house.session(), strategy="mine")
+    swarm = await create_swarm(client, session=house.create_session(), strategy="mine")
 
-    assert (await settled(client, swarm["id"], "completed"))["strategy"] == "mine"
+    assert (await wait_for_state(client, swarm["id"], "completed"))["strategy"] == "mine"
 
 
 @pytest.mark.parametrize("retries", [0, 2])
@@ -103,16 +105,18 @@ async def test_an_agent_tries_again_as_often_as_is_said(
 ) -> None:
     monkeypatch.setattr("sessiontree.swarm.worker.FIRST_DELAY", 0.001)
     passing = ModelError("scripted:scripted", "server", "come again")
-    house = House(tmp_path, *[passing] * 20)
-    async with asking(house.app(), house.owner) as client:
-        swarm = await made(client, session=house.session(), agents=1, retries=retries)
-        status = await settled(client, swarm["id"], "failed", "completed")
+    house = ServerEnv(tmp_path, *[passing] * 20)
+    async with open_client(house.build_app(), house.owner) as client:
+        swarm = await create_swarm(client, session=house.create_session(), agents=1, retries=retries)
+        status = await wait_for_state(client, swarm["id"], "failed", "completed")
 
     assert [(agent["status"], agent["attempts"]) for agent in status["agents"]] == [("failed", retries + 1)]
 
 
-async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
+async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    session = house.create_session()
     said = {"name": "crew", "task": "Make it fast", "at": "nowhere"}
 
     answers = [await client.post("/api/swarms", json={**said, **where}) for where in ({}, {"session": session})]
@@ -123,10 +127,10 @@ async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(house: House
     assert [branch["name"] for branch in branches] == ["main"]
 
 
-async def test_all_swarms_are_listed_the_newest_first(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    first = await made(client, session=session, start=False)
-    second = await made(client, session=session, start=False)
+async def test_all_swarms_are_listed_the_newest_first(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    first = await create_swarm(client, session=session, start=False)
+    second = await create_swarm(client, session=session, start=False)
 
     listed = (await client.get("/api/swarms")).json()["swarms"]
 
@@ -135,11 +139,11 @@ async def test_all_swarms_are_listed_the_newest_first(house: House, client: http
 
 
 async def test_a_listing_has_the_beginning_of_a_long_task_and_no_results(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     task = "Make it fast. " + "Look at every line. " * 5_000
-    id = (await made(client, session=house.session(), task=task))["id"]
-    whole = await settled(client, id, "completed")
+    id = (await create_swarm(client, session=house.create_session(), task=task))["id"]
+    whole = await wait_for_state(client, id, "completed")
 
     (row,) = (await client.get("/api/swarms")).json()["swarms"]
 
@@ -149,9 +153,9 @@ async def test_a_listing_has_the_beginning_of_a_long_task_and_no_results(
     assert not {"result", "agents"} & set(row)
 
 
-async def test_the_branches_of_a_finished_swarm_cannot_be_changed(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = await house.swarm(session)
+async def test_the_branches_of_a_finished_swarm_cannot_be_changed(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    id = await house.create_swarm(session)
     assert (await client.post(f"/api/swarms/{id}/stop", json={})).status_code == 200
     before = (await client.get(f"/api/swarms/{id}/branches")).json()
 
@@ -164,9 +168,9 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(house: House, 
     assert (await client.get(f"/api/swarms/{id}/branches")).json() == before
 
 
-async def test_the_five_routes_of_a_swarms_branches(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = (await made(client, session=session, start=False))["id"]
+async def test_the_five_routes_of_a_swarms_branches(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    id = (await create_swarm(client, session=session, start=False))["id"]
 
     branch = await client.post(f"/api/swarms/{id}/branches", json={"name": "cache", "description": "in memory"})
     assert branch.status_code == 201
@@ -188,13 +192,15 @@ async def test_the_five_routes_of_a_swarms_branches(house: House, client: httpx.
     assert compared["reason"].startswith("not enough data")
 
 
-async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_for_it(house: House, home: Path) -> None:
+async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_for_it(
+    house: ServerEnv, home: Path
+) -> None:
     folder = home / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "mark.py").write_text(f"def setup(api):\n    open({str(home / 'ran')!r}, 'w').close()\n")
-    id = await house.swarm(house.session(), start=True)
-    reader = house.token("read")
-    async with asking(house.app(), reader) as client:
+    id = await house.create_swarm(house.create_session(), start=True)
+    reader = house.create_token("read")
+    async with open_client(house.build_app(), reader) as client:
         said = {"branches": ["worker-1", "crew/worker-2"], "metric": "tokens"}
         compared = await client.post(f"/api/swarms/{id}/compare", json=said)
 
@@ -203,8 +209,8 @@ async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_fo
     assert not (home / "ran").exists()
 
 
-async def test_a_swarm_without_branching_has_none_of_the_five(house: House, client: httpx.AsyncClient) -> None:
-    id = (await made(client, session=house.session(), start=False, enableBranching=False))["id"]
+async def test_a_swarm_without_branching_has_none_of_the_five(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=house.create_session(), start=False, enableBranching=False))["id"]
 
     for method, path, body in (
         ("GET", "tree", None),
@@ -220,10 +226,10 @@ async def test_a_swarm_without_branching_has_none_of_the_five(house: House, clie
 
 async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) -> None:
     gate = Gate()
-    house = House(tmp_path, *[gate.then("One way.")] * 20)
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
-        id = (await made(client, session=session, agents=1))["id"]
+    house = ServerEnv(tmp_path, *[gate.delay("One way.")] * 20)
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
+        id = (await create_swarm(client, session=session, agents=1))["id"]
         async with asyncio.timeout(20):
             while not (running := (await client.get(f"/api/sessions/{session}")).json()["running"]):
                 await asyncio.sleep(0.01)
@@ -253,10 +259,10 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     tmp_path: Any,
 ) -> None:
     gate = Gate()
-    house = House(tmp_path, gate.then(ToolCall("c1", "ls", {"path": "."})), "Seen.")
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
-        id = (await made(client, session=session, agents=1))["id"]
+    house = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
+        id = (await create_swarm(client, session=session, agents=1))["id"]
         async with asyncio.timeout(20):
             while not (info := (await client.get(f"/api/sessions/{session}")).json())["running"]:
                 await asyncio.sleep(0.01)
@@ -274,7 +280,7 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
         ]
         steered = await client.post(f"/api/sessions/{session}/steer", json={"text": "Only here", "branch": branch})
         gate.open()
-        status = await settled(client, id, "completed")
+        status = await wait_for_state(client, id, "completed")
         after = (await client.get(f"/api/sessions/{session}")).json()
         path = (await client.get(f"/api/sessions/{session}/path", params={"at": branch})).json()["entries"]
 
@@ -289,26 +295,30 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert (after["running"], after["swarming"]) == ([], {})
 
 
-async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(house: House, client: httpx.AsyncClient) -> None:
+async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(house: ServerEnv, client: httpx.AsyncClient) -> None:
     budget, each = {"cost": 1, "tokens": 100}, {"seconds": 60}
-    id = (await made(client, session=house.session(), start=False, budget=budget, agentBudget=each))["id"]
+    id = (await create_swarm(client, session=house.create_session(), start=False, budget=budget, agentBudget=each))[
+        "id"
+    ]
     with st.open((await client.get(f"/api/swarms/{id}")).json()["sessionId"]) as opened:
-        opened.append(fact_body(Paused(swarm=id)), branch="crew")
+        opened.append(build_record_body(PausedRecord(swarm=id)), branch="crew")
 
     said = {"budget": {"cost": 5, "tokens": None}, "agentBudget": {"tokens": 9}}
     await client.post(f"/api/swarms/{id}/resume", json=said)
-    status = await settled(client, id, "paused", "completed")
+    status = await wait_for_state(client, id, "paused", "completed")
 
     assert status["budget"] == {"cost": 5, "tokens": None, "seconds": None}
     assert status["agentBudget"] == {"cost": None, "tokens": 9, "seconds": 60}
 
 
-async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(house: House, client: httpx.AsyncClient) -> None:
-    id = await house.swarm(house.session(), agents=1, tools=builtin_tools("read"), system="Only read.")
-    lacking = await house.swarm(house.session(), agents=1, tools=[look])
+async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    id = await house.create_swarm(house.create_session(), agents=1, tools=builtin_tools("read"), system="Only read.")
+    lacking = await house.create_swarm(house.create_session(), agents=1, tools=[look])
 
     await client.post(f"/api/swarms/{id}/resume", json={})
-    await settled(client, id, "completed")
+    await wait_for_state(client, id, "completed")
     refused = await client.post(f"/api/swarms/{lacking}/resume", json={})
 
     (request,) = house.models.model.requests
@@ -323,8 +333,8 @@ def look() -> str:
     return "seen"
 
 
-async def test_a_swarm_tells_how_many_agents_are_wanted(house: House, client: httpx.AsyncClient) -> None:
-    id = (await made(client, session=house.session(), start=False, agents=4, strategy="pipeline"))["id"]
+async def test_a_swarm_tells_how_many_agents_are_wanted(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=house.create_session(), start=False, agents=4, strategy="pipeline"))["id"]
 
     first = (await client.get(f"/api/swarms/{id}")).json()
     scaled = (await client.post(f"/api/swarms/{id}/scale", json={"agents": 6})).json()
@@ -332,8 +342,8 @@ async def test_a_swarm_tells_how_many_agents_are_wanted(house: House, client: ht
     assert [(status["wanted"], status["agentCount"]) for status in (first, scaled)] == [(4, 0), (6, 0)]
 
 
-async def test_a_budget_changes_only_while_a_swarm_is_paused(house: House, client: httpx.AsyncClient) -> None:
-    id = (await made(client, session=house.session(), start=False))["id"]
+async def test_a_budget_changes_only_while_a_swarm_is_paused(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=house.create_session(), start=False))["id"]
 
     answer = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
 
@@ -365,9 +375,9 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("state", ["running", "paused"])
 async def test_what_workers_have_is_not_done_by_the_server_too(
-    house: House, client: httpx.AsyncClient, state: str
+    house: ServerEnv, client: httpx.AsyncClient, state: str
 ) -> None:
-    command = [sys.executable, "-c", SENT_TO_WORKERS, house.session(), state]
+    command = [sys.executable, "-c", SENT_TO_WORKERS, house.create_session(), state]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -379,17 +389,17 @@ async def test_what_workers_have_is_not_done_by_the_server_too(
 
 async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_path: Any) -> None:
     gate = Gate()
-    house = House(tmp_path, gate.then("Mine."))
-    session = house.session()
-    async with asking(house.app(), house.owner) as client:
+    house = ServerEnv(tmp_path, gate.delay("Mine."))
+    session = house.create_session()
+    async with open_client(house.build_app(), house.owner) as client:
         with st.open(session) as opened:
             swarm = await Swarm.create(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
             await swarm.create_branch("cache")
             said = {"text": "And now?", "branch": "cache"}
             prompted = await client.post(f"/api/sessions/{session}/prompt", json=said)
             await swarm.start()
-            await there(swarm)
-            await swarm.leave()
+            await wait_until_running(swarm)
+            await swarm.detach()
         resumed = await client.post(f"/api/swarms/{swarm.id}/resume", json={})
         gate.open()
 
@@ -397,12 +407,12 @@ async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_pa
     assert "an agent is at work on branch 'cache'" in resumed.json()["error"]["message"]
 
 
-async def there(swarm: Swarm) -> str:
+async def wait_until_running(swarm: Swarm) -> str:
     """The branch of the first agent, once there is one."""
     async with asyncio.timeout(20):
-        while not swarm.status().agents:
+        while not swarm.get_status().agents:
             await asyncio.sleep(0.01)
-    return swarm.status().agents[0].branch
+    return swarm.get_status().agents[0].branch
 
 
 @pytest.mark.parametrize(
@@ -414,20 +424,20 @@ async def there(swarm: Swarm) -> str:
     ],
 )
 async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_is_stopped(
-    house: House, client: httpx.AsyncClient, state: str, what: str, then: str
+    house: ServerEnv, client: httpx.AsyncClient, state: str, what: str, then: str
 ) -> None:
-    session = house.session()
+    session = house.create_session()
     with st.open(session) as opened:
         swarm = Swarm(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
         await swarm.start()
-        branch = await there(swarm)
+        branch = await wait_until_running(swarm)
         async with asyncio.timeout(20):
-            while swarm.status().agents[0].status == "pending":
+            while swarm.get_status().agents[0].status == "pending":
                 await asyncio.sleep(0.01)
         if state == "paused":
             await swarm.pause()
         elif state == "left":
-            await swarm.leave()
+            await swarm.detach()
 
         info = (await client.get(f"/api/sessions/{session}")).json()
         refused = [
@@ -441,7 +451,7 @@ async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_i
             )
         ]
         stopped = await client.post(f"/api/swarms/{swarm.id}/stop", json={})
-        await swarm.leave()
+        await swarm.detach()
         free = await client.post(
             f"/api/sessions/{session}/entries", json={"role": "user", "text": "?", "branch": branch}
         )
@@ -461,18 +471,18 @@ async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_i
 
 async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -> None:
     gate = Gate()
-    house = House(tmp_path, *[gate.then("Seen.")] * 4)
-    async with asking(house.app(), house.owner) as client:
-        session = house.session()
+    house = ServerEnv(tmp_path, *[gate.delay("Seen.")] * 4)
+    async with open_client(house.build_app(), house.owner) as client:
+        session = house.create_session()
         said = {"strategy": "map-reduce", "parts": ["names", "errors"], "agents": 1}
-        id = (await made(client, session=session, **said))["id"]
+        id = (await create_swarm(client, session=session, **said))["id"]
         async with asyncio.timeout(20):
             while len(info := (await client.get(f"/api/sessions/{session}")).json()["swarming"]) < 2:
                 await asyncio.sleep(0.01)
         waiting = {"text": "How far are you?", "branch": "crew/mapper-2"}
         refused = await client.post(f"/api/sessions/{session}/prompt", json=waiting)
         gate.open()
-        status = await settled(client, id, "completed")
+        status = await wait_for_state(client, id, "completed")
 
     assert info == {"crew/mapper-1": id, "crew/mapper-2": id}
     assert refused.json()["error"]["message"] == (
@@ -481,13 +491,13 @@ async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -
     assert [agent["status"] for agent in status["agents"]] == ["completed"] * 3
 
 
-async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
+async def test_a_swarm_whose_process_died_is_gone_on_with(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
     with st.open(session) as opened:
         swarm = Swarm(opened, "crew", "Make it fast", model=ScriptedModel([Delay(60)] * 2))
         await swarm.start()
         held = (await client.get(f"/api/swarms/{swarm.id}")).json()
-        await swarm.leave()
+        await swarm.detach()
     id = swarm.id
     left = (await client.get(f"/api/swarms/{id}")).json()
     assert [(row["status"], row["here"], row["left"]) for row in (held, left)] == [
@@ -497,13 +507,15 @@ async def test_a_swarm_whose_process_died_is_gone_on_with(house: House, client: 
 
     await client.post(f"/api/swarms/{id}/resume", json={})
 
-    assert (await settled(client, id, "completed"))["progress"] == 1
+    assert (await wait_for_state(client, id, "completed"))["progress"] == 1
 
 
-async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = (await made(client, session=session))["id"]
-    await settled(client, id, "completed")
+async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    session = house.create_session()
+    id = (await create_swarm(client, session=session))["id"]
+    await wait_for_state(client, id, "completed")
     before = (await client.get(f"/api/sessions/{session}")).json()["entries"]
 
     answer = await client.delete(f"/api/swarms/{id}")
@@ -512,10 +524,10 @@ async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(house: Hous
     assert (await client.get(f"/api/sessions/{session}")).json()["entries"] >= before
 
 
-async def test_a_swarm_is_there_once_though_its_session_was_forked(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = (await made(client, session=session))["id"]
-    await settled(client, id, "completed")
+async def test_a_swarm_is_there_once_though_its_session_was_forked(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    id = (await create_swarm(client, session=session))["id"]
+    await wait_for_state(client, id, "completed")
     told = (await client.get(f"/api/swarms/{id}/events")).json()["last"]
 
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
@@ -528,9 +540,9 @@ async def test_a_swarm_is_there_once_though_its_session_was_forked(house: House,
     assert (await client.get(f"/api/swarms/{id}/events")).json()["last"] == told
 
 
-async def test_events_are_read_from_any_number_and_by_type(house: House, client: httpx.AsyncClient) -> None:
-    id = (await made(client, session=house.session(), agents=2))["id"]
-    await settled(client, id, "completed")
+async def test_events_are_read_from_any_number_and_by_type(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=house.create_session(), agents=2))["id"]
+    await wait_for_state(client, id, "completed")
 
     everything = (await client.get(f"/api/swarms/{id}/events")).json()
     half = everything["last"] // 2
@@ -547,20 +559,20 @@ async def test_events_are_read_from_any_number_and_by_type(house: House, client:
     assert (await client.get(f"/api/swarms/{id}/events?after={everything['last'] + 1}")).status_code == 410
 
 
-async def test_without_event_streaming_there_are_no_events(house: House, client: httpx.AsyncClient) -> None:
-    id = (await made(client, session=house.session(), start=False, enableEventStreaming=False))["id"]
+async def test_without_event_streaming_there_are_no_events(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=house.create_session(), start=False, enableEventStreaming=False))["id"]
 
     assert (await client.get(f"/api/swarms/{id}/events")).status_code == 409
 
 
-async def test_events_of_a_swarm_are_streamed_and_taken_up_again(house: House) -> None:
-    session = house.session()
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
-            id = (await made(client, session=session, start=False))["id"]
-            first = await listen(client, f"/api/swarms/{id}/events", lambda event: event.kind == "swarm")
+async def test_events_of_a_swarm_are_streamed_and_taken_up_again(house: ServerEnv) -> None:
+    session = house.create_session()
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+            id = (await create_swarm(client, session=session, start=False))["id"]
+            first = await read_until(client, f"/api/swarms/{id}/events", lambda event: event.kind == "swarm")
             await client.post(f"/api/swarms/{id}/resume", json={})
-            rest = await listen(
+            rest = await read_until(
                 client,
                 f"/api/swarms/{id}/events",
                 lambda event: event.data.get("status") == "completed",
@@ -576,22 +588,22 @@ async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
-    house = House(tmp_path, gate.then("One way."))
-    session = house.session()
+    house = ServerEnv(tmp_path, gate.delay("One way."))
+    session = house.create_session()
 
     def full(store: JsonlStore, *_: Any, **__: Any) -> Any:
-        raise StoreError(store.where, "no space left")
+        raise StoreError(store.location, "no space left")
 
-    def after_the_disk_is_full(event: Told) -> bool:
+    def after_the_disk_is_full(event: ServerSentEvent) -> bool:
         if event.kind == "head":  # the stream has begun
             monkeypatch.setattr(JsonlStore, "append", full)
             gate.open()
         return event.kind == "notice"
 
-    with served(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=bearing(house.owner), timeout=20) as client:
-            id = (await made(client, session=session, agents=1))["id"]
-            heard = await listen(client, f"/api/sessions/{session}/events", after_the_disk_is_full)
+    with run_server(house) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+            id = (await create_swarm(client, session=session, agents=1))["id"]
+            heard = await read_until(client, f"/api/sessions/{session}/events", after_the_disk_is_full)
             async with asyncio.timeout(20):
                 while (row := (await client.get(f"/api/swarms/{id}")).json())["here"]:
                     await asyncio.sleep(0.01)
@@ -600,20 +612,20 @@ async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
     assert (row["status"], row["left"]) == ("running", True)
 
 
-async def test_a_swarm_of_another_process_is_told_of(house: House, client: httpx.AsyncClient) -> None:
-    session = house.session()
-    id = await house.swarm(session, start=True)
+async def test_a_swarm_of_another_process_is_told_of(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = house.create_session()
+    id = await house.create_swarm(session, start=True)
 
     status = (await client.get(f"/api/swarms/{id}")).json()
 
     with st.open(session, read_only=True) as opened:
-        (known,) = swarms_in(opened)
+        (known,) = list_swarms(opened)
     assert (status["status"], status["result"]) == (known.status, known.result)
 
 
 async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
-    house = House(tmp_path, allow_run=False)
-    async with asking(house.app(), house.owner) as client:
+    house = ServerEnv(tmp_path, allow_run=False)
+    async with open_client(house.build_app(), house.owner) as client:
         answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast"})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_runs")
@@ -649,7 +661,7 @@ class NoModels:
             raise NoModel(name, "there is none")
         return ScriptedModel([])
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return ["scripted:scripted"]
 
 
@@ -661,11 +673,11 @@ class NoModels:
         {"model": "scripted:scripted", "agents": [{"name": "a"}, {"name": "b", "model": "nobody:nothing"}]},
     ],
 )
-async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(house: House, said: dict[str, Any]) -> None:
-    async with asking(house.app(models=NoModels()), house.owner) as client:
+async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(house: ServerEnv, said: dict[str, Any]) -> None:
+    async with open_client(house.build_app(models=NoModels()), house.owner) as client:
         answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
         listed = (await client.get("/api/sessions")).json()["sessions"]
-        session = house.session()
+        session = house.create_session()
         again = await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session, **said})
         branches = (await client.get(f"/api/sessions/{session}/branches")).json()["branches"]
 

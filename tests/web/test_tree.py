@@ -9,14 +9,14 @@ import pytest
 
 import sessiontree as st
 from sessiontree.core.entries import BranchSummary, CustomMessage
-from sessiontree.core.messages import bash_execution, image
-from sessiontree.core.outline import outline
-from tests.web.conftest import House
+from sessiontree.core.messages import build_bash_execution, build_image_block
+from sessiontree.core.outline import build_outline
+from tests.web.conftest import ServerEnv
 
 
-def grown(house: House, count: int = 30) -> str:
+def create_session(house: ServerEnv, count: int = 30) -> str:
     """A session with two branches that part half-way, and a label."""
-    id = house.session()
+    id = house.create_session()
     with st.open(id) as session:
         session.head.extend([st.user(f"step {number}") for number in range(count)])
         session.label("HEAD~3", "here")
@@ -25,7 +25,7 @@ def grown(house: House, count: int = 30) -> str:
     return id
 
 
-async def all_pages(client: httpx.AsyncClient, path: str, **params: Any) -> list[dict[str, Any]]:
+async def read_all_pages(client: httpx.AsyncClient, path: str, **params: Any) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     cursor = None
     while True:
@@ -38,16 +38,16 @@ async def all_pages(client: httpx.AsyncClient, path: str, **params: Any) -> list
 
 @pytest.mark.parametrize("filter", ["default", "no-tools", "user-only", "labeled-only", "all"])
 async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
-    house: House, client: httpx.AsyncClient, filter: str
+    house: ServerEnv, client: httpx.AsyncClient, filter: str
 ) -> None:
-    id = grown(house)
+    id = create_session(house)
     path = f"/api/sessions/{id}/tree"
 
     whole = (await client.get(path, params={"filter": filter, "limit": 2000})).json()
-    pages = await all_pages(client, path, filter=filter, limit=7)
+    pages = await read_all_pages(client, path, filter=filter, limit=7)
 
     with st.open(id, read_only=True) as session:
-        rows = outline(session.tree, session.heads.leaf, filter)
+        rows = build_outline(session.tree, session.heads.leaf, filter)
     assert [row["id"] for row in whole["entries"]] == [row.entry.id for row in rows]
     assert [row["active"] for row in whole["entries"]] == [row.on_path for row in rows]
     assert pages == whole["entries"]
@@ -56,8 +56,8 @@ async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
     assert all(row["parent"] is None or row["parent"] in shown for row in whole["entries"])
 
 
-async def test_a_row_says_what_it_is(house: House, client: httpx.AsyncClient) -> None:
-    id = grown(house)
+async def test_a_row_says_what_it_is(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(house)
 
     rows = (await client.get(f"/api/sessions/{id}/tree", params={"filter": "labeled-only"})).json()["entries"]
 
@@ -77,9 +77,9 @@ async def test_a_row_says_what_it_is(house: House, client: httpx.AsyncClient) ->
 
 
 async def test_pages_of_a_tree_that_grows_are_of_one_moment_or_are_refused(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = grown(house)
+    id = create_session(house)
     path = f"/api/sessions/{id}/tree"
     before = (await client.get(path, params={"limit": 2000})).json()["entries"]
     first = (await client.get(path, params={"limit": 10})).json()
@@ -94,18 +94,18 @@ async def test_pages_of_a_tree_that_grows_are_of_one_moment_or_are_refused(
     assert nonsense.status_code == 400
 
 
-async def test_entries_are_the_lines_of_the_file(house: House, client: httpx.AsyncClient) -> None:
-    id = grown(house)
+async def test_entries_are_the_lines_of_the_file(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(house)
 
-    lines = await all_pages(client, f"/api/sessions/{id}/entries", limit=9)
+    lines = await read_all_pages(client, f"/api/sessions/{id}/entries", limit=9)
 
     with st.open(id, read_only=True) as session:
         assert [line["id"] for line in lines] == [entry.id for entry in session.tree.entries]
     assert lines[1]["message"]["content"] == "How do I make this faster?"
 
 
-async def test_one_entry_by_any_name_of_its_place(house: House, client: httpx.AsyncClient) -> None:
-    id = grown(house)
+async def test_one_entry_by_any_name_of_its_place(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(house)
     found = [(await client.get(f"/api/sessions/{id}/entries/{place}")).json() for place in ("here", "HEAD~3", "main~3")]
 
     assert found[0] == found[1] == found[2]
@@ -114,11 +114,11 @@ async def test_one_entry_by_any_name_of_its_place(house: House, client: httpx.As
     assert (await client.get(f"/api/sessions/{id}/entries/root")).status_code == 404
 
 
-async def test_a_path_is_read_from_both_ends(house: House, client: httpx.AsyncClient) -> None:
-    path = f"/api/sessions/{grown(house)}/path"
+async def test_a_path_is_read_from_both_ends(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{create_session(house)}/path"
 
     whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
-    forth = await all_pages(client, path, at="other", limit=7)
+    forth = await read_all_pages(client, path, at="other", limit=7)
     back: list[dict[str, Any]] = []
     cursor: str | None = "end"
     while cursor is not None:
@@ -131,8 +131,8 @@ async def test_a_path_is_read_from_both_ends(house: House, client: httpx.AsyncCl
     assert whole["entries"][-1]["text"] == "other 14"
 
 
-async def test_a_path_is_read_from_any_entry_of_it(house: House, client: httpx.AsyncClient) -> None:
-    path = f"/api/sessions/{grown(house)}/path"
+async def test_a_path_is_read_from_any_entry_of_it(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{create_session(house)}/path"
     whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
     end = whole["entries"][-1]["id"]
 
@@ -143,8 +143,8 @@ async def test_a_path_is_read_from_any_entry_of_it(house: House, client: httpx.A
     assert (behind["entries"], behind["total"]) == ([], whole["total"])
 
 
-async def test_what_a_path_tells_of_an_answer(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_what_a_path_tells_of_an_answer(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         call = st.tool_call("c1", "read", {"path": "a.py"})
         usage = {"input": 10, "output": 5, "cost": 0.01}
@@ -163,11 +163,11 @@ async def test_what_a_path_tells_of_an_answer(house: House, client: httpx.AsyncC
 
 
 async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.session()
+    id = house.create_session()
     with st.open(id) as session:
-        pictures = [image(b"a", "image/png"), image(b"b", "image/png")]
+        pictures = [build_image_block(b"a", "image/png"), build_image_block(b"b", "image/png")]
         session.append(st.user(pictures))
         session.append(CustomMessage(custom_type="note", content=pictures[:1]))
         session.append(BranchSummary(summary="left"))
@@ -179,21 +179,21 @@ async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
     assert [row.get("merge") for row in rows] == [None, None, None, True]
 
 
-async def test_a_path_says_what_went_wrong_in_tools_and_commands(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_path_says_what_went_wrong_in_tools_and_commands(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     with st.open(id) as session:
         session.append(st.tool_result("c1", "read", "there is no such file", error=True))
         session.append(st.tool_result("c2", "read", "all of it"))
         for code in (1, 0, None):
-            session.append(bash_execution("make", "…", exit_code=code))
+            session.append(build_bash_execution("make", "…", exit_code=code))
 
     rows = (await client.get(f"/api/sessions/{id}/path")).json()["entries"]
 
     assert [row.get("failed") for row in rows[-5:]] == [True, None, True, None, True]
 
 
-async def test_nothing_in_the_html_of_a_session_can_act(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_nothing_in_the_html_of_a_session_can_act(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     said = '<script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1)) <b onclick="x">b</b>'
     await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": said})
 
@@ -203,8 +203,8 @@ async def test_nothing_in_the_html_of_a_session_can_act(house: House, client: ht
         assert tag not in html
 
 
-async def test_a_very_long_text_is_told_without_html(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_very_long_text_is_told_without_html(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
     await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "*x* " * 100_000})
 
     row = (await client.get(f"/api/sessions/{id}/path", params={"html": "1"})).json()["entries"][-1]
@@ -213,8 +213,8 @@ async def test_a_very_long_text_is_told_without_html(house: House, client: httpx
     assert "html" not in row
 
 
-async def test_what_the_model_sees_and_why(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_what_the_model_sees_and_why(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
 
     seen = (await client.get(f"/api/sessions/{id}/context")).json()
     why = (await client.get(f"/api/sessions/{id}/context", params={"explain": "1", "at": "HEAD~1"})).json()
@@ -226,9 +226,9 @@ async def test_what_the_model_sees_and_why(house: House, client: httpx.AsyncClie
 
 
 async def test_branches_differences_and_comparisons_are_as_the_commands_tell_them(
-    house: House, client: httpx.AsyncClient
+    house: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = grown(house)
+    id = create_session(house)
 
     branches = (await client.get(f"/api/sessions/{id}/branches")).json()
     diff = (await client.get(f"/api/sessions/{id}/diff", params={"a": "main", "b": "other"})).json()
@@ -245,14 +245,14 @@ async def test_branches_differences_and_comparisons_are_as_the_commands_tell_the
 # Appending
 
 
-async def test_an_entry_is_written_at_the_head_of_a_branch(house: House, client: httpx.AsyncClient) -> None:
-    id = grown(house)
+async def test_an_entry_is_written_at_the_head_of_a_branch(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(house)
     path = f"/api/sessions/{id}/entries"
 
     user = (await client.post(path, json={"role": "user", "text": "one"})).json()
     answer = (await client.post(path, json={"role": "assistant", "text": "two", "branch": "other"})).json()
     whole = (await client.post(path, json={"entry": {"type": "custom", "customType": "x", "data": {"a": 1}}})).json()
-    lines = {line["id"]: line for line in await all_pages(client, path)}
+    lines = {line["id"]: line for line in await read_all_pages(client, path)}
 
     assert (user["branch"], user["leaf"], answer["branch"]) == ("main", user["id"], "other")
     assert lines[user["id"]]["message"]["content"] == "one"
@@ -278,9 +278,9 @@ async def test_an_entry_is_written_at_the_head_of_a_branch(house: House, client:
     ],
 )
 async def test_an_entry_that_makes_no_sense_is_not_written(
-    house: House, client: httpx.AsyncClient, said: dict[str, Any], status: int
+    house: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
 ) -> None:
-    id = house.session()
+    id = house.create_session()
     before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
 
     answer = await client.post(f"/api/sessions/{id}/entries", json=said)
@@ -289,8 +289,8 @@ async def test_an_entry_that_makes_no_sense_is_not_written(
     assert (await client.get(f"/api/sessions/{id}")).headers["etag"] == before
 
 
-async def test_a_write_says_how_far_the_session_goes_then(house: House, client: httpx.AsyncClient) -> None:
-    id = house.session()
+async def test_a_write_says_how_far_the_session_goes_then(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
 
     written = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "x"})
 
@@ -301,9 +301,9 @@ async def test_a_write_says_how_far_the_session_goes_then(house: House, client: 
     ("tag", "status"), [("{now}", 201), ('"1-x", {now}', 201), ("*", 201), ('"1-x"', 412), ("W/{now}", 412)]
 )
 async def test_a_write_is_done_only_on_what_was_seen(
-    house: House, client: httpx.AsyncClient, tag: str, status: int
+    house: ServerEnv, client: httpx.AsyncClient, tag: str, status: int
 ) -> None:
-    id = house.session()
+    id = house.create_session()
     now = (await client.get(f"/api/sessions/{id}")).headers["etag"]
 
     answer = await client.post(

@@ -13,14 +13,14 @@ import httpx
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.sandbox import NoSandbox, find_sandbox
+from sessiontree.agent.sandbox import SandboxUnavailable, find_sandbox
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
-from sessiontree.home import home
+from sessiontree.home import get_home
 from sessiontree.web import tokens
-from sessiontree.web.tokens import Made, Token, Tokens, hash_of
-from tests.web.conftest import Gate, House, asking, bearing
-from tests.web.test_prompts import at_rest
+from sessiontree.web.tokens import IssuedToken, Token, TokenStore, hash_secret
+from tests.web.conftest import Gate, ServerEnv, build_auth_headers, open_client
+from tests.web.test_prompts import wait_until_idle
 
 USER = "nobody"
 
@@ -38,11 +38,11 @@ def sandbox() -> None:
     """Bubblewrap where it is installed; another user where the tests run as root."""
     try:
         find_sandbox()
-    except NoSandbox:
+    except SandboxUnavailable:
         if os.geteuid() != 0:
             pytest.skip("bubblewrap is not installed, and the tests do not run as root")
-        Path(home()).mkdir(0o700, parents=True, exist_ok=True)
-        Path(home(), "config.toml").write_text(f'[tools]\nuser = "{USER}"\n')
+        Path(get_home()).mkdir(0o700, parents=True, exist_ok=True)
+        Path(get_home(), "config.toml").write_text(f'[tools]\nuser = "{USER}"\n')
 
 
 @pytest.fixture
@@ -50,44 +50,44 @@ def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
 
-def limited(project: Path, *scopes: Any) -> Made:
+def create_limited_token(project: Path, *scopes: Any) -> IssuedToken:
     """A token for one project, as one that was made before there was a check."""
     secret = f"st_{'x' * 40}"
-    token = Token(id="limited", hash=hash_of(secret), scopes=scopes or tokens.SCOPES, projects=(str(project),))
-    Tokens().add(token)
-    return Made(secret=secret, token=token)
+    token = Token(id="limited", hash=hash_secret(secret), scopes=scopes or tokens.SCOPES, projects=(str(project),))
+    TokenStore().add(token)
+    return IssuedToken(secret=secret, token=token)
 
 
-def results(session: str) -> list[str]:
+def read_tool_results(session: str) -> list[str]:
     with st.open(session, read_only=True) as opened:
         messages = [json.loads(entry.raw)["message"] for entry in opened.tree if entry.type == "message"]
     return [message["content"][0]["text"] for message in messages if message["role"] == "toolResult"]
 
 
-async def prompted(client: httpx.AsyncClient, session: str) -> httpx.Response:
+async def send_prompt(client: httpx.AsyncClient, session: str) -> httpx.Response:
     answer = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
     if answer.status_code == 202:
-        await at_rest(client, session)
+        await wait_until_idle(client, session)
     return answer
 
 
 def test_without_a_sandbox_no_token_for_a_project_can_run_agents(no_sandbox: None, tmp_path: Path) -> None:
     with pytest.raises(InvalidOperation, match=r"cannot have the scope run here: .*bubblewrap is not installed"):
-        tokens.make(["read", "run"], [str(tmp_path)])
+        tokens.issue_token(["read", "run"], [str(tmp_path)])
 
-    assert tokens.make(["read", "write"], [str(tmp_path)]).token.projects == (str(tmp_path),)
-    assert tokens.make(["run"]).token.projects is None
+    assert tokens.issue_token(["read", "write"], [str(tmp_path)]).token.projects == (str(tmp_path),)
+    assert tokens.issue_token(["run"]).token.projects is None
 
 
 async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_one(
     no_sandbox: None, tmp_path: Path
 ) -> None:
-    house = House(tmp_path, "No.")
-    session = house.session()
+    house = ServerEnv(tmp_path, "No.")
+    session = house.create_session()
 
-    async with asking(house.app(), limited(house.project)) as client:
+    async with open_client(house.build_app(), create_limited_token(house.project)) as client:
         asked = [
-            await prompted(client, session),
+            await send_prompt(client, session),
             await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session}),
             await client.post(f"/api/sessions/{session}/steer", json={"text": "Go"}),
         ]
@@ -99,33 +99,33 @@ async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_o
 
 
 async def test_without_a_sandbox_a_token_for_everything_runs_agents(no_sandbox: None, tmp_path: Path) -> None:
-    house = House(tmp_path, "Yes.")
+    house = ServerEnv(tmp_path, "Yes.")
 
-    async with asking(house.app(), house.owner) as client:
-        assert (await prompted(client, house.session())).status_code == 202
+    async with open_client(house.build_app(), house.owner) as client:
+        assert (await send_prompt(client, house.create_session())).status_code == 202
 
 
 async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sandbox: None, tmp_path: Path) -> None:
-    secrets = os.path.join(home(), tokens.FILE)
+    secrets = os.path.join(get_home(), tokens.TOKENS_FILE)
     calls = [
-        ToolCall("c1", "bash", {"command": f"cat {secrets} {home()}/*; cat /proc/{os.getpid()}/environ; pwd"}),
+        ToolCall("c1", "bash", {"command": f"cat {secrets} {get_home()}/*; cat /proc/{os.getpid()}/environ; pwd"}),
         ToolCall("c2", "read", {"path": secrets}),
-        ToolCall("c3", "bash", {"command": f"ln -s {home()} inner"}),
-        ToolCall("c4", "read", {"path": f"inner/{tokens.FILE}"}),
+        ToolCall("c3", "bash", {"command": f"ln -s {get_home()} inner"}),
+        ToolCall("c4", "read", {"path": f"inner/{tokens.TOKENS_FILE}"}),
         ToolCall("c5", "grep", {"path": "inner", "pattern": "hash"}),
         ToolCall("c6", "write", {"path": "made.txt", "content": "x"}),
     ]
-    house = House(tmp_path, calls, "Done.")
-    made, session = limited(house.project), house.session()
+    house = ServerEnv(tmp_path, calls, "Done.")
+    made, session = create_limited_token(house.project), house.create_session()
     house.project.chmod(0o777)
     os.environ["OPENAI_API_KEY"] = "a secret key"
     try:
-        async with asking(house.app(permission_mode="allow-all"), made) as client:
-            assert (await prompted(client, session)).status_code == 202
+        async with open_client(house.build_app(permission_mode="allow-all"), made) as client:
+            assert (await send_prompt(client, session)).status_code == 202
     finally:
         del os.environ["OPENAI_API_KEY"]
 
-    told = results(session)
+    told = read_tool_results(session)
     assert len(told) == 6
     assert made.token.hash not in "".join(told)
     assert "a secret key" not in "".join(told)
@@ -134,7 +134,7 @@ async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sand
 
 
 async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandbox: None, tmp_path: Path) -> None:
-    extensions = Path(home(), "extensions")
+    extensions = Path(get_home(), "extensions")
     extensions.mkdir(0o700, parents=True, exist_ok=True)
     (extensions / "peek.py").write_text(
         "import sessiontree as st\n\n\n"
@@ -145,27 +145,27 @@ async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandb
         "        return open(path).read()\n\n"
         "    api.register_tool(peek)\n"
     )
-    calls = [ToolCall("c1", "peek", {"path": os.path.join(home(), tokens.FILE)})]
-    house = House(tmp_path, calls, "Done.", calls, "Done.")
-    made, session = limited(house.project), house.session()
+    calls = [ToolCall("c1", "peek", {"path": os.path.join(get_home(), tokens.TOKENS_FILE)})]
+    house = ServerEnv(tmp_path, calls, "Done.", calls, "Done.")
+    made, session = create_limited_token(house.project), house.create_session()
 
-    async with asking(house.app(permission_mode="allow-all"), made) as client:
-        assert (await prompted(client, session)).status_code == 202
-        client.headers.update(bearing(house.owner))
-        assert (await prompted(client, session)).status_code == 202
+    async with open_client(house.build_app(permission_mode="allow-all"), made) as client:
+        assert (await send_prompt(client, session)).status_code == 202
+        client.headers.update(build_auth_headers(house.owner))
+        assert (await send_prompt(client, session)).status_code == 202
 
-    for_project, for_everything = results(session)
+    for_project, for_everything = read_tool_results(session)
     assert "There is no tool 'peek'" in for_project
     assert made.token.hash in for_everything
 
 
 async def test_a_session_folder_that_leads_out_of_the_projects_is_refused(sandbox: None, tmp_path: Path) -> None:
-    house = House(tmp_path, "No.")
+    house = ServerEnv(tmp_path, "No.")
     (house.project / "link").symlink_to(house.other)
-    session = house.session(house.project / "link")
+    session = house.create_session(house.project / "link")
 
-    async with asking(house.app(), limited(house.project)) as client:
-        answer = await prompted(client, session)
+    async with open_client(house.build_app(), create_limited_token(house.project)) as client:
+        answer = await send_prompt(client, session)
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "outside")
 
@@ -174,31 +174,31 @@ async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_righ
     sandbox: None, tmp_path: Path
 ) -> None:
     gate = Gate()
-    house = House(tmp_path, gate.then("Done."))
-    made, session = limited(house.project), house.session()
+    house = ServerEnv(tmp_path, gate.delay("Done."))
+    made, session = create_limited_token(house.project), house.create_session()
 
-    async with asking(house.app(), house.owner) as client:
+    async with open_client(house.build_app(), house.owner) as client:
         await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
         steered = await client.post(
-            f"/api/sessions/{session}/steer", json={"text": "Read the tokens"}, headers=bearing(made)
+            f"/api/sessions/{session}/steer", json={"text": "Read the tokens"}, headers=build_auth_headers(made)
         )
         gate.open()
-        await at_rest(client, session)
+        await wait_until_idle(client, session)
 
     assert (steered.status_code, steered.json()["error"]["code"]) == (403, "more_rights")
 
 
 @pytest.mark.parametrize("way", ["started there", "told of it", "named when made", "session file alone"])
 async def test_agents_work_in_the_folder_of_the_session_only_if_somebody_named_it(tmp_path: Path, way: str) -> None:
-    house = House(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
+    house = ServerEnv(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
     folder = house.project if way == "started there" else house.other
-    app = house.app(permission_mode="allow-all", projects=[str(house.other)] if way == "told of it" else [])
+    app = house.build_app(permission_mode="allow-all", projects=[str(house.other)] if way == "told of it" else [])
 
-    async with asking(app, house.owner) as client:
+    async with open_client(app, house.owner) as client:
         if way == "named when made":
             session = (await client.post("/api/sessions", json={"cwd": str(folder)})).json()["id"]
         else:
-            session = house.session(folder)
-        await prompted(client, session)
+            session = house.create_session(folder)
+        await send_prompt(client, session)
 
-    assert results(session) == [str(house.project if way == "session file alone" else folder)]
+    assert read_tool_results(session) == [str(house.project if way == "session file alone" else folder)]

@@ -7,39 +7,39 @@ import threading
 
 import pytest
 
-from sessiontree.web.workshop import Workshop
+from sessiontree.web.workshop import AgentLoop
 
 
 async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> None:
-    workshop = Workshop()
+    workshop = AgentLoop()
 
     async def work() -> str:
         return threading.current_thread().name
 
-    assert await workshop.do(work()) == "sessiontree-workshop"
+    assert await workshop.run(work()) == "sessiontree-workshop"
     workshop.close()
 
 
 async def test_what_goes_wrong_there_is_raised_here() -> None:
-    workshop = Workshop()
+    workshop = AgentLoop()
 
     async def work() -> None:
         raise ValueError("there")
 
     with pytest.raises(ValueError, match="there"):
-        await workshop.do(work())
+        await workshop.run(work())
     workshop.close()
 
 
 async def test_work_goes_on_when_nobody_waits_any_more() -> None:
-    workshop, begun, done = Workshop(), threading.Event(), threading.Event()
+    workshop, begun, done = AgentLoop(), threading.Event(), threading.Event()
 
     async def work() -> None:
         begun.set()
         await asyncio.sleep(0.01)
         done.set()
 
-    waiting = asyncio.create_task(workshop.do(work()))
+    waiting = asyncio.create_task(workshop.run(work()))
     await asyncio.to_thread(begun.wait, 5)
     waiting.cancel()
     assert await asyncio.to_thread(done.wait, 5)
@@ -47,7 +47,7 @@ async def test_work_goes_on_when_nobody_waits_any_more() -> None:
 
 
 async def test_closing_gives_up_what_is_at_work() -> None:
-    workshop, given_up = Workshop(), threading.Event()
+    workshop, given_up = AgentLoop(), threading.Event()
 
     async def work() -> None:
         try:
@@ -55,8 +55,8 @@ async def test_closing_gives_up_what_is_at_work() -> None:
         finally:
             given_up.set()
 
-    begun = workshop.begin(work())
-    await workshop.do(asyncio.sleep(0))
+    begun = workshop.submit(work())
+    await workshop.run(asyncio.sleep(0))
     await asyncio.to_thread(workshop.close)
 
     assert given_up.is_set()

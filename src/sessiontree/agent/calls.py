@@ -12,10 +12,10 @@ from typing import Any
 from msgspec import UNSET
 
 from sessiontree.agent.permissions import Denial, Permissions
-from sessiontree.agent.plain import plain, unwritable
-from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
+from sessiontree.agent.plain import find_write_problem, make_jsonable
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
 from sessiontree.core.entries import JsonObject, Message
-from sessiontree.core.messages import ToolCall, text_blocks, tool_result
+from sessiontree.core.messages import ToolCall, build_text_blocks, tool_result
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeToolCall,
@@ -28,15 +28,15 @@ from sessiontree.hooks.events import (
     ToolUpdate,
 )
 
-ABORTED = ToolOutput(content="The call was aborted.", is_error=True)
-NOT_MADE = ToolOutput(content="The call was not made: the run was aborted before.", is_error=True)
-CUT_OFF = ToolOutput(
+ABORTED_OUTPUT = ToolOutput(content="The call was aborted.", is_error=True)
+NOT_RUN_OUTPUT = ToolOutput(content="The call was not made: the run was aborted before.", is_error=True)
+CUT_OFF_OUTPUT = ToolOutput(
     content="The call was not made: your answer was cut off at its limit, so the arguments may not be whole.",
     is_error=True,
 )
 
 
-def groups(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterator[list[ToolCall]]:
+def group_calls(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterator[list[ToolCall]]:
     """Calls in their order, those together that may run at the same time."""
     group: list[ToolCall] = []
     for call in calls:
@@ -52,7 +52,7 @@ def groups(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterator[lis
         yield group
 
 
-async def carry_out(
+async def run_tool_call(
     call: ToolCall,
     tools: Mapping[str, Tool],
     hooks: Hooks,
@@ -75,19 +75,21 @@ async def carry_out(
         call = asked.call
         denied = None
         if permissions is not None:
-            denied = await _denied(permissions, call, tools, hooks, cwd)
+            denied = await _check_permission(permissions, call, tools, hooks, cwd)
         if denied is None:
-            await hooks.tell(ToolStart(call=call))
-            output = await _run(call, tools, hooks, cwd, signal, agent)
+            await hooks.emit(ToolStart(call=call))
+            output = await _run_tool(call, tools, hooks, cwd, signal, agent)
         else:
             output = denied
-    content, details = text_blocks(plain(output.content)), plain(output.details)
+    content, details = build_text_blocks(make_jsonable(output.content)), make_jsonable(output.details)
     result, _ = await hooks.ask(ToolResult(call=call, content=content, is_error=output.is_error, details=details))
-    given = ToolOutput(content=plain(result.content), is_error=result.is_error, details=plain(result.details))
-    return as_output(given)
+    given = ToolOutput(
+        content=make_jsonable(result.content), is_error=result.is_error, details=make_jsonable(result.details)
+    )
+    return normalize_output(given)
 
 
-async def _denied(
+async def _check_permission(
     permissions: Permissions, call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str
 ) -> ToolOutput | None:
     """What the model is told of a call that is not allowed; `None` for one that may be made."""
@@ -96,7 +98,7 @@ async def _denied(
         return None  # and nothing runs
 
     def warn(text: str) -> None:
-        hooks.show(Notice(level="warning", text=text))
+        hooks.notify_listeners(Notice(level="warning", text=text))
 
     try:
         denial = await permissions.check(tool, call, tool.parse(call.arguments), cwd, warn)
@@ -107,12 +109,12 @@ async def _denied(
         denial = Denial(call=call, title=call.name, reason=why, rule=None)
     if denial is None:
         return None
-    await hooks.tell(ToolDenied(call=call, title=denial.title, reason=denial.reason, rule=denial.rule))
+    await hooks.emit(ToolDenied(call=call, title=denial.title, reason=denial.reason, rule=denial.rule))
     details = {"denied": denial.reason, "title": denial.title, "rule": denial.rule}
     return ToolOutput(content=denial.message, is_error=True, details=details)
 
 
-async def _run(
+async def _run_tool(
     call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str, signal: Signal, agent: Any
 ) -> ToolOutput:
     tool = tools.get(call.name)
@@ -125,32 +127,32 @@ async def _run(
             arguments=tool.parse(call.arguments),
             cwd=cwd,
             signal=signal,
-            update=_updates(call, hooks),
+            update=_build_update_callback(call, hooks),
             agent=agent,
         )
-        return as_output(await tool.run(context))
+        return normalize_output(await tool.run(context))
     except ToolError as error:
         return ToolOutput(content=str(error), is_error=True)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
         return ToolOutput(content=f"{call.name} failed with {type(error).__name__}: {error}", is_error=True)
 
 
-def _updates(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
+def _build_update_callback(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
     """What shows output while a tool runs: in the loop from whichever thread, in order, and before the call ends."""
     loop, home = asyncio.get_running_loop(), threading.get_ident()
 
     def update(text: str) -> None:
         event = ToolUpdate(call=call, text=text)
         if threading.get_ident() == home:
-            hooks.show(event)
+            hooks.notify_listeners(event)
         else:
             with suppress(RuntimeError):  # the loop has ended: nobody looks on any more
-                loop.call_soon_threadsafe(hooks.show, event)
+                loop.call_soon_threadsafe(hooks.notify_listeners, event)
 
     return update
 
 
-def denied_call(message: JsonObject) -> str | None:
+def get_denied_title(message: JsonObject) -> str | None:
     """What a result that was written says permissions did not allow; `None` for another message."""
     match message:
         case {"role": "toolResult", "isError": True, "details": {"denied": str(), "title": str(title)}}:
@@ -159,13 +161,13 @@ def denied_call(message: JsonObject) -> str | None:
             return None
 
 
-def result_message(call: ToolCall, output: ToolOutput) -> Message:
+def build_result_message(call: ToolCall, output: ToolOutput) -> Message:
     """What is written of a call. An output that cannot be is an error that says so: the call has been made.
 
     One that is too long for an entry is as it is: the rest of it will be in a file.
     """
     made = tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
-    fault = unwritable(made.message, inf)
+    fault = find_write_problem(made.message, inf)
     if fault is None:
         return made
     return tool_result(call.id, call.name, f"The call was made, but its result is not kept: {fault}.", error=True)

@@ -14,17 +14,17 @@ from functools import lru_cache
 
 BLANKS = " \t\n"
 """What shells skip before a command; other white space is part of its name."""
-SPECIAL = frozenset("$`\\<>(){}#!&")
+SPECIAL_CHARACTERS = frozenset("$`\\<>(){}#!&")
 """What makes a command more than words, outside of quotes."""
-EXPANDING = frozenset("*?[~")
+EXPANDING_CHARACTERS = frozenset("*?[~")
 """What a shell replaces by names of files."""
-IN_QUOTES = frozenset("$`\\!")
+SPECIAL_IN_QUOTES = frozenset("$`\\!")
 """What has a meaning inside double quotes."""
-RESERVED = frozenset({
+RESERVED_WORDS = frozenset({
     "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
     "time", "coproc", "[[", "]]", "{", "}", "!",
 })  # fmt: skip
-WRAPPERS = RESERVED | {
+WRAPPERS = RESERVED_WORDS | {
     "builtin", "command", "doas", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo",
     "timeout", "xargs",
 }  # fmt: skip
@@ -34,7 +34,7 @@ RUNNERS = WRAPPERS | {
     "runuser", "script", "sg", "sh", "ssh", "strace", "su", "systemd-run", "trap", "unshare", "watch", "zsh",
 }  # fmt: skip
 """Commands that run what stands somewhere in their arguments, as words or as one text."""
-DEEPEST = 4
+MAX_DEPTH = 4
 """How many texts inside of texts a rule that restricts looks at."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
 _BREAKS = re.compile(r"[;&|\n\r<>(){}`\"'$]+")
@@ -53,7 +53,7 @@ def split_commands(text: str) -> list[str] | None:
 
     def end_word() -> bool:
         if pieces:
-            word = _normal_word(pieces, first=not words)
+            word = _normalize_word(pieces, first=not words)
             if word is None:
                 return False
             words.append(word)
@@ -93,11 +93,11 @@ def split_commands(text: str) -> list[str] | None:
             at = end + 1
         elif letter == '"':
             end = text.find('"', at + 1)
-            if end < 0 or IN_QUOTES.intersection(text[at + 1 : end]):
+            if end < 0 or SPECIAL_IN_QUOTES.intersection(text[at + 1 : end]):
                 return None
             pieces.append((text[at + 1 : end], True))
             at = end + 1
-        elif letter in SPECIAL:
+        elif letter in SPECIAL_CHARACTERS:
             return None
         else:
             pieces.append((letter, False))
@@ -108,12 +108,12 @@ def split_commands(text: str) -> list[str] | None:
     return None if joined or not commands else commands
 
 
-def _normal_word(pieces: list[tuple[str, bool]], *, first: bool) -> str | None:
+def _normalize_word(pieces: list[tuple[str, bool]], *, first: bool) -> str | None:
     """A word in the one way in which it is compared; `None` if it cannot be told what it becomes."""
     word = "".join(piece for piece, _ in pieces)
     plain = "".join(piece for piece, quoted in pieces if not quoted)
-    expands = bool(EXPANDING.intersection(plain))
-    if first and (expands or "=" in plain or word in RESERVED or not word):
+    expands = bool(EXPANDING_CHARACTERS.intersection(plain))
+    if first and (expands or "=" in plain or word in RESERVED_WORDS or not word):
         return None
     if not expands:
         return shlex.quote(word)
@@ -129,7 +129,7 @@ def allows(pattern: str | None, command: str, others: Collection[str] = ()) -> b
     parts = split_commands(command)
     if parts is None:
         return False
-    matchers = [_compiled(each) for each in patterns if each is not None]
+    matchers = [_compile_pattern(each) for each in patterns if each is not None]
     return all(any(matcher.fullmatch(part) for matcher in matchers) for part in parts)
 
 
@@ -137,7 +137,7 @@ def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
     """Whether a rule that restricts concerns any part of a command line, as far as one can tell without running it."""
     if pattern is None or pattern == "*" or _is_exactly(pattern, command):
         return True
-    matcher = _compiled(pattern)
+    matcher = _compile_pattern(pattern)
     parts = split_commands(command)
     if parts is None:
         without_quotes = re.sub("[\"']", "", command)
@@ -145,12 +145,12 @@ def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
         return any(_matches_from(matcher, part.replace("\\", "").split()) for part in texts)
     if any(_matches_unwrapped(matcher, part) for part in parts):
         return True
-    return depth < DEEPEST and any(
-        restricts(pattern, text, depth + 1) for part in parts for text in _texts_that_are_run(part)
+    return depth < MAX_DEPTH and any(
+        restricts(pattern, text, depth + 1) for part in parts for text in _find_nested_commands(part)
     )
 
 
-def _texts_that_are_run(part: str) -> Iterable[str]:
+def _find_nested_commands(part: str) -> Iterable[str]:
     """The arguments of a simple command that it may run as command lines of their own."""
     words = shlex.split(part)
     if words[0].rpartition("/")[2] in RUNNERS:
@@ -199,7 +199,7 @@ def _has_wildcard(pattern: str) -> bool:
 
 
 @lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     """`*` is anything; behind a blank at the end it may be nothing. `\\*` is a star, and `\\\\` a backslash."""
     optional = pattern.endswith(" *") and not pattern.endswith("\\ *")
     pieces = [""]

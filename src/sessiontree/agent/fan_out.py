@@ -20,15 +20,15 @@ from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
-from sessiontree.core.context import context_at
-from sessiontree.core.places import check_branch_name, free_name
+from sessiontree.core.context import build_shared_context
+from sessiontree.core.places import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event
 from sessiontree.model.base import Model
 from sessiontree.session import Branch, Place, Session
 
-Watch: TypeAlias = Callable[[str, Event], None]
+VariantListener: TypeAlias = Callable[[str, Event], None]
 """Is shown every event, with the name of the branch that it is of. It must not wait."""
 
 
@@ -61,7 +61,7 @@ async def fan_out(
     settings: Config | None = None,
     system: str | Sequence[SystemPart] | None = None,
     thinking: str | None = None,
-    watch: Watch | None = None,
+    watch: VariantListener | None = None,
     permissions: Permissions | None = None,
 ) -> list[Attempt]:
     """Go on from a place in several ways at the same time, and return what came of each, in their order.
@@ -71,17 +71,17 @@ async def fan_out(
     written down. Raises `InvalidOperation`, with nothing written, where a variant could not begin.
     """
     ways = [Variant(prompt=variant) if isinstance(variant, str) else variant for variant in variants]
-    leaf = session.place(place)
-    models = _models(ways, model)
-    names = _names(session, ways)
-    if any(way.prompt is None for way in ways) and not context_at(session.tree, leaf).awaits_answer:
+    leaf = session.resolve_place(place)
+    models = _pick_models(ways, model)
+    names = _pick_branch_names(session, ways)
+    if any(way.prompt is None for way in ways) and not build_shared_context(session.tree, leaf).awaits_answer:
         raise InvalidOperation("there is nothing to answer at this place: give every variant a prompt")
     at = None if leaf is None else session.tree[leaf]
     branches = [session.create_branch(name, at=at, current=False) for name in names]
 
-    async def attempt(way: Variant, branch: Branch, model: Model) -> Attempt:
+    async def run_variant(way: Variant, branch: Branch, model: Model) -> Attempt:
         shared = Hooks() if hooks is None else hooks
-        own = shared.beside(replace(shared.context, session=session, branch=branch, agent=None))
+        own = shared.derive(replace(shared.context, session=session, branch=branch, agent=None))
         if watch is not None:
             own.listen(partial(watch, branch.name))
         agent = Agent(
@@ -92,26 +92,26 @@ async def fan_out(
         except SessionTreeError as error:
             outcome = Outcome(error=error)
         except Exception as error:  # noqa: BLE001 - what came of the others must not be lost for it
-            outcome = Outcome(error=_fault(error))
+            outcome = Outcome(error=_wrap_error(error))
         finally:
             agent.close()
         return Attempt(branch=branch, outcome=outcome)
 
-    made = await asyncio.gather(*map(attempt, ways, branches, models), return_exceptions=True)
+    made = await asyncio.gather(*map(run_variant, ways, branches, models), return_exceptions=True)
     for failed in made:
         if isinstance(failed, BaseException):
             raise failed
     return [each for each in made if isinstance(each, Attempt)]
 
 
-def _fault(error: Exception) -> SessionTreeError:
+def _wrap_error(error: Exception) -> SessionTreeError:
     """What nobody foresaw, as the error of an outcome."""
     fault = SessionTreeError(f"{type(error).__name__}: {error}")
     fault.__cause__ = error
     return fault
 
 
-def _models(ways: Sequence[Variant], usual: Model | None) -> list[Model]:
+def _pick_models(ways: Sequence[Variant], usual: Model | None) -> list[Model]:
     if not ways:
         raise InvalidOperation("there is no variant to try")
     models = [way.model or usual for way in ways]
@@ -121,12 +121,12 @@ def _models(ways: Sequence[Variant], usual: Model | None) -> list[Model]:
     return found
 
 
-def _names(session: Session, ways: Sequence[Variant]) -> list[str]:
+def _pick_branch_names(session: Session, ways: Sequence[Variant]) -> list[str]:
     """A name for each branch that no other has."""
     taken = set(session.heads.heads)
     names: list[str] = []
     for way in ways:
-        name = free_name("variant", taken) if way.name is None else way.name
+        name = find_free_name("variant", taken) if way.name is None else way.name
         check_branch_name(name)
         if name in taken:
             raise InvalidOperation(f"there is a branch {name!r} already")

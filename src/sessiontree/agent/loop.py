@@ -15,16 +15,30 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from sessiontree.agent.calls import ABORTED, CUT_OFF, NOT_MADE, carry_out, groups, result_message
-from sessiontree.agent.handlers import Handlers
-from sessiontree.agent.plain import plain_message, unwritable
-from sessiontree.agent.queues import Due
-from sessiontree.agent.record import Record
-from sessiontree.agent.rescue import Unsaved, fit_message, name_rest, save_in_temporary, save_messages, write_rest
-from sessiontree.agent.room import Room
+from sessiontree.agent.calls import (
+    ABORTED_OUTPUT,
+    CUT_OFF_OUTPUT,
+    NOT_RUN_OUTPUT,
+    build_result_message,
+    group_calls,
+    run_tool_call,
+)
+from sessiontree.agent.handlers import AbortableHooks
+from sessiontree.agent.plain import find_write_problem, make_message_jsonable
+from sessiontree.agent.queues import DueMessages
+from sessiontree.agent.record import RunWriter
+from sessiontree.agent.rescue import (
+    UnsavedMessages,
+    add_overflow_note,
+    fit_message,
+    save_messages,
+    save_to_temporary_file,
+    write_overflow,
+)
+from sessiontree.agent.room import AutoCompactor
 from sessiontree.agent.tool import ToolOutput
-from sessiontree.agent.worker import Unwritten, Worker
-from sessiontree.core.context import context_at, reach, state_of
+from sessiontree.agent.worker import PendingWrite, RunHost
+from sessiontree.core.context import build_shared_context, find_context_path, read_state
 from sessiontree.core.entries import (
     Body,
     ContextEdit,
@@ -35,7 +49,7 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
-from sessiontree.core.messages import ToolCall, role, stop_reason, string, text, tool_calls
+from sessiontree.core.messages import ToolCall, coerce_string, extract_text, get_role, get_stop_reason, get_tool_calls
 from sessiontree.errors import BranchMoved, OutcomeUnknown, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -54,21 +68,21 @@ from sessiontree.hooks.events import (
     TurnStart,
 )
 from sessiontree.model.base import (
-    Draft,
     Finished,
     Model,
     ModelError,
     ModelEvent,
+    PartialMessage,
     Request,
     TextDelta,
     ThinkingDelta,
     ToolCallDelta,
     ToolCallEnd,
     ToolCallStart,
-    cut_off,
+    build_cut_off_error,
 )
-from sessiontree.model.retry import backoff
-from sessiontree.ops.ask import GRACE, Stopped
+from sessiontree.model.retry import compute_backoff
+from sessiontree.ops.ask import GRACE_SECONDS, OperationStopped
 from sessiontree.store.files import discard
 
 
@@ -92,145 +106,145 @@ class Outcome(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         """What the model said last."""
-        return text(self._said.get("content"))
+        return extract_text(self._last_answer.get("content"))
 
     @property
     def cut_off(self) -> bool:
         """Whether that ends where it reached its limit."""
-        return stop_reason(self._said) == "length"
+        return get_stop_reason(self._last_answer) == "length"
 
     @property
-    def _said(self) -> JsonObject:
+    def _last_answer(self) -> JsonObject:
         for message in reversed(self.unsaved):
-            if role(message) == "assistant":
+            if get_role(message) == "assistant":
                 return message
-        return {} if self.message is None else _message(self.message)
+        return {} if self.message is None else _get_message(self.message)
 
     def save_to(self, path: str | os.PathLike[str]) -> None:
         """Write what is `unsaved` to a new file, a message a line as JSON. Raises `StoreError`."""
         save_messages(path, self.unsaved)
 
 
-class _Answer(NamedTuple):
+class _ModelAnswer(NamedTuple):
     """The model's message, as far as it has come."""
 
     message: JsonObject
     error: Exception | None = None
     """What went wrong."""
-    begun: bool = True
+    stream_started: bool = True
     """Whether anything had arrived by then."""
-    stopped: bool = False
+    truncated: bool = False
     """Whether it was stopped, since it had no end."""
 
 
 class _Turn(NamedTuple):
     entry: Entry
-    called: bool
+    has_tool_calls: bool
     """Whether it called tools, so that the model is to see what they brought."""
     error: Exception | None
-    begun: bool
+    stream_started: bool
 
 
-class Run:
-    def __init__(self, agent: Worker, record: Record, system: str) -> None:
+class AgentRun:
+    def __init__(self, agent: RunHost, writer: RunWriter, system: str) -> None:
         self.agent = agent
-        self.record = record
+        self.writer = writer
         self._system = system
-        self._room = Room(agent, record, system)
+        self._compactor = AutoCompactor(agent, writer, system)
         self._hooks = agent.hooks
-        self._signal = agent.stop.signal
-        self._handlers = Handlers(agent.hooks, self._signal)
-        self._broken = 0
+        self._signal = agent.abort_controller.signal
+        self._handlers = AbortableHooks(agent.hooks, self._signal)
+        self._failed_streams = 0
         """How many streams in a row broke off."""
 
-    async def through(self, opening: Sequence[Body], *, prompted: bool = False, waiting: bool = False) -> Outcome:
+    async def run(self, opening: Sequence[Body], *, prompted: bool = False, send_queued: bool = False) -> Outcome:
         """Say what opens the run, and go on until the model has answered.
 
         A prompt has before it what waited for it; with `waiting`, what would be said at the end of a run opens it.
         """
-        await self._handlers.tell(RunStart())
+        await self._handlers.emit(RunStart())
         error: BaseException | None = None
         try:
-            outcome = await self._loop(opening, prompted=prompted, waiting=waiting)
+            outcome = await self._run_turns(opening, prompted=prompted, send_queued=send_queued)
             error = outcome.error
             return outcome
         except BaseException as raised:
             error = raised
             raise
         finally:
-            await self._handlers.tell(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
+            await self._handlers.emit(RunEnd(aborted=self._signal.aborted, error=None if error is None else str(error)))
 
-    async def _loop(self, opening: Sequence[Body], *, prompted: bool, waiting: bool) -> Outcome:
+    async def _run_turns(self, opening: Sequence[Body], *, prompted: bool, send_queued: bool) -> Outcome:
         last: Entry | None = None
         opened, recovered, count = False, False, 0
         try:
-            await self._room.make()
-            held = self.agent.queues.take("next_turn") if prompted else []
-            await self._say(Due("next_turn", held), opening)
-            if waiting and not await self._said_more(run_ends=True):
+            await self._compactor.compact_if_needed()
+            held = self.agent.queues.pop_all("next_turn") if prompted else []
+            await self._write_messages(DueMessages("next_turn", held), opening)
+            if send_queued and not await self._send_due_messages(run_ends=True):
                 return Outcome(cancelled=True, aborted=self._signal.aborted)
             opened = True
-            while not self._signal.aborted and not self.record.left():
+            while not self._signal.aborted and not self.writer.has_branch_moved():
                 count += 1
-                turn = await self._turn(count)
+                turn = await self._run_turn(count)
                 last = turn.entry
-                if self.record.moved is not None:
+                if self.writer.moved_error is not None:
                     break
                 if turn.error is not None:
-                    if not recovered and await self._recovered(turn):
+                    if not recovered and await self._recover_from_overflow(turn):
                         recovered = True
                         continue
-                    if await self._retried(turn):
+                    if await self._wait_for_retry(turn):
                         continue
                     if isinstance(turn.error, SessionTreeError):
                         return Outcome(message=last, error=turn.error)
                     raise turn.error
-                recovered, self._broken = False, 0
-                if not await self._said_more(run_ends=not turn.called) and not turn.called:
+                recovered, self._failed_streams = False, 0
+                if not await self._send_due_messages(run_ends=not turn.has_tool_calls) and not turn.has_tool_calls:
                     break
-            return Outcome(message=last, error=self.record.moved, aborted=self._signal.aborted)
+            return Outcome(message=last, error=self.writer.moved_error, aborted=self._signal.aborted)
         except BranchMoved as moved:
             if last is None:
                 raise
             return Outcome(message=last, error=moved)
-        except Unsaved as error:
+        except UnsavedMessages as error:
             return Outcome(message=last, error=error, unsaved=error.messages)
-        except Stopped as stopped:
+        except OperationStopped as stopped:
             return Outcome(message=last, aborted=stopped.aborted, cancelled=not (opened and stopped.aborted))
 
-    async def _said_more(self, *, run_ends: bool) -> bool:
+    async def _send_due_messages(self, *, run_ends: bool) -> bool:
         """Between two requests, or where the run would end: say what waits, and make room."""
         while not self._signal.aborted:
-            due = self.agent.queues.due(run_ends=run_ends)
+            due = self.agent.queues.pop_due(run_ends=run_ends)
             if due.messages:
-                await self._say(due)
-                await self._handlers.tell(self.agent.queues.changed())
-            await self._room.make()
+                await self._write_messages(due)
+                await self._handlers.emit(self.agent.queues.build_changed_event())
+            await self._compactor.compact_if_needed()
             if due.messages or not run_ends or not self.agent.queues.has_due:
                 return bool(due.messages)
         return False
 
-    async def _turn(self, count: int) -> _Turn:
-        await self._handlers.tell(TurnStart(number=count))
-        answer = await self._answer()
-        entry = await self._keep(Message(answer.message))
+    async def _run_turn(self, count: int) -> _Turn:
+        await self._handlers.emit(TurnStart(number=count))
+        answer = await self._request_answer()
+        entry = await self._save_message(Message(answer.message))
         results: list[Entry] = []
-        if answer.error is None and stop_reason(answer.message) != "aborted":
-            results = await self._call_tools(_message(entry))
-        await self._handlers.tell(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
-        await self.write_annexes()
-        return _Turn(entry, bool(results) and not answer.stopped, answer.error, answer.begun)
+        if answer.error is None and get_stop_reason(answer.message) != "aborted":
+            results = await self._call_tools(_get_message(entry))
+        await self._handlers.emit(TurnEnd(number=count, message=entry, tool_results=tuple(results)))
+        await self.write_deferred()
+        return _Turn(entry, bool(results) and not answer.truncated, answer.error, answer.stream_started)
 
     # Asking the model
 
-    async def _answer(self) -> _Answer:
+    async def _request_answer(self) -> _ModelAnswer:
         """What the model answers. Raises `Stopped` before it is asked."""
         if self._signal.aborted:
-            raise Stopped(aborted=True)
-        context = context_at(self.record.branch.session.tree, self.record.follow())
+            raise OperationStopped(aborted=True)
+        context = build_shared_context(self.writer.branch.session.tree, self.writer.follow_head())
         asked, answer = await self._handlers.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
         if answer.cancel:
-            raise Stopped(aborted=False)
+            raise OperationStopped(aborted=False)
         request = Request(
             messages=asked.messages,
             system=asked.system,
@@ -238,64 +252,68 @@ class Run:
             thinking=self.agent.thinking,
         )
         model = self.agent.model
-        draft = Draft(model.info)
+        draft = PartialMessage(model.info)
         try:
-            await self.agent.stop.start(self._stream(model, request, draft))
+            await self.agent.abort_controller.start(self._stream_answer(model, request, draft))
         except asyncio.CancelledError:
             if not self._signal.aborted:
                 raise
-            return _Answer(plain_message(draft.message("aborted", "the run was aborted")))
+            return _ModelAnswer(make_message_jsonable(draft.build_message("aborted", "the run was aborted")))
         except ModelError as error:
-            return _Answer(plain_message(draft.message("error", error.reason)), error, draft.begun)
-        except _Endless:
+            return _ModelAnswer(
+                make_message_jsonable(draft.build_message("error", error.reason)), error, draft.has_started
+            )
+        except _AnswerTooLong:
             limit = self.agent.settings.answer_limit
             text = f"{model.info.name}: the answer was stopped after {limit} bytes (`answer_limit` in config.toml)"
-            self._hooks.show(Notice(level="warning", text=text))
-            return _Answer(plain_message(draft.message("length")), stopped=True)
+            self._hooks.notify_listeners(Notice(level="warning", text=text))
+            return _ModelAnswer(make_message_jsonable(draft.build_message("length")), truncated=True)
         except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
-            return _Answer(plain_message(draft.message("error", f"{type(error).__name__}: {error}")), error)
-        message = plain_message(draft.message())
-        if stop_reason(message) == "error":
-            reason = string(message.get("errorMessage")) or "the provider stopped the answer"
-            return _Answer(message, ModelError(model.info.name, "rejected", reason))
-        return _Answer(message, self._room.overflow(message))
+            return _ModelAnswer(
+                make_message_jsonable(draft.build_message("error", f"{type(error).__name__}: {error}")), error
+            )
+        message = make_message_jsonable(draft.build_message())
+        if get_stop_reason(message) == "error":
+            reason = coerce_string(message.get("errorMessage")) or "the provider stopped the answer"
+            return _ModelAnswer(message, ModelError(model.info.name, "rejected", reason))
+        return _ModelAnswer(message, self._compactor.detect_overflow(message))
 
-    async def _stream(self, model: Model, request: Request, draft: Draft) -> None:
-        await self._hooks.tell(MessageStart(role="assistant"))
+    async def _stream_answer(self, model: Model, request: Request, draft: PartialMessage) -> None:
+        await self._hooks.emit(MessageStart(role="assistant"))
         limit = self.agent.settings.answer_limit
         finished = False
         async with aclosing(model.stream(request)) as events:
             async for event in events:
-                draft.take(event)
-                delta = _delta(event)
+                draft.apply(event)
+                delta = _build_delta(event)
                 if delta is not None:
-                    await self._hooks.tell(delta)
+                    await self._hooks.emit(delta)
                 finished = finished or isinstance(event, Finished)
                 if draft.size > limit and not finished:
-                    raise _Endless
+                    raise _AnswerTooLong
         if not finished:
-            raise cut_off(model.info.name)
+            raise build_cut_off_error(model.info.name)
 
-    async def _retried(self, turn: _Turn) -> bool:
+    async def _wait_for_retry(self, turn: _Turn) -> bool:
         """After a stream that broke off in the middle: wait, and say whether the model is to be asked again.
 
         Models see to failures before that themselves. Raises `Stopped` if the wait was given up.
         """
         error, retry = turn.error, self.agent.settings.retry
-        if not (isinstance(error, ModelError) and error.passing and turn.begun):
+        if not (isinstance(error, ModelError) and error.is_retryable and turn.stream_started):
             return False
-        self._broken += 1
-        delay = backoff(error, self._broken, retry.base_delay)
-        if self._broken >= retry.attempts or delay is None:
+        self._failed_streams += 1
+        delay = compute_backoff(error, self._failed_streams, retry.base_delay)
+        if self._failed_streams >= retry.attempts or delay is None:
             return False
-        scheduled = RetryScheduled(attempt=self._broken, attempts=retry.attempts, delay=delay, error=str(error))
-        self._hooks.show(scheduled)
+        scheduled = RetryScheduled(attempt=self._failed_streams, attempts=retry.attempts, delay=delay, error=str(error))
+        self._hooks.notify_listeners(scheduled)
         try:
-            await self.agent.stop.start(asyncio.sleep(delay))
+            await self.agent.abort_controller.start(asyncio.sleep(delay))
         except asyncio.CancelledError:
             if not self._signal.aborted:
                 raise
-            raise Stopped(aborted=True) from None
+            raise OperationStopped(aborted=True) from None
         return True
 
     # Carrying out what it calls for
@@ -305,27 +323,29 @@ class Run:
 
         Results are written in the order of their calls, each as soon as those before it are there.
         """
-        not_whole = stop_reason(message) == "length"
+        not_whole = get_stop_reason(message) == "length"
         results: list[Entry] = []
-        for group in groups(tool_calls(message), self.agent.tools):
-            begun = [(call, None if not_whole else self._called(call)) for call in group]
+        for group in group_calls(get_tool_calls(message), self.agent.tools):
+            begun = [(call, None if not_whole else self._start_tool_call(call)) for call in group]
             while begun:
                 call, task = begun.pop(0)
-                output = CUT_OFF if not_whole else await self._output(task)
+                output = CUT_OFF_OUTPUT if not_whole else await self._wait_for_output(task)
                 try:
-                    entry = await self._keep(result_message(call, output))
-                except Unsaved as error:
-                    others = [result_message(call, await self._output(task)).message for call, task in begun]
-                    raise (await self._unsaved(error.cause, others, error) if others else error) from error
-                await self._handlers.tell(ToolEnd(call=call, entry=entry))
+                    entry = await self._save_message(build_result_message(call, output))
+                except UnsavedMessages as error:
+                    others = [
+                        build_result_message(call, await self._wait_for_output(task)).message for call, task in begun
+                    ]
+                    raise (await self._hold_unsaved(error.cause, others, error) if others else error) from error
+                await self._handlers.emit(ToolEnd(call=call, entry=entry))
                 results.append(entry)
         return results
 
-    def _called(self, call: ToolCall) -> asyncio.Task[ToolOutput] | None:
+    def _start_tool_call(self, call: ToolCall) -> asyncio.Task[ToolOutput] | None:
         if self._signal.aborted:
             return None
         agent = self.agent
-        work = carry_out(
+        work = run_tool_call(
             call,
             agent.tools,
             self._hooks,
@@ -334,109 +354,109 @@ class Run:
             agent=agent,
             permissions=agent.permissions,
         )
-        return agent.stop.start(work)
+        return agent.abort_controller.start(work)
 
-    async def _output(self, task: asyncio.Task[ToolOutput] | None) -> ToolOutput:
+    async def _wait_for_output(self, task: asyncio.Task[ToolOutput] | None) -> ToolOutput:
         if task is None:
-            return NOT_MADE
+            return NOT_RUN_OUTPUT
         aborted = asyncio.create_task(self._signal.wait())
         await asyncio.wait([task, aborted], return_when=asyncio.FIRST_COMPLETED)
         aborted.cancel()
         if not task.done():
-            await asyncio.wait([task], timeout=GRACE)
-        return task.result() if task.done() and not task.cancelled() else ABORTED
+            await asyncio.wait([task], timeout=GRACE_SECONDS)
+        return task.result() if task.done() and not task.cancelled() else ABORTED_OUTPUT
 
     # Writing
 
-    async def _say(self, due: Due, further: Sequence[Body] = ()) -> None:
+    async def _write_messages(self, due: DueMessages, further: Sequence[Body] = ()) -> None:
         """Write what users and extensions say, and before it the settings that hold from here on.
 
         If nothing is written, what was due waits again, without what a handler did not let be said.
         """
-        bodies = self._settings()
+        bodies = self._build_setting_changes()
         waiting = list(due.messages)
         try:
             for said in (*due.messages, *further):
                 try:
-                    bodies.append(await self._before(said))
-                except Stopped as stopped:
+                    bodies.append(await self._ask_before_message(said))
+                except OperationStopped as stopped:
                     if not stopped.aborted:
                         waiting = [other for other in waiting if other is not said]
                     raise
-            entries = await self.record.extend(bodies) if bodies else []
+            entries = await self.writer.extend(bodies) if bodies else []
         except Exception:
             if due.messages:
-                self.agent.queues.put_back(due._replace(messages=waiting))
-                await self._handlers.tell(self.agent.queues.changed())
+                self.agent.queues.requeue(due._replace(messages=waiting))
+                await self._handlers.emit(self.agent.queues.build_changed_event())
             raise
         for entry in entries:
-            await tell_written(self._handlers.tell, entry)
+            await emit_message_events(self._handlers.emit, entry)
 
-    async def _keep(self, message: Message) -> Entry:
+    async def _save_message(self, message: Message) -> Entry:
         """Write what was paid for, late if need be, and as much of it as fits. Raises `Unsaved` where that fails."""
-        body = await self._before(message)
+        body = await self._ask_before_message(message)
         assert isinstance(body, Message)
         try:
-            entry = await write_fitted(self.record, body.message, self._hooks)
+            entry = await write_message(self.writer, body.message, self._hooks)
         except StoreError as error:
-            raise await self._unsaved(error, [body.message]) from error
-        await tell_written(self._handlers.tell, entry)
+            raise await self._hold_unsaved(error, [body.message]) from error
+        await emit_message_events(self._handlers.emit, entry)
         return entry
 
-    async def _unsaved(
-        self, cause: StoreError, messages: Sequence[JsonObject], before: Unsaved | None = None
-    ) -> Unsaved:
+    async def _hold_unsaved(
+        self, cause: StoreError, messages: Sequence[JsonObject], previous: UnsavedMessages | None = None
+    ) -> UnsavedMessages:
         """Hold messages that could not be written, to be written before the next run, and save them elsewhere.
 
         What is said of those that could not be written `before` them is said of all.
         """
-        if before is not None or not isinstance(cause, OutcomeUnknown):  # a write that may be done is not done again
-            self.agent.unwritten.extend(Unwritten(self.record, message) for message in messages)
-        if before is not None:
-            messages = [*before.messages, *messages]
-        path = await asyncio.to_thread(save_in_temporary, messages)
-        if path is not None and before is not None and before.path is not None:
-            await asyncio.to_thread(discard, before.path)
-        return Unsaved(cause, messages, path)
+        if previous is not None or not isinstance(cause, OutcomeUnknown):  # a write that may be done is not done again
+            self.agent.pending_writes.extend(PendingWrite(self.writer, message) for message in messages)
+        if previous is not None:
+            messages = [*previous.messages, *messages]
+        path = await asyncio.to_thread(save_to_temporary_file, messages)
+        if path is not None and previous is not None and previous.path is not None:
+            await asyncio.to_thread(discard, previous.path)
+        return UnsavedMessages(cause, messages, path)
 
-    async def _write(self, body: Body) -> Entry:
+    async def _append_entry(self, body: Body) -> Entry:
         """Write what has come of the run, late if need be."""
-        (entry,) = await self.record.extend_or_late([await self._before(body)])
-        await tell_written(self._handlers.tell, entry)
+        (entry,) = await self.writer.extend_or_append_late([await self._ask_before_message(body)])
+        await emit_message_events(self._handlers.emit, entry)
         return entry
 
-    async def write_annexes(self) -> None:
+    async def write_deferred(self) -> None:
         """Write what waited for the end of the turn, and what comes while that is done."""
-        annexes = self.agent.queues.annexes
+        annexes = self.agent.queues.deferred_entries
         while annexes:
-            await self._write(annexes[0])
+            await self._append_entry(annexes[0])
             del annexes[0]
 
-    async def _before(self, body: Body) -> Body:
+    async def _ask_before_message(self, body: Body) -> Body:
         if not isinstance(body, Message):
             return body
-        users = role(body.message) == "user"
+        users = get_role(body.message) == "user"
         try:
             event, answer = await self._handlers.ask(BeforeMessage(message=body.message))
-        except Stopped:
+        except OperationStopped:
             if users:
                 raise
             return body  # it has come of the run, and is written
         if answer.cancel and users:
-            raise Stopped(aborted=False)
+            raise OperationStopped(aborted=False)
         if event.message is body.message:
             return body
-        same_role = role(event.message) == role(body.message)
-        fault = unwritable(event.message) if same_role else "it has another role"
+        same_role = get_role(event.message) == get_role(body.message)
+        fault = find_write_problem(event.message) if same_role else "it has another role"
         if fault is not None:
             text = f"a handler changed a message, which stays as it was: {fault}"
-            self._hooks.show(Notice(level="error", text=text))
+            self._hooks.notify_listeners(Notice(level="error", text=text))
             return body
         return Message(event.message)
 
-    def _settings(self) -> list[Body]:
+    def _build_setting_changes(self) -> list[Body]:
         """The model and the thinking level, where the path says otherwise."""
-        state = state_of(reach(self.record.branch.session.tree, self.record.follow()))
+        state = read_state(find_context_path(self.writer.branch.session.tree, self.writer.follow_head()))
         info = self.agent.model.info
         changes: list[Body] = []
         if (state.provider, state.model) != (info.provider, info.model):
@@ -445,53 +465,53 @@ class Run:
             changes.append(ThinkingLevelChange(self.agent.thinking))
         return changes
 
-    async def _recovered(self, turn: _Turn) -> bool:
+    async def _recover_from_overflow(self, turn: _Turn) -> bool:
         """After an answer that failed since the conversation is too long: whether it is short enough to ask again.
 
         Raises `Stopped` if that was given up.
         """
-        if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow" or not self._room.enabled:
+        if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow" or not self._compactor.enabled:
             return False
-        await self.record.extend([ContextEdit(target=turn.entry.id, replacement=None)])
-        made = await self._room.make_after_overflow()
+        await self.writer.extend([ContextEdit(target=turn.entry.id, replacement=None)])
+        made = await self._compactor.compact_after_overflow()
         if not made and self._signal.aborted:
-            raise Stopped(aborted=True)
+            raise OperationStopped(aborted=True)
         return made
 
 
-class _Endless(Exception):
+class _AnswerTooLong(Exception):
     """An answer is longer than any may be."""
 
 
-async def write_fitted(record: Record, message: JsonObject, hooks: Hooks) -> Entry:
+async def write_message(writer: RunWriter, message: JsonObject, hooks: Hooks) -> Entry:
     """Write a message, late if need be. One that is too long for an entry has its rest in a file, and names it.
 
     Raises `StoreError`.
     """
     fitted = fit_message(message)
-    if fitted.rest:
-        path, size = await asyncio.to_thread(write_rest, record.branch.session, fitted.rest)
-        message = name_rest(fitted, path, size)
+    if fitted.overflow:
+        path, size = await asyncio.to_thread(write_overflow, writer.branch.session, fitted.overflow)
+        message = add_overflow_note(fitted, path, size)
         text = f"a message is too long for one entry: its remaining {size} bytes are in {path}"
-        hooks.show(Notice(level="warning", text=text))
-    (entry,) = await record.extend_or_late([Message(message)])
+        hooks.notify_listeners(Notice(level="warning", text=text))
+    (entry,) = await writer.extend_or_append_late([Message(message)])
     return entry
 
 
-async def tell_written(tell: Callable[[Event], Awaitable[None]], entry: Entry) -> None:
+async def emit_message_events(emit: Callable[[Event], Awaitable[None]], entry: Entry) -> None:
     """Tell of a message that was written. The model's own began when it began to arrive."""
     if isinstance(entry.body, Message | CustomMessage):
-        said_by = role(entry.body.message) if isinstance(entry.body, Message) else "custom"
+        said_by = get_role(entry.body.message) if isinstance(entry.body, Message) else "custom"
         if said_by != "assistant":
-            await tell(MessageStart(role=said_by))
-        await tell(MessageEnd(entry=entry))
+            await emit(MessageStart(role=said_by))
+        await emit(MessageEnd(entry=entry))
 
 
-def _message(entry: Entry) -> JsonObject:
+def _get_message(entry: Entry) -> JsonObject:
     return entry.body.message if isinstance(entry.body, Message) else {}
 
 
-def _delta(event: ModelEvent) -> MessageDelta | None:
+def _build_delta(event: ModelEvent) -> MessageDelta | None:
     match event:
         case TextDelta(text):
             return MessageDelta(kind="text", text=text)

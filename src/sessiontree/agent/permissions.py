@@ -17,15 +17,15 @@ from sessiontree.agent import rule_files
 from sessiontree.agent.rules import (
     PermissionCall,
     PermissionRule,
+    PermissionVerdict,
     RuleSet,
-    Verdict,
+    build_rule,
     decide,
     describe_call,
     parse_rule,
-    rule_for,
-    strictest,
+    pick_strictest,
 )
-from sessiontree.agent.tool import Does, Tool
+from sessiontree.agent.tool import Tool, ToolEffect
 from sessiontree.config import Config, PermissionMode, PermissionSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import SessionTreeError
@@ -33,10 +33,10 @@ from sessiontree.errors import SessionTreeError
 Scope: TypeAlias = Literal["once", "session", "always", "no"]
 SCOPES: tuple[Scope, ...] = ("once", "session", "always", "no")
 
-SHOWN = 200
+MAX_TITLE_CHARS = 200
 """How much of a command or path one line shows, in characters."""
 
-KEPT = 1000
+MAX_DENIALS = 1000
 """How many denials are remembered."""
 
 
@@ -44,7 +44,7 @@ class PermissionQuestion(Struct, frozen=True, kw_only=True):
     """What a person is asked about a tool call."""
 
     tool: str
-    does: Does
+    does: ToolEffect
     title: str
     """One line: the tool, and the command or the path."""
     detail: str
@@ -89,16 +89,16 @@ Restriction: TypeAlias = tuple[PermissionMode | None, RuleSet]
 
 
 @dataclass
-class _Shared:
+class _SharedState:
     """What all agents of a session have in common."""
 
-    folder: str | None = None
+    rules_folder: str | None = None
     """Where rules for always are kept; `None` keeps none."""
     restrictions: list[Restriction] = field(default_factory=list[Restriction])
     granted: list[PermissionRule] = field(default_factory=list[PermissionRule])
     denials: list[Denial] = field(default_factory=list[Denial])
     """The first ones: a model that never stops trying must not fill the memory."""
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    question_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the person is asked: one question at a time, and an answer counts for those that wait."""
 
 
@@ -121,11 +121,11 @@ class Permissions:
         """
         self.mode: PermissionMode = mode or "ask"
         self.asker = asker
-        self._rules = RuleSet.of(PermissionSettings(allow=tuple(allow), ask=tuple(ask), deny=tuple(deny)))
-        self._shared = _Shared(folder=home)
+        self._rules = RuleSet.from_settings(PermissionSettings(allow=tuple(allow), ask=tuple(ask), deny=tuple(deny)))
+        self._shared = _SharedState(rules_folder=home)
 
     @classmethod
-    def of_user(
+    def load_user(
         cls,
         settings: Config,
         home: str,
@@ -138,39 +138,39 @@ class Permissions:
 
         Raises `ConfigError` if the file of rules is wrong.
         """
-        rule_files.read_rules(home)
+        rule_files.read_user_rules(home)
         said = settings.permissions
         return cls(mode or said.mode, allow=(*said.allow, *allow), ask=said.ask, deny=said.deny, asker=asker, home=home)
 
-    def with_asker(self, asker: Asker | None, mode: PermissionMode | None = None) -> Permissions:
+    def copy_with_asker(self, asker: Asker | None, mode: PermissionMode | None = None) -> Permissions:
         """The same rules and answers, for a run that asks elsewhere or has another mode."""
         other = Permissions(mode or self.mode, asker=asker)
         other._rules, other._shared = self._rules, self._shared
         return other
 
-    def apart(self) -> Permissions:
+    def copy_without_grants(self) -> Permissions:
         """The same rules, with answers of its own: what is allowed here does not count there, nor the reverse."""
         other = Permissions(self.mode, asker=self.asker)
         other._rules = self._rules
-        other._shared = _Shared(folder=self._shared.folder, restrictions=self._shared.restrictions)
+        other._shared = _SharedState(rules_folder=self._shared.rules_folder, restrictions=self._shared.restrictions)
         return other
 
     @property
     def effective_mode(self) -> PermissionMode:
         """The mode, made stricter where the project says so."""
         modes: list[PermissionMode | None] = [mode for mode, _ in self._shared.restrictions]
-        return strictest(self.mode, *modes)
+        return pick_strictest(self.mode, *modes)
 
     @property
     def rules(self) -> RuleSet:
         """The rules that were given, and those of the project."""
         return sum((rules for _, rules in self._shared.restrictions), self._rules)
 
-    def rules_in(self, cwd: str) -> RuleSet:
+    def collect_rules(self, cwd: str) -> RuleSet:
         """All rules that hold for a folder: those that were given, the project's and the user's file. Raises
         `ConfigError`."""
-        folder = self._shared.folder
-        return self.rules if folder is None else self.rules + rule_files.rules_for(folder, cwd)
+        folder = self._shared.rules_folder
+        return self.rules if folder is None else self.rules + rule_files.read_folder_rules(folder, cwd)
 
     @property
     def granted(self) -> tuple[PermissionRule, ...]:
@@ -187,10 +187,10 @@ class Permissions:
         restriction = mode, RuleSet(ask=rules.ask, deny=rules.deny)
         self._shared.restrictions.append(restriction)
 
-        def off() -> None:
+        def remove() -> None:
             self._shared.restrictions[:] = [one for one in self._shared.restrictions if one is not restriction]
 
-        return off
+        return remove
 
     def forget_grants(self) -> None:
         """Forget what was allowed for the session: it is another one now."""
@@ -205,76 +205,82 @@ class Permissions:
 
         `warn` takes what the person should know beside that.
         """
-        about = describe_call(tool, _as_mapping(call, arguments), cwd)
+        about = describe_call(tool, _map_arguments(call, arguments), cwd)
         verdict = self._decide(about, cwd)
         if verdict.decision == "ask" and self.asker is not None:
-            async with self._shared.turn:
+            async with self._shared.question_lock:
                 verdict = self._decide(about, cwd)  # an answer given meanwhile may cover it
                 if verdict.decision == "ask":
                     verdict = await self._ask(about, call, verdict, cwd, warn)
         elif verdict.decision == "ask":
-            verdict = Verdict("deny", f"{verdict.why}, and nobody can be asked")
+            verdict = PermissionVerdict("deny", f"{verdict.reason}, and nobody can be asked")
         if verdict.decision == "allow":
             return None
-        rule = None if verdict.by_rule or self.effective_mode == "read-only" else rule_for(about)
-        denial = Denial(call=call, title=_title(about), reason=verdict.why, rule=None if rule is None else str(rule))
-        if len(self._shared.denials) < KEPT:
+        rule = None if verdict.by_rule or self.effective_mode == "read-only" else build_rule(about)
+        denial = Denial(
+            call=call, title=_format_title(about), reason=verdict.reason, rule=None if rule is None else str(rule)
+        )
+        if len(self._shared.denials) < MAX_DENIALS:
             self._shared.denials.append(denial)
         return denial
 
-    def _decide(self, about: PermissionCall, cwd: str) -> Verdict:
+    def _decide(self, about: PermissionCall, cwd: str) -> PermissionVerdict:
         try:
-            rules = self.rules_in(cwd)
+            rules = self.collect_rules(cwd)
         except SessionTreeError as error:  # it may be what denies this
-            return Verdict("deny", f"the rules cannot be read: {error}", by_rule=True)
+            return PermissionVerdict("deny", f"the rules cannot be read: {error}", by_rule=True)
         return decide(about, rules, self.effective_mode, self._shared.granted)
 
     async def _ask(
-        self, about: PermissionCall, call: ToolCall, verdict: Verdict, cwd: str, warn: Callable[[str], None]
-    ) -> Verdict:
+        self, about: PermissionCall, call: ToolCall, verdict: PermissionVerdict, cwd: str, warn: Callable[[str], None]
+    ) -> PermissionVerdict:
         assert self.asker is not None
-        question = self._question(about, call, verdict, cwd)
+        question = self._build_question(about, call, verdict, cwd)
         answer = await self.asker(question)
         if answer is None:
-            return Verdict("deny", f"{verdict.why}, and nobody answered the question")
+            return PermissionVerdict("deny", f"{verdict.reason}, and nobody answered the question")
         if answer.scope not in question.scopes or answer.scope == "no":
             reason = (answer.reason or "").strip().rstrip(".")
-            return Verdict("deny", f"the user said no: {reason}" if reason else "the user said no", by_rule=True)
-        rule = rule_for(about)
+            return PermissionVerdict(
+                "deny", f"the user said no: {reason}" if reason else "the user said no", by_rule=True
+            )
+        rule = build_rule(about)
         if answer.scope != "once" and rule is not None:
             self._shared.granted.append(rule)
-            if answer.scope == "always" and self._shared.folder is not None:
+            if answer.scope == "always" and self._shared.rules_folder is not None:
                 try:
-                    await asyncio.to_thread(rule_files.add_allowed, self._shared.folder, cwd, rule)
+                    await asyncio.to_thread(rule_files.add_allow_rule, self._shared.rules_folder, cwd, rule)
                 except SessionTreeError as error:
                     warn(f"the rule is kept for this session only: {error}")
-        return Verdict("allow", "the user allowed it")
+        return PermissionVerdict("allow", "the user allowed it")
 
-    def _question(self, about: PermissionCall, call: ToolCall, verdict: Verdict, cwd: str) -> PermissionQuestion:
-        rule = rule_for(about)
+    def _build_question(
+        self, about: PermissionCall, call: ToolCall, verdict: PermissionVerdict, cwd: str
+    ) -> PermissionQuestion:
+        rule = build_rule(about)
         scopes: list[Scope] = ["once"]
         if rule is not None:
             scopes.append("session")
-            if self._shared.folder is not None and not verdict.by_rule and rule_files.can_hold(rule, cwd):
+            if self._shared.rules_folder is not None and not verdict.by_rule and rule_files.can_save_rule(rule, cwd):
                 scopes.append("always")  # a rule that asks would win over one that allows
         return PermissionQuestion(
             tool=about.tool,
             does=about.does,
-            title=_title(about),
-            detail=_detail(about, call),
-            why=verdict.why,
+            title=_format_title(about),
+            detail=_format_detail(about, call),
+            why=verdict.reason,
             rule=None if rule is None else str(rule),
             scopes=(*scopes, "no"),
             call=call,
         )
 
 
-def check_rules(texts: Iterable[str]) -> list[str]:
+def find_invalid_rules(texts: Iterable[str]) -> list[str]:
     """What is wrong with rules that were given as text."""
     return [text for text in texts if not (rule := parse_rule(text)).tool or rule.pattern == "" or " " in rule.tool]
 
 
-def _as_mapping(call: ToolCall, arguments: Any) -> Mapping[str, Any]:
+def _map_arguments(call: ToolCall, arguments: Any) -> Mapping[str, Any]:
     """The arguments by name, as the tool gets them: defaults included."""
     if isinstance(arguments, Mapping):
         return arguments  # pyright: ignore[reportUnknownVariableType]
@@ -283,7 +289,7 @@ def _as_mapping(call: ToolCall, arguments: Any) -> Mapping[str, Any]:
     return call.arguments
 
 
-def _title(about: PermissionCall) -> str:
+def _format_title(about: PermissionCall) -> str:
     subject = about.command
     if subject is None and about.paths:
         first = about.paths[0]
@@ -291,10 +297,10 @@ def _title(about: PermissionCall) -> str:
     if subject is None:
         return about.tool
     line = " ".join(subject.split())
-    return f"{about.tool}: {line if len(line) <= SHOWN else f'{line[:SHOWN]}…'}"
+    return f"{about.tool}: {line if len(line) <= MAX_TITLE_CHARS else f'{line[:MAX_TITLE_CHARS]}…'}"
 
 
-def _detail(about: PermissionCall, call: ToolCall) -> str:
+def _format_detail(about: PermissionCall, call: ToolCall) -> str:
     """All arguments, a long text on lines of its own."""
     if about.command is not None and len(call.arguments) == 1:
         return about.command

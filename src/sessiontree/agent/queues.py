@@ -13,21 +13,21 @@ from typing import Literal, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import Body, CustomMessage, Message
-from sessiontree.core.messages import text
+from sessiontree.core.messages import extract_text
 from sessiontree.hooks.events import QueueChanged
 
-Said: TypeAlias = Message | CustomMessage
+QueuedMessage: TypeAlias = Message | CustomMessage
 QueueName: TypeAlias = Literal["steering", "follow_up", "next_turn"]
 
 
-class Due(NamedTuple):
+class DueMessages(NamedTuple):
     """What is to be said now, and where it waited."""
 
     queue: QueueName
-    messages: Sequence[Said]
+    messages: Sequence[QueuedMessage]
 
 
-class Queued(Struct, frozen=True, kw_only=True):
+class QueueSnapshot(Struct, frozen=True, kw_only=True):
     """What waits, as text, oldest first."""
 
     steering: tuple[str, ...] = ()
@@ -37,47 +37,47 @@ class Queued(Struct, frozen=True, kw_only=True):
 
 class Queues:
     def __init__(self) -> None:
-        self._waiting: dict[QueueName, list[Said]] = {"steering": [], "follow_up": [], "next_turn": []}
-        self.annexes: list[Body] = []
+        self._queues: dict[QueueName, list[QueuedMessage]] = {"steering": [], "follow_up": [], "next_turn": []}
+        self.deferred_entries: list[Body] = []
 
-    def put(self, queue: QueueName, message: Said) -> None:
-        self._waiting[queue].append(message)
+    def append(self, queue: QueueName, message: QueuedMessage) -> None:
+        self._queues[queue].append(message)
 
-    def due(self, *, run_ends: bool) -> Due:
+    def pop_due(self, *, run_ends: bool) -> DueMessages:
         """Take what is to be said now."""
-        steering = self.take("steering")
-        if steering or not run_ends or not self._waiting["follow_up"]:
-            return Due("steering", steering)
-        return Due("follow_up", [self._waiting["follow_up"].pop(0)])
+        steering = self.pop_all("steering")
+        if steering or not run_ends or not self._queues["follow_up"]:
+            return DueMessages("steering", steering)
+        return DueMessages("follow_up", [self._queues["follow_up"].pop(0)])
 
     @property
     def has_due(self) -> bool:
         """Whether a run that would end has more to do."""
-        return bool(self._waiting["steering"] or self._waiting["follow_up"])
+        return bool(self._queues["steering"] or self._queues["follow_up"])
 
-    def take(self, queue: QueueName) -> list[Said]:
+    def pop_all(self, queue: QueueName) -> list[QueuedMessage]:
         """Take all of one queue."""
-        taken, self._waiting[queue] = self._waiting[queue], []
+        taken, self._queues[queue] = self._queues[queue], []
         return taken
 
-    def put_back(self, due: Due) -> None:
+    def requeue(self, due: DueMessages) -> None:
         """Let what could not be said wait again, before all else."""
-        self._waiting[due.queue][:0] = due.messages
+        self._queues[due.queue][:0] = due.messages
 
-    def listed(self) -> Queued:
-        return Queued(**{name: tuple(map(words, waiting)) for name, waiting in self._waiting.items()})
+    def build_snapshot(self) -> QueueSnapshot:
+        return QueueSnapshot(**{name: tuple(map(get_message_text, waiting)) for name, waiting in self._queues.items()})
 
-    def take_back(self) -> Queued:
+    def clear(self) -> QueueSnapshot:
         """Take all that waits to be said."""
-        taken = self.listed()
-        for waiting in self._waiting.values():
+        taken = self.build_snapshot()
+        for waiting in self._queues.values():
             waiting.clear()
         return taken
 
-    def changed(self) -> QueueChanged:
-        listed = self.listed()
+    def build_changed_event(self) -> QueueChanged:
+        listed = self.build_snapshot()
         return QueueChanged(steering=listed.steering, follow_up=listed.follow_up)
 
 
-def words(said: Said) -> str:
-    return text(said.message.get("content") if isinstance(said, Message) else said.content)
+def get_message_text(said: QueuedMessage) -> str:
+    return extract_text(said.message.get("content") if isinstance(said, Message) else said.content)

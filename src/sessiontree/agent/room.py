@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sessiontree.agent.record import Record
-from sessiontree.agent.worker import Worker
+from sessiontree.agent.record import RunWriter
+from sessiontree.agent.worker import RunHost
 from sessiontree.config import CompactionSettings
-from sessiontree.core.compaction import budget, context_tokens
-from sessiontree.core.context import context_at, reach
+from sessiontree.core.compaction import count_context_tokens, split_window
+from sessiontree.core.context import build_shared_context, find_context_path
 from sessiontree.core.entries import EntryId, JsonObject, Message
-from sessiontree.core.messages import is_object, number, spent, stop_reason, stopped_abnormally
-from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate
+from sessiontree.core.messages import coerce_number, get_stop_reason, is_failed_turn, is_object, sum_usage
+from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate_tokens
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.events import CompactReason
@@ -20,119 +20,119 @@ from sessiontree.model.base import ModelError
 if TYPE_CHECKING:
     from sessiontree.ops.compact import CompactOutcome
 
-FULL = 0.99
+FULL_SHARE = 0.99
 """An answer of nothing to a request that took this share of the window: there was no room for one."""
 
-NEAR = 0.9
+NEAR_SHARE = 0.9
 """The share of the limit from which on the context is measured with care."""
 
-SETTINGS = frozenset({"model_change", "thinking_level_change", "custom", "branch_point"})
+SETTING_TYPES = frozenset({"model_change", "thinking_level_change", "custom", "branch_point"})
 """Entries that change nothing of what is sent, but for who is asked and how."""
 
 
-class Room:
+class AutoCompactor:
     """The room that one run has."""
 
-    def __init__(self, agent: Worker, record: Record, system: str) -> None:
+    def __init__(self, agent: RunHost, writer: RunWriter, system: str) -> None:
         self._agent = agent
-        self._record = record
+        self._writer = writer
         self._system = system
         self._failed = False
         """Whether a compaction has failed: the run goes on without, rather than paying for one after each turn."""
 
     @property
     def _settings(self) -> CompactionSettings:
-        return self._agent.settings.compaction_of(self._agent.model.info.name)
+        return self._agent.settings.get_compaction_settings(self._agent.model.info.name)
 
     @property
     def enabled(self) -> bool:
         """Whether anything is compacted without being asked for."""
         return self._settings.enabled
 
-    async def make(self) -> None:
+    async def compact_if_needed(self) -> None:
         """Compact a conversation that has grown too long."""
         settings, window = self._settings, self._agent.model.info.context_window
-        if self._failed or not self.enabled or self._agent.stop.signal.aborted:
+        if self._failed or not self.enabled or self._agent.abort_controller.signal.aborted:
             return
-        limit = budget(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
-        tree, leaf = self._record.branch.session.tree, self._record.follow()
-        if self._record.moved is not None or _surely_below(tree, leaf, int(limit * NEAR)):
+        limit = split_window(window, settings.reserve_tokens, settings.keep_recent_tokens).limit
+        tree, leaf = self._writer.branch.session.tree, self._writer.follow_head()
+        if self._writer.moved_error is not None or _is_surely_below(tree, leaf, int(limit * NEAR_SHARE)):
             return
-        if context_tokens(reach(tree, leaf), self._unseen()) > limit:
-            await self._try("threshold")
+        if count_context_tokens(find_context_path(tree, leaf), self._estimate_overhead()) > limit:
+            await self._try_compact("threshold")
 
-    async def make_after_overflow(self) -> bool:
+    async def compact_after_overflow(self) -> bool:
         """Compact a conversation that the model refused as too long, and say whether asking again is worth it."""
-        return await self._try("overflow")
+        return await self._try_compact("overflow")
 
-    async def _try(self, reason: CompactReason) -> bool:
+    async def _try_compact(self, reason: CompactReason) -> bool:
         try:
-            outcome = await compact(self._agent, self._record, reason)
+            outcome = await run_compaction(self._agent, self._writer, reason)
         except SessionTreeError:  # handlers and listeners have been told
             self._failed = True
             return False
         return outcome.entry is not None
 
-    def _unseen(self) -> int:
+    def _estimate_overhead(self) -> int:
         """Estimated tokens of what a request has beside its messages."""
         specs = sum(len(tool.description) + len(str(tool.parameters)) for tool in self._agent.tools.values())
         return (len(self._system) + specs) // CHARACTERS_PER_TOKEN
 
-    def overflow(self, message: JsonObject) -> ModelError | None:
+    def detect_overflow(self, message: JsonObject) -> ModelError | None:
         """The failure that an empty answer is when it had no room."""
         info, usage = self._agent.model.info, message.get("usage")
-        if stop_reason(message) != "length" or not is_object(usage) or number(usage.get("output")):
+        if get_stop_reason(message) != "length" or not is_object(usage) or coerce_number(usage.get("output")):
             return None
-        asked = sum(number(usage.get(key)) for key in ("input", "cacheRead", "cacheWrite"))
-        if asked < FULL * info.context_window:
+        asked = sum(coerce_number(usage.get(key)) for key in ("input", "cacheRead", "cacheWrite"))
+        if asked < FULL_SHARE * info.context_window:
             return None
         return ModelError(info.name, "overflow", "the conversation leaves no room for an answer")
 
 
-def _surely_below(tree: Tree, leaf: EntryId | None, limit: int) -> bool:
+def _is_surely_below(tree: Tree, leaf: EntryId | None, limit: int) -> bool:
     """Whether the last answer that was counted, and what came after it, make less than `limit` tokens.
 
     A look at the end of the path, where nearly always it is enough: the whole context need not be built for it.
     """
     later = 0
-    for entry in tree.up(leaf):
+    for entry in tree.walk_up(leaf):
         message = entry.body.message if isinstance(entry.body, Message) else None
-        if message is None and entry.type not in SETTINGS:
+        if message is None and entry.type not in SETTING_TYPES:
             return False
-        usage = spent(message.get("usage")) if message is not None and not stopped_abnormally(message) else None
+        usage = sum_usage(message.get("usage")) if message is not None and not is_failed_turn(message) else None
         if usage is not None and usage.tokens:
             return usage.tokens + later < limit
-        later += 0 if message is None else estimate(message)
+        later += 0 if message is None else estimate_tokens(message)
     return False
 
 
-async def compact(
-    agent: Worker, record: Record, reason: CompactReason, instructions: str | None = None
+async def run_compaction(
+    agent: RunHost, writer: RunWriter, reason: CompactReason, instructions: str | None = None
 ) -> CompactOutcome:
     """Compact the branch that `record` writes on, by the one way there is."""
     from sessiontree.ops.compact import compact as compact_branch
 
     outcome = await compact_branch(
-        record.branch,
+        writer.branch,
         agent.model,
         agent.hooks,
-        settings=agent.settings.compaction_of(agent.model.info.name),
+        settings=agent.settings.get_compaction_settings(agent.model.info.name),
         retry=agent.settings.retry,
         instructions=instructions,
         reason=reason,
         will_retry=reason == "overflow",
-        signal=agent.stop.signal,
+        signal=agent.abort_controller.signal,
     )
     if outcome.entry is not None:
-        record.at = outcome.entry.id
-        _let_go(record)
+        writer.leaf = outcome.entry.id
+        _release_bodies(writer)
     return outcome
 
 
-def _let_go(record: Record) -> None:
+def _release_bodies(writer: RunWriter) -> None:
     """Forget the decoded bodies of what has left the context, so that a long conversation takes no more memory."""
-    tree = record.branch.session.tree
-    sent = set(context_at(tree, record.at).sources)
-    for entry in tree.up(record.at):
+    tree = writer.branch.session.tree
+    sent = set(build_shared_context(tree, writer.leaf).sources)
+    for entry in tree.walk_up(writer.leaf):
         if entry.id not in sent:
-            entry.kept = None
+            entry.cached_body = None

@@ -20,18 +20,18 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from sessiontree.errors import SessionTreeError
-from sessiontree.home import home, is_below
+from sessiontree.home import get_home, is_below
 
 BWRAP = "bwrap"
-SECONDS = 20.0
+PROBE_TIMEOUT = 20.0
 """How long trying one out may take."""
-SOCKETS = ("/run", "/var/run")
+SOCKET_FOLDERS = ("/run", "/var/run")
 """Folders with sockets of programs that could be asked to read a file, such as those of containers."""
-NEEDED = ("/run/systemd/resolve",)
+REQUIRED_FOLDERS = ("/run/systemd/resolve",)
 """What is needed there all the same: how names are looked up."""
 
 
-class NoSandbox(SessionTreeError):
+class SandboxUnavailable(SessionTreeError):
     """Commands cannot be kept from the secrets of this program."""
 
     def __init__(self, reason: str) -> None:
@@ -42,7 +42,7 @@ class NoSandbox(SessionTreeError):
         self.reason = reason
 
 
-class Started(NamedTuple):
+class ProcessSpec(NamedTuple):
     """How a process in a sandbox is started."""
 
     arguments: list[str]
@@ -65,26 +65,28 @@ class Confinement(Struct, frozen=True, kw_only=True):
     user: str | None = None
     """Run commands as this user; `None` uses bubblewrap."""
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> Started:
+    def wrap_command(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> ProcessSpec:
         """Return how to start a program in the sandbox."""
         if self.user is not None:
-            return _as_user(self.user, arguments, environment, cwd)
+            return _build_user_command(self.user, arguments, environment, cwd)
         at = cwd if os.path.isdir(cwd) else self.folder
         given = dict(environment)
         if self.is_limited:
             given["TMPDIR"] = "/tmp"
-        return Started([*self._bwrap(), "--chdir", at, "--", *arguments], given, "/", {})
+        return ProcessSpec([*self._build_bwrap_command(), "--chdir", at, "--", *arguments], given, "/", {})
 
-    def _bwrap(self) -> list[str]:
+    def _build_bwrap_command(self) -> list[str]:
         command = [shutil.which(BWRAP) or BWRAP, "--die-with-parent", "--unshare-pid", "--unshare-ipc"]
-        mounts: list[tuple[str, list[str]]] = [(path, _hide(path)) for path in self.hidden]
+        mounts: list[tuple[str, list[str]]] = [(path, _build_hiding_mount(path)) for path in self.hidden]
         if self.is_limited:
             # Root keeps its rights in a sandbox unless they are taken away.
             command += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
             mounts += [("/tmp", ["--tmpfs", "/tmp"])]
-            mounts += [(path, ["--tmpfs", path]) for path in SOCKETS if os.path.realpath(path) == path]
-            mounts += [(path, ["--ro-bind", path, path]) for path in NEEDED if os.path.isdir(path)]
-            mounts += [(path, ["--ro-bind", path, path]) for path in _own_code() if path.startswith(("/tmp/", "/run/"))]
+            mounts += [(path, ["--tmpfs", path]) for path in SOCKET_FOLDERS if os.path.realpath(path) == path]
+            mounts += [(path, ["--ro-bind", path, path]) for path in REQUIRED_FOLDERS if os.path.isdir(path)]
+            mounts += [
+                (path, ["--ro-bind", path, path]) for path in _find_own_code() if path.startswith(("/tmp/", "/run/"))
+            ]
             mounts += [(self.folder, ["--bind", self.folder, self.folder])]
         else:
             command += ["--cap-drop", "CAP_SYS_ADMIN", "--cap-drop", "CAP_SYS_PTRACE", "--bind", "/", "/"]
@@ -102,30 +104,30 @@ def confine(folder: str, *, limited: bool, user: str | None = None) -> Confineme
     """Return the confinement of tools that work in `folder`. Raises `NoSandbox` where there is none that works."""
     real = os.path.realpath(folder)
     if not os.path.isdir(real):
-        raise NoSandbox(f"there is no folder {folder}")
-    if any(is_below(real, path) for path in _protected()):
-        raise NoSandbox(f"{folder} is where sessiontree keeps its own files")
+        raise SandboxUnavailable(f"there is no folder {folder}")
+    if any(is_below(real, path) for path in _list_protected_paths()):
+        raise SandboxUnavailable(f"{folder} is where sessiontree keeps its own files")
     found = find_sandbox(user)
-    return Confinement(folder=real, is_limited=limited, hidden=secret_places(), user=found)
+    return Confinement(folder=real, is_limited=limited, hidden=find_secret_paths(), user=found)
 
 
-def secret_places() -> tuple[str, ...]:
+def find_secret_paths() -> tuple[str, ...]:
     """The folders and files that tools of the server never read: its home, its sessions, passwords of databases."""
-    return tuple(path for path in _protected() if os.path.exists(path))
+    return tuple(path for path in _list_protected_paths() if os.path.exists(path))
 
 
-def _protected() -> list[str]:
-    from sessiontree.catalog import sessions_dir
+def _list_protected_paths() -> list[str]:
+    from sessiontree.catalog import get_sessions_folder
 
     files = (os.environ.get("PGPASSFILE"), os.environ.get("PGSERVICEFILE"), "~/.pgpass", "~/.pg_service.conf")
-    paths = [home(), sessions_dir(), *(os.path.expanduser(file) for file in files if file)]
+    paths = [get_home(), get_sessions_folder(), *(os.path.expanduser(file) for file in files if file)]
     return list(dict.fromkeys(map(os.path.realpath, paths)))
 
 
 def find_sandbox(user: str | None = None) -> str | None:
     """Say which kind works here: the user that commands run as, or `None` for bubblewrap. Raises `NoSandbox`."""
     if user is not None:
-        _try_user(user, home())
+        _try_user(user, get_home())
         return user
     _try_bwrap(shutil.which(BWRAP))
     return None
@@ -138,7 +140,7 @@ def find_sandbox(user: str | None = None) -> str | None:
 def _try_bwrap(program: str | None) -> None:
     """Raises `NoSandbox` unless bubblewrap hides a file, and this process, from a command."""
     if program is None:
-        raise NoSandbox("bubblewrap is not installed")
+        raise SandboxUnavailable("bubblewrap is not installed")
     with tempfile.TemporaryDirectory(prefix="sessiontree-") as scratch:
         scratch = os.path.realpath(scratch)
         project, secrets = os.path.join(scratch, "project"), os.path.join(scratch, "secrets")
@@ -148,54 +150,58 @@ def _try_bwrap(program: str | None) -> None:
             file.write("secret")
         confinement = Confinement(folder=project, is_limited=True, hidden=(secrets,))
         script = 'echo works >worked; cat "$1/secret" 2>&1 || cat "/proc/$2/environ" 2>&1 && echo leaks >leaked; true'
-        started = confinement.start(
+        started = confinement.wrap_command(
             ["/bin/sh", "-c", script, "sh", secrets, str(os.getpid())], {"PATH": os.defpath}, confinement.folder
         )
-        done = _run(started, "bubblewrap does not work here")
+        done = _run_probe(started, "bubblewrap does not work here")
         if done.returncode or not os.path.exists(os.path.join(project, "worked")):
             said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            raise NoSandbox(f"bubblewrap does not work here: {said or f'it ended with code {done.returncode}'}")
+            raise SandboxUnavailable(
+                f"bubblewrap does not work here: {said or f'it ended with code {done.returncode}'}"
+            )
         if os.path.exists(os.path.join(project, "leaked")):
-            raise NoSandbox("bubblewrap hides nothing here")
+            raise SandboxUnavailable("bubblewrap hides nothing here")
 
 
 @lru_cache(maxsize=8)
 def _try_user(user: str, secrets: str) -> None:
     """Raises `NoSandbox` unless commands can run as `user`, who cannot read the home or this process."""
     if os.geteuid() != 0:
-        raise NoSandbox(f"commands can run as {user} only if this program runs as root")
+        raise SandboxUnavailable(f"commands can run as {user} only if this program runs as root")
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        raise NoSandbox(f"there is no user {user}") from None
+        raise SandboxUnavailable(f"there is no user {user}") from None
     if found.pw_uid == 0:
-        raise NoSandbox(f"{user} is root, who can read everything")
+        raise SandboxUnavailable(f"{user} is root, who can read everything")
     script = 'test -r "$1" || test -x "$1" || test -r "/proc/$2/environ" || exit 7'
-    started = _as_user(user, ["/bin/sh", "-c", script, "sh", secrets, str(os.getpid())], {"PATH": os.defpath}, "/")
-    done = _run(started, f"commands cannot run as {user}")
+    started = _build_user_command(
+        user, ["/bin/sh", "-c", script, "sh", secrets, str(os.getpid())], {"PATH": os.defpath}, "/"
+    )
+    done = _run_probe(started, f"commands cannot run as {user}")
     if done.returncode != 7:
-        raise NoSandbox(f"the user {user} can read {secrets}")
+        raise SandboxUnavailable(f"the user {user} can read {secrets}")
 
 
-def _run(started: Started, failed: str) -> subprocess.CompletedProcess[bytes]:
+def _run_probe(spec: ProcessSpec, failed: str) -> subprocess.CompletedProcess[bytes]:
     """Run a program that tries a sandbox out. Raises `NoSandbox` where it cannot be started."""
     run: Callable[..., Any] = subprocess.run  # its options do not all have types
     try:
         return run(
-            started.arguments,
-            env=started.environment,
-            cwd=started.cwd,
+            spec.arguments,
+            env=spec.environment,
+            cwd=spec.cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=SECONDS,
+            timeout=PROBE_TIMEOUT,
             check=False,
-            **started.options,
+            **spec.options,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise NoSandbox(f"{failed}: {error}") from error
+        raise SandboxUnavailable(f"{failed}: {error}") from error
 
 
-def become(user: str) -> None:
+def switch_user(user: str) -> None:
     """Have this process, which is root's, be another user's from now on."""
     found = pwd.getpwnam(user)
     os.setgroups(os.getgrouplist(user, found.pw_gid))
@@ -203,24 +209,26 @@ def become(user: str) -> None:
     os.setuid(found.pw_uid)
 
 
-def _as_user(user: str, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> Started:
+def _build_user_command(user: str, arguments: Sequence[str], environment: Mapping[str, str], cwd: str) -> ProcessSpec:
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        raise NoSandbox(f"there is no user {user}") from None
+        raise SandboxUnavailable(f"there is no user {user}") from None
     given = {**environment, "HOME": found.pw_dir, "USER": user, "LOGNAME": user, "SHELL": found.pw_shell}
     groups = os.getgrouplist(user, found.pw_gid)
-    return Started(list(arguments), given, cwd, {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups})
+    return ProcessSpec(
+        list(arguments), given, cwd, {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups}
+    )
 
 
-def folder_within(folder: str, projects: Iterable[str]) -> str | None:
+def resolve_project_folder(folder: str, projects: Iterable[str]) -> str | None:
     """Return the folder that a session names, without links in its path, if it is there and lies in a project."""
     real = os.path.realpath(folder) if folder else ""
     inside = any(is_below(real, os.path.realpath(project)) for project in projects)
     return real if inside and os.path.isdir(real) else None
 
 
-def _own_code() -> set[str]:
+def _find_own_code() -> set[str]:
     """Where Python and this package are."""
     import sessiontree
 
@@ -228,5 +236,5 @@ def _own_code() -> set[str]:
     return {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, package)}
 
 
-def _hide(path: str) -> list[str]:
+def _build_hiding_mount(path: str) -> list[str]:
     return ["--tmpfs", path] if os.path.isdir(path) else ["--ro-bind", "/dev/null", path]

@@ -11,27 +11,27 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from sessiontree.agent.record import Beside
+from sessiontree.agent.record import BackgroundWriter
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.process import CommandError, Ran, run_command
+from sessiontree.agent.tools.process import CommandError, CommandResult, run_command
 from sessiontree.config import Config
 from sessiontree.core.entries import Message
-from sessiontree.core.messages import ToolCall, bash_execution
+from sessiontree.core.messages import ToolCall, build_bash_execution
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import ToolUpdate
 from sessiontree.session import Branch
 
-Write: TypeAlias = Callable[[Beside, Message], Awaitable[None]]
+WriteMessage: TypeAlias = Callable[[BackgroundWriter, Message], Awaitable[None]]
 """Writes a message on a record, at a time that suits a run that goes on there."""
 
 
-class Shell:
-    def __init__(self, hooks: Hooks, write: Write) -> None:
+class UserShell:
+    def __init__(self, hooks: Hooks, write: WriteMessage) -> None:
         self._hooks = hooks
         self._write = write
-        self._running: set[asyncio.Task[Ran]] = set()
+        self._running: set[asyncio.Task[CommandResult]] = set()
         """Commands that nobody has given up. Each is given up once: it needs some time to end what it has started."""
-        self._unwritten: set[asyncio.Task[Ran]] = set()
+        self._writing: set[asyncio.Task[CommandResult]] = set()
 
     async def run(
         self,
@@ -42,7 +42,7 @@ class Shell:
         settings: Config | None = None,
         in_context: bool = True,
         timeout: float | None = None,
-    ) -> Ran:
+    ) -> CommandResult:
         """Run a command, and write down what it printed, for the model to see or not.
 
         It gets the same clean environment as commands of the model, since what it prints goes the same way.
@@ -51,9 +51,9 @@ class Shell:
         call = ToolCall("", "bash", {"command": command})
 
         def update(text: str) -> None:
-            self._hooks.show(ToolUpdate(call=call, text=text))
+            self._hooks.notify_listeners(ToolUpdate(call=call, text=text))
 
-        record = Beside(branch)
+        record = BackgroundWriter(branch)
         running = asyncio.create_task(
             run_command(
                 command,
@@ -66,21 +66,23 @@ class Shell:
         )
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-        writing = asyncio.create_task(self._written(running, record, command, in_context))
-        self._unwritten.add(writing)
-        writing.add_done_callback(self._unwritten.discard)
+        writing = asyncio.create_task(self._write_result(running, record, command, in_context))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
             if writing.cancelled():  # and not this
                 raise CommandError(command, "it was given up first") from None
-            self._give_up(running)
+            self._cancel(running)
             await asyncio.wait([writing])
             raise
 
-    async def _written(self, running: asyncio.Task[Ran], record: Beside, command: str, in_context: bool) -> Ran:
+    async def _write_result(
+        self, running: asyncio.Task[CommandResult], writer: BackgroundWriter, command: str, in_context: bool
+    ) -> CommandResult:
         ran = await running
-        message = bash_execution(
+        message = build_bash_execution(
             command,
             ran.output,
             exit_code=ran.exit_code,
@@ -88,21 +90,21 @@ class Shell:
             full_output=ran.full_output,
             in_context=in_context,
         )
-        await self._write(record, message)
+        await self._write(writer, message)
         return ran
 
     def abort(self) -> None:
         """Give up all commands."""
         for running in tuple(self._running):
-            self._give_up(running)
+            self._cancel(running)
 
-    def _give_up(self, running: asyncio.Task[Ran]) -> None:
+    def _cancel(self, running: asyncio.Task[CommandResult]) -> None:
         if running in self._running:
             self._running.remove(running)
             running.cancel()
 
-    async def end(self) -> None:
+    async def shutdown(self) -> None:
         """Give up all commands, and wait until what they printed is written."""
-        while self._unwritten:
+        while self._writing:
             self.abort()
-            await asyncio.wait(self._unwritten)
+            await asyncio.wait(self._writing)

@@ -11,7 +11,7 @@ from sessiontree.hooks.events import Signal
 T = TypeVar("T")
 
 
-class Stop:
+class AbortController:
     def __init__(self) -> None:
         self.signal = Signal()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -30,6 +30,6 @@ class Stop:
         for task in tuple(self._tasks):
             task.cancel()
 
-    def renew(self) -> None:
+    def reset(self) -> None:
         """Go on after an abort."""
         self.signal = Signal()

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from sessiontree.agent.plain import plain
+from sessiontree.agent.plain import make_jsonable
 from sessiontree.agent.sandbox import Confinement
-from sessiontree.agent.schema import inlined, mismatch
+from sessiontree.agent.schema import find_mismatch, inline_references
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, is_list
@@ -69,9 +69,9 @@ class ToolContext:
         return getattr(self.agent, "confinement", None)
 
 
-Run: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
+ToolFunction: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
 
-Does: TypeAlias = Literal["reads", "edits", "runs"]
+ToolEffect: TypeAlias = Literal["reads", "edits", "runs"]
 """The most that a tool does: look at something, change files that its arguments name, or anything else."""
 
 SessionChange: TypeAlias = Navigated | Forked | Switched
@@ -82,14 +82,14 @@ OnSession: TypeAlias = Callable[[SessionChange], Awaitable[None] | None]
 class Tool:
     name: str
     description: str
-    run: Run
+    run: ToolFunction
     parameters: JsonObject = field(default_factory=lambda: {"type": "object", "properties": {}})
     """A JSON schema of an object; follows from `arguments` where that is given."""
     arguments: type[Struct] | None = None
     """What the arguments are converted to."""
     concurrent: bool = False
     """Whether it may run beside other calls of its turn: true for tools that only look."""
-    does: Does = "runs"
+    does: ToolEffect = "runs"
     """What permissions are to expect of it."""
     paths: tuple[str, ...] = ()
     """The parameters that are paths: rules of permissions match them."""
@@ -100,7 +100,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         if self.arguments is not None:
-            object.__setattr__(self, "parameters", schema_of(self.arguments))
+            object.__setattr__(self, "parameters", build_schema(self.arguments))
 
     @property
     def spec(self) -> ToolSpec:
@@ -110,24 +110,24 @@ class Tool:
         """The arguments as `run` gets them. Raises `ToolError` with a sentence that lets a model correct itself."""
         given: Any = {} if arguments is None else arguments
         if self.arguments is None:
-            wrong = mismatch(given, self.parameters)
+            wrong = find_mismatch(given, self.parameters)
             if wrong is not None:
                 raise ToolError(f"the arguments of {self.name} are wrong: {wrong}")
             return given
         try:
-            return msgspec.convert(given, self.arguments, strict=False, dec_hook=_path)
+            return msgspec.convert(given, self.arguments, strict=False, dec_hook=_decode_path)
         except msgspec.ValidationError as error:
             raise ToolError(f"the arguments of {self.name} are wrong: {error}") from error
 
 
-def schema_of(arguments: type[Struct]) -> JsonObject:
+def build_schema(arguments: type[Struct]) -> JsonObject:
     """The JSON schema of a struct, with nothing that refers elsewhere: not every provider follows references.
 
     Raises `InvalidOperation` for what has none.
     """
     try:
-        (schema,), components = msgspec.json.schema_components([arguments], schema_hook=_schema_of_path)
-        found = inlined(schema, components)
+        (schema,), components = msgspec.json.schema_components([arguments], schema_hook=_build_path_schema)
+        found = inline_references(schema, components)
     except (TypeError, ValueError) as error:
         raise InvalidOperation(f"{arguments.__name__} cannot be a tool: {error}") from error
     found.pop("title", None)
@@ -135,14 +135,14 @@ def schema_of(arguments: type[Struct]) -> JsonObject:
     return found
 
 
-def _schema_of_path(kind: type) -> JsonObject:
+def _build_path_schema(kind: type) -> JsonObject:
     if not issubclass(kind, PurePath):
         raise TypeError(f"{kind.__name__} is no type that JSON has")
     return {"type": "string"}
 
 
-def _path(kind: type, given: Any) -> PurePath:
-    _schema_of_path(kind)
+def _decode_path(kind: type, given: Any) -> PurePath:
+    _build_path_schema(kind)
     return kind(given)
 
 
@@ -152,7 +152,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     concurrent: bool = False,
-    does: Does = "runs",
+    does: ToolEffect = "runs",
     paths: tuple[str, ...] = (),
     command: str | None = None,
 ) -> Any:
@@ -164,7 +164,7 @@ def tool(
     permissions what the tool does, and which parameters their rules match.
     """
 
-    def make(function: Callable[..., Any]) -> Tool:
+    def build_tool(function: Callable[..., Any]) -> Tool:
         called = name or getattr(function, "__name__", None)
         if called is None:
             raise InvalidOperation(f"{function!r} cannot be a tool: it is no function")
@@ -185,14 +185,14 @@ def tool(
             elif parameter.default is parameter.empty:
                 fields.append((parameter.name, kind))
             else:
-                fields.append(_with_default(parameter.name, kind, parameter.default))
+                fields.append(_build_field(parameter.name, kind, parameter.default))
         arguments = msgspec.defstruct(called, fields, kw_only=True, frozen=True, forbid_unknown_fields=True)
 
         async def run(context: ToolContext) -> ToolOutput | str:
             given = {field: getattr(context.arguments, field) for field in arguments.__struct_fields__}
             if context_name is not None:
                 given[context_name] = context
-            return as_output(await call(function, **given))
+            return normalize_output(await call(function, **given))
 
         said = description if description is not None else inspect.getdoc(function) or ""
         return Tool(
@@ -206,29 +206,31 @@ def tool(
             command=command,
         )
 
-    return make if function is None else make(function)
+    return build_tool if function is None else build_tool(function)
 
 
-def _with_default(name: str, kind: Any, default: Any) -> tuple[str, Any, Any]:
+def _build_field(name: str, kind: Any, default: Any) -> tuple[str, Any, Any]:
     """A field of a struct. A default that could be changed in place is made anew for each call."""
     if isinstance(default, str | int | float | None | msgspec.UnsetType):
         return name, kind, default
-    shown = msgspec.Meta(extra_json_schema={"default": plain(default)})
+    shown = msgspec.Meta(extra_json_schema={"default": make_jsonable(default)})
     return name, Annotated[kind, shown], msgspec.field(default_factory=partial(deepcopy, default))
 
 
-def as_output(value: Any) -> ToolOutput:
+def normalize_output(value: Any) -> ToolOutput:
     """Whatever a tool returned, as its answer: what is neither a text nor text and image blocks becomes JSON."""
     if value is None:
         return ToolOutput(content="Done.")
     if not isinstance(value, ToolOutput):
-        return ToolOutput(content=value if isinstance(value, str) or (_are_blocks(value) and value) else _json(value))
-    if isinstance(value.content, str) or _are_blocks(value.content):
+        return ToolOutput(
+            content=value if isinstance(value, str) or (_is_block_list(value) and value) else _encode_json(value)
+        )
+    if isinstance(value.content, str) or _is_block_list(value.content):
         return value
-    return msgspec.structs.replace(value, content=_json(value.content))
+    return msgspec.structs.replace(value, content=_encode_json(value.content))
 
 
-def _are_blocks(value: Any) -> bool:
+def _is_block_list(value: Any) -> bool:
     return is_list(value) and all(map(_is_block, value))
 
 
@@ -240,6 +242,6 @@ def _is_block(value: Any) -> bool:
             return False
 
 
-def _json(value: Any) -> str:
-    made = plain(value)
+def _encode_json(value: Any) -> str:
+    made = make_jsonable(value)
     return made if isinstance(made, str) else msgspec.json.encode(made).decode()

@@ -10,21 +10,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sessiontree.core.entries import Entry, JsonObject, Message
-from sessiontree.core.messages import number, role, stop_reason, string
-from sessiontree.hooks.bus import Context, Hooks
+from sessiontree.core.messages import coerce_number, coerce_string, get_role, get_stop_reason
+from sessiontree.hooks.bus import HookContext, Hooks
 from sessiontree.hooks.events import MessageEnd, MessageStart, RunEnd, RunStart, ToolEnd, ToolStart
 from sessiontree.model.base import ModelInfo
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
-PROVIDERS = {"google": "gcp.gemini", "mistral": "mistral_ai"}
+PROVIDER_NAMES = {"google": "gcp.gemini", "mistral": "mistral_ai"}
 """What the conventions call providers, where it is something else."""
-FINISHED = {"toolUse": "tool_calls"}
+FINISH_REASONS = {"toolUse": "tool_calls"}
 """And reasons to stop."""
 
 
-def configured() -> bool:
+def is_configured() -> bool:
     """Whether something in this process collects spans."""
     return "opentelemetry.sdk.trace" in sys.modules
 
@@ -36,34 +36,34 @@ def trace(hooks: Hooks, tracer: Tracer | None = None) -> Callable[[], None]:
     """
     from opentelemetry.trace import get_tracer
 
-    runs = _Runs(get_tracer("sessiontree") if tracer is None else tracer)
+    runs = _OpenSpans(get_tracer("sessiontree") if tracer is None else tracer)
     offs = [
         hooks.on(event, handler, source="tracing")
         for event, handler in (
-            (RunStart, runs.started),
-            (MessageStart, runs.asked),
-            (MessageEnd, runs.answered),
-            (ToolStart, runs.called),
-            (ToolEnd, runs.returned),
-            (RunEnd, runs.ended),
+            (RunStart, runs.on_run_start),
+            (MessageStart, runs.on_message_start),
+            (MessageEnd, runs.on_message_end),
+            (ToolStart, runs.on_tool_start),
+            (ToolEnd, runs.on_tool_end),
+            (RunEnd, runs.on_run_end),
         )
     ]
 
-    def off() -> None:
+    def remove_handlers() -> None:
         for each in offs:
             each()
 
-    return off
+    return remove_handlers
 
 
-class _Runs:
+class _OpenSpans:
     """The spans that are open, those of each agent by what they are of: the run, the model, and calls by their ids."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._open: dict[int, dict[str, Span]] = {}
 
-    async def started(self, event: RunStart, context: Context) -> None:
+    async def on_run_start(self, event: RunStart, context: HookContext) -> None:
         from opentelemetry.trace import SpanKind
 
         name = context.branch.name
@@ -73,44 +73,44 @@ class _Runs:
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.agent.name": name,
                 "gen_ai.conversation.id": context.session.id,
-                **_model(context),
+                **_get_model_attributes(context),
             }
         )
         self._open[id(context.agent)] = {"run": span}
 
-    async def asked(self, event: MessageStart, context: Context) -> None:
+    async def on_message_start(self, event: MessageStart, context: HookContext) -> None:
         from opentelemetry.trace import SpanKind
 
         if event.role == "assistant":
             info = context.agent.model.info
-            span = self._begin("model", f"chat {info.model}", SpanKind.CLIENT, context)
+            span = self._start_span("model", f"chat {info.model}", SpanKind.CLIENT, context)
             if span is not None:
-                span.set_attributes({"gen_ai.operation.name": "chat", **_model(context)})
+                span.set_attributes({"gen_ai.operation.name": "chat", **_get_model_attributes(context)})
 
-    async def answered(self, event: MessageEnd, context: Context) -> None:
-        message = _message(event.entry)
-        span = self._end("model", context) if role(message) == "assistant" else None
+    async def on_message_end(self, event: MessageEnd, context: HookContext) -> None:
+        message = _get_message(event.entry)
+        span = self._pop_span("model", context) if get_role(message) == "assistant" else None
         if span is None:
             return
         usage: Any = message.get("usage") or {}
-        reason = stop_reason(message) or "stop"
+        reason = get_stop_reason(message) or "stop"
         span.set_attributes(
             {
-                "gen_ai.response.model": string(message.get("model")) or "unknown",
-                "gen_ai.response.finish_reasons": [FINISHED.get(reason, reason)],
+                "gen_ai.response.model": coerce_string(message.get("model")) or "unknown",
+                "gen_ai.response.finish_reasons": [FINISH_REASONS.get(reason, reason)],
                 "gen_ai.usage.input_tokens": int(
-                    sum(number(usage.get(kind)) for kind in ("input", "cacheRead", "cacheWrite"))
+                    sum(coerce_number(usage.get(kind)) for kind in ("input", "cacheRead", "cacheWrite"))
                 ),
-                "gen_ai.usage.output_tokens": int(number(usage.get("output"))),
+                "gen_ai.usage.output_tokens": int(coerce_number(usage.get("output"))),
             }
         )
-        _close(span, reason if reason in ("error", "aborted") else None)
+        _end_span(span, reason if reason in ("error", "aborted") else None)
 
-    async def called(self, event: ToolStart, context: Context) -> None:
+    async def on_tool_start(self, event: ToolStart, context: HookContext) -> None:
         from opentelemetry.trace import SpanKind
 
         call = event.call
-        span = self._begin(call.id, f"execute_tool {call.name}", SpanKind.INTERNAL, context)
+        span = self._start_span(call.id, f"execute_tool {call.name}", SpanKind.INTERNAL, context)
         if span is not None:
             span.set_attributes(
                 {
@@ -121,17 +121,17 @@ class _Runs:
                 }
             )
 
-    async def returned(self, event: ToolEnd, context: Context) -> None:
-        span = self._end(event.call.id, context)
+    async def on_tool_end(self, event: ToolEnd, context: HookContext) -> None:
+        span = self._pop_span(event.call.id, context)
         if span is not None:
-            _close(span, "tool_error" if _message(event.entry).get("isError") is True else None)
+            _end_span(span, "tool_error" if _get_message(event.entry).get("isError") is True else None)
 
-    async def ended(self, event: RunEnd, context: Context) -> None:
+    async def on_run_end(self, event: RunEnd, context: HookContext) -> None:
         spans = self._open.pop(id(context.agent), {})
         for span in reversed(spans.values()):
-            _close(span, "aborted" if event.aborted else "error" if event.error is not None else None)
+            _end_span(span, "aborted" if event.aborted else "error" if event.error is not None else None)
 
-    def _begin(self, key: str, name: str, kind: Any, context: Context) -> Span | None:
+    def _start_span(self, key: str, name: str, kind: Any, context: HookContext) -> Span | None:
         from opentelemetry.trace import set_span_in_context
 
         spans = self._open.get(id(context.agent))
@@ -140,20 +140,23 @@ class _Runs:
         span = spans[key] = self._tracer.start_span(name, set_span_in_context(spans["run"]), kind)
         return span
 
-    def _end(self, key: str, context: Context) -> Span | None:
+    def _pop_span(self, key: str, context: HookContext) -> Span | None:
         return self._open.get(id(context.agent), {}).pop(key, None)
 
 
-def _model(context: Context) -> dict[str, str]:
+def _get_model_attributes(context: HookContext) -> dict[str, str]:
     info: ModelInfo = context.agent.model.info
-    return {"gen_ai.provider.name": PROVIDERS.get(info.provider, info.provider), "gen_ai.request.model": info.model}
+    return {
+        "gen_ai.provider.name": PROVIDER_NAMES.get(info.provider, info.provider),
+        "gen_ai.request.model": info.model,
+    }
 
 
-def _message(entry: Entry) -> JsonObject:
+def _get_message(entry: Entry) -> JsonObject:
     return entry.body.message if isinstance(entry.body, Message) else {}
 
 
-def _close(span: Span, failure: str | None) -> None:
+def _end_span(span: Span, failure: str | None) -> None:
     """End a span; of one that failed, say with which kind of failure."""
     from opentelemetry.trace import StatusCode
 

@@ -13,29 +13,32 @@ import msgspec
 from sessiontree.core.entries import Entry, JsonObject
 from sessiontree.core.messages import ToolCall
 from sessiontree.format.codec import read_object
-from sessiontree.hooks.events import NAMES, Event
+from sessiontree.hooks.events import EVENT_NAMES, Event
 
 
-def event_to_wire(event: Event) -> JsonObject | None:
+def encode_event(event: Event) -> JsonObject | None:
     """An event in wire form; `None` for one that asks."""
     if event.answer is not None:
         return None
     fields = {name: getattr(event, name) for name in event.__struct_fields__}
-    return {"type": NAMES[type(event)], **{_camel(name): _plain(value) for name, value in fields.items()}}
+    return {
+        "type": EVENT_NAMES[type(event)],
+        **{_camelize(name): _encode_value(value) for name, value in fields.items()},
+    }
 
 
-def _camel(name: str) -> str:
+def _camelize(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(map(str.capitalize, rest))
 
 
-def _plain(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     match value:
         case Entry():
             return read_object(value.raw)
         case ToolCall():
             return value._asdict()
         case tuple():
-            return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+            return [_encode_value(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
         case _:
             return msgspec.to_builtins(value, enc_hook=str)

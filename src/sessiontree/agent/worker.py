@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.queues import Queues
-from sessiontree.agent.record import Record
-from sessiontree.agent.stop import Stop
+from sessiontree.agent.record import RunWriter
+from sessiontree.agent.stop import AbortController
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
@@ -19,22 +19,22 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import Model
 
 
-class Unwritten(NamedTuple):
+class PendingWrite(NamedTuple):
     """A message that could not be written, and where it belongs."""
 
-    record: Record
+    writer: RunWriter
     message: JsonObject
 
 
-class Worker(Protocol):
+class RunHost(Protocol):
     model: Model
     thinking: str
     cwd: str
     settings: Config
     hooks: Hooks
     queues: Queues
-    stop: Stop
-    unwritten: list[Unwritten]
+    abort_controller: AbortController
+    pending_writes: list[PendingWrite]
     permissions: Permissions | None
 
     @property

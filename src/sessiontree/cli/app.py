@@ -20,8 +20,8 @@ import click
 
 from sessiontree import catalog
 from sessiontree._version import __version__
-from sessiontree.cli.output import safe, warn
-from sessiontree.core.places import shortened
+from sessiontree.cli.output import escape_line, warn
+from sessiontree.core.places import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.session import Session
 from sessiontree.store import waiting
@@ -29,7 +29,7 @@ from sessiontree.store import waiting
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-TYPEABLE = re.compile(r"[\w@][\w.,:@%+/-]*")
+SHELL_SAFE = re.compile(r"[\w@][\w.,:@%+/-]*")
 """Words that no shell takes for anything else."""
 
 FAILED, WRONG_USAGE, MODEL_FAILED, STOPPED = 1, 2, 3, 130
@@ -56,23 +56,23 @@ Examples:
 """
 
 
-class Commands(click.Group):
+class LazyGroup(click.Group):
     """The commands, each imported when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(MODULES)
+        return list(COMMAND_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in MODULES:
-            import_module(f"sessiontree.cli.{MODULES[cmd_name]}")
+        if cmd_name in COMMAND_MODULES:
+            import_module(f"sessiontree.cli.{COMMAND_MODULES[cmd_name]}")
         return super().get_command(ctx, cmd_name)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, _spelled_out(args))
+        return super().parse_args(ctx, _expand_short_forms(args))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        width = max(map(len, MODULES))
-        for heading, names in GROUPS.items():
+        width = max(map(len, COMMAND_MODULES))
+        for heading, names in COMMAND_GROUPS.items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(heading):
                 formatter.write_dl(
@@ -80,7 +80,7 @@ class Commands(click.Group):
                 )
 
 
-GROUPS = {
+COMMAND_GROUPS = {
     "Asking a model": {
         "chat": "tui",
         "prompt": "prompt",
@@ -119,11 +119,11 @@ GROUPS = {
     },
 }
 """The commands as help lists them, each with the module that it is in."""
-MODULES = {name: module for group in GROUPS.values() for name, module in group.items()}
+COMMAND_MODULES = {name: module for group in COMMAND_GROUPS.values() for name, module in group.items()}
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyGroup,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     invoke_without_command=True,
@@ -142,7 +142,7 @@ def app(ctx: click.Context, color: bool | None) -> None:
 
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
-    _fill_gaps()
+    _replace_closed_streams()
     waiting.report = warn
     waiting.resume_waiting()
     for stream in (sys.stdout, sys.stderr):
@@ -159,19 +159,19 @@ def run(arguments: list[str]) -> int:
             return fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return fail(error.format_message())
     except SessionTreeError as error:
-        if isinstance(error, LockTimeout) and waiting.has_stopped():
+        if isinstance(error, LockTimeout) and waiting.has_stopped_waiting():
             return fail(f"aborted: {error}", STOPPED)
         return fail(str(error))
     except (click.Abort, KeyboardInterrupt):
         return fail("stopped", STOPPED)
     except BrokenPipeError:
-        _give_up_output()
+        _discard_output()
         return FAILED
     except OSError as error:
         where = error.filename
-        if where is None and _is_of_output(error):
+        if where is None and _is_output_error(error):
             where = "standard output"
-            _give_up_output()
+            _discard_output()
         return fail(f"{where}: {error.strerror or error}" if where else f"{error.strerror or error}")
     except Exception as error:
         if os.environ.get("SESSIONTREE_DEBUG"):
@@ -179,7 +179,7 @@ def run(arguments: list[str]) -> int:
         return fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
 
 
-def _spelled_out(arguments: list[str]) -> list[str]:
+def _expand_short_forms(arguments: list[str]) -> list[str]:
     """`-p` among options and files, before any command, means the command `prompt`; other options, the app.
 
     So does nothing at all, on a terminal.
@@ -196,20 +196,20 @@ def _spelled_out(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _fill_gaps() -> None:
+def _replace_closed_streams() -> None:
     """What is for an output that is closed goes nowhere; and no file that is opened takes its number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
 
 
-def _is_of_output(error: OSError) -> bool:
+def _is_output_error(error: OSError) -> bool:
     """Whether it was raised where something is printed: that names no file, and neither do some others."""
     *_, (frame, _) = walk_tb(error.__traceback__)
     return frame.f_code in (click.echo.__code__, run.__code__)
 
 
-def _give_up_output() -> None:
+def _discard_output() -> None:
     """Nobody takes what is left to print: Python shall not try again when it ends."""
     with contextlib.suppress(OSError, ValueError):  # where there is no real standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -220,7 +220,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     import asyncio
     import signal
 
-    async def interruptible() -> T:
+    async def run_interruptible() -> T:
         before = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is not threading.main_thread() or not callable(before):
             return await work
@@ -236,7 +236,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
             if signal.getsignal(signal.SIGINT) is stop:
                 signal.signal(signal.SIGINT, before)
 
-    return asyncio.run(interruptible())
+    return asyncio.run(run_interruptible())
 
 
 def fail(message: str, code: int = FAILED) -> int:
@@ -258,24 +258,24 @@ def can_answer() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
-def opened(session: str, *, read_only: bool = False) -> Session:
+def open_session(session: str, *, read_only: bool = False) -> Session:
     return catalog.open(session, read_only=read_only)
 
 
 @contextlib.contextmanager
-def changing(session: str, *, read_only: bool = False) -> Generator[Session]:
+def edit_session(session: str, *, read_only: bool = False) -> Generator[Session]:
     """A session to write to, closed in the end. What was in the way is told, also when something fails."""
-    changed = opened(session, read_only=read_only)
+    changed = open_session(session, read_only=read_only)
     try:
         with changed:
             yield changed
     finally:
-        tell_set_aside(changed)
+        warn_set_aside(changed)
 
 
-def short(id: str | None) -> str:
+def format_id(id: str | None) -> str:
     """An entry id as people are shown it."""
-    return "root" if id is None else safe(shortened(id))
+    return "root" if id is None else escape_line(shorten_id(id))
 
 
 def session_argument(function: F) -> F:
@@ -302,9 +302,9 @@ def branch_option(*names: str, **options: Any) -> Callable[[F], F]:
     return click.option(*names, metavar="NAME", shell_complete=_complete_branch, **options)
 
 
-def tell_set_aside(session: Session) -> None:
+def warn_set_aside(session: Session) -> None:
     """Say where an unfinished last line went that was in the way."""
-    for path in session.set_aside:
+    for path in session.torn_files:
         warn(f"an unfinished last line was moved to {path}")
 
 
@@ -319,33 +319,35 @@ def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: st
         names = {summary.name for summary in catalog.sessions() if summary.name}
     except SessionTreeError:  # the current folder was deleted, or a database is not there
         names = set[str]()
-    ids = [catalog.id_of(file) for file in catalog.session_files()]
-    known = [CompletionItem(item) for item in typeable([catalog.RECENT, *sorted(names), *ids], incomplete)]
+    ids = [catalog.parse_session_id(file) for file in catalog.iter_session_paths()]
+    known = [
+        CompletionItem(item) for item in filter_completions([catalog.RECENT_ALIAS, *sorted(names), *ids], incomplete)
+    ]
     return known or [CompletionItem(incomplete, type="file")]
 
 
 def _complete_place(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    session = _session_of(ctx)
+    session = _open_typed_session(ctx)
     if session is None:
         return []
-    return typeable(["HEAD", "root", *session.heads.heads, *session.tree.labels.values()], incomplete)
+    return filter_completions(["HEAD", "root", *session.heads.heads, *session.tree.labels.values()], incomplete)
 
 
 def _complete_branch(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    session = _session_of(ctx)
-    return [] if session is None else typeable(session.heads.heads, incomplete)
+    session = _open_typed_session(ctx)
+    return [] if session is None else filter_completions(session.heads.heads, incomplete)
 
 
-def typeable(names: Iterable[str], begun: str) -> list[str]:
+def filter_completions(names: Iterable[str], prefix: str) -> list[str]:
     """Those that begin so and mean themselves to a shell: names in session files may be anything."""
-    return [name for name in names if name.startswith(begun) and TYPEABLE.fullmatch(name)]
+    return [name for name in names if name.startswith(prefix) and SHELL_SAFE.fullmatch(name)]
 
 
-def _session_of(ctx: click.Context) -> Session | None:
+def _open_typed_session(ctx: click.Context) -> Session | None:
     # While the value of an option is typed, click has not told the arguments apart yet.
     given = ctx.params.get("session") or next(iter(ctx.args), None)
     try:
-        return None if given is None else opened(given, read_only=True)
+        return None if given is None else open_session(given, read_only=True)
     except (SessionTreeError, OSError):
         return None
 

@@ -11,41 +11,45 @@ from sessiontree.cli.app import F
 if TYPE_CHECKING:
     from sessiontree.swarm.budget import Budget
 
-LIMITS = (
+BUDGET_LIMITS = (
     ("cost", click.FloatRange, "DOLLARS", "Money that may be spent"),
     ("tokens", click.IntRange, "COUNT", "Tokens that may be used"),
     ("time", click.FloatRange, "SECONDS", "Time at work that it may take"),
 )
-NONE = "; 0 for no limit"
+NO_LIMIT_HINT = "; 0 for no limit"
 
 
 def budget_options(function: F) -> F:
     """`--max-cost`, `--max-tokens` and `--max-time`."""
-    return _options(function, "--max-", "", min_open=True)
+    return _add_limit_options(function, "--max-", "", min_open=True)
 
 
-def new_budget_options(function: F) -> F:
+def budget_override_options(function: F) -> F:
     """The same and `--max-agent-cost`, `--max-agent-tokens` and `--max-agent-time`, in the place of earlier limits."""
-    return _options(_options(function, "--max-agent-", f", for each agent{NONE}"), "--max-", NONE)
+    return _add_limit_options(
+        _add_limit_options(function, "--max-agent-", f", for each agent{NO_LIMIT_HINT}"), "--max-", NO_LIMIT_HINT
+    )
 
 
-def _options(function: F, prefix: str, more: str, *, min_open: bool = False) -> F:
-    for name, kind, unit, what in reversed(LIMITS):
+def _add_limit_options(function: F, prefix: str, more: str, *, min_open: bool = False) -> F:
+    for name, kind, unit, what in reversed(BUDGET_LIMITS):
         limit = kind(min=0, min_open=min_open)
         function = click.option(f"{prefix}{name}", type=limit, metavar=unit, help=f"{what}{more}.")(function)
     return function
 
 
-def budget_of(cost: float | None, tokens: int | None, seconds: float | None) -> Budget | None:
+def build_budget(cost: float | None, tokens: int | None, seconds: float | None) -> Budget | None:
     """What the options say; `None` where they say nothing."""
     from sessiontree.swarm.budget import Budget
 
     return None if cost is tokens is seconds is None else Budget(cost=cost, tokens=tokens, seconds=seconds)
 
 
-def new_budget(before: Budget | None, cost: float | None, tokens: int | None, seconds: float | None) -> Budget | None:
+def override_budget(
+    before: Budget | None, cost: float | None, tokens: int | None, seconds: float | None
+) -> Budget | None:
     """What the options say laid over an earlier budget; `None` where they say nothing."""
-    from sessiontree.swarm.budget import laid_over
+    from sessiontree.swarm.budget import override_limits
 
     said = {"cost": cost, "tokens": tokens, "seconds": seconds}
-    return laid_over(before, {kind: limit or None for kind, limit in said.items() if limit is not None})
+    return override_limits(before, {kind: limit or None for kind, limit in said.items() if limit is not None})

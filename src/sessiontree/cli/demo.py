@@ -7,7 +7,7 @@ import os
 import click
 
 from sessiontree.cli.app import app
-from sessiontree.cli.output import dim, echo, strong
+from sessiontree.cli.output import bold, dim, echo
 
 TOUR = """\
 # A session is a file. It exists from the first moment on.
@@ -38,7 +38,7 @@ fork tour.jsonl --at cache --name 'cache only' -o cache.jsonl
 doctor tour.jsonl
 """
 
-WITH_MODEL = """\
+MODEL_TOUR = """\
 # A small model that runs here answers. Any other would: `sessiontree models` lists them.
 prompt 'In one sentence: what is a cache?' --session tour.jsonl --model local --no-tools
 # Leave that behind, with a summary that the model makes of it.
@@ -59,19 +59,19 @@ def demo(ctx: click.Context, open_app: bool) -> None:
 
     directory = tempfile.mkdtemp(prefix="sessiontree-demo-")
 
-    def command(line: str) -> None:
+    def run_line(line: str) -> None:
         words = [os.path.join(directory, word) if word.endswith(".jsonl") else word for word in shlex.split(line)]
         app.main(words, prog_name="sessiontree", standalone_mode=False, color=ctx.color)
 
-    has_model = local.installed() and local.fetched()
-    for line in (TOUR + WITH_MODEL if has_model else TOUR).splitlines():
+    has_model = local.is_installed() and local.is_downloaded()
+    for line in (TOUR + MODEL_TOUR if has_model else TOUR).splitlines():
         if line.startswith("#"):
             click.echo()
-            echo(strong(line))
+            echo(bold(line))
         else:
             echo(dim(f"$ sessiontree {line}"))
-            command(line)
+            run_line(line)
     click.echo()
     echo(f"The files are in {directory}: look at them, they are plain JSON lines.")
     if open_app:
-        command("chat --session tour.jsonl" + (" --model local" if has_model else ""))
+        run_line("chat --session tour.jsonl" + (" --model local" if has_model else ""))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sessiontree.cli.output import safe_lines, warn
+from sessiontree.cli.output import escape_lines, warn
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.ui import Level, NoUi
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import Desk
-    from sessiontree.extensions.content import Content
+    from sessiontree.commands.desk import SessionController
+    from sessiontree.extensions.content import ExtensionFiles
     from sessiontree.hooks.events import Event
 
 extension_option = click.option(
@@ -44,14 +44,14 @@ project_option = click.option(
 )
 
 
-class PrintedUi(NoUi):
+class StderrUi(NoUi):
     """Nobody is there, but what is told is printed beside the answer."""
 
     def notify(self, text: str, level: Level = "info") -> None:
-        click.echo(safe_lines(text), err=True)
+        click.echo(escape_lines(text), err=True)
 
 
-def tell_notice(event: Event) -> None:
+def print_notice(event: Event) -> None:
     """Print what handlers and models tell beside the answer. For `Hooks.listen`."""
     from sessiontree.hooks.events import Notice, RetryScheduled
 
@@ -61,26 +61,26 @@ def tell_notice(event: Event) -> None:
         warn(f"{event.text} in {event.delay:.0f} s…")
 
 
-class Working:
+class RunningController:
     """A desk with its extensions, from beginning to end."""
 
-    def __init__(self, desk: Desk, files: Sequence[str], content: Content | None = None) -> None:
+    def __init__(self, desk: SessionController, files: Sequence[str], content: ExtensionFiles | None = None) -> None:
         """Raises `NotFound` for an extension that is not there; entering it, `InvalidOperation` for one that fails."""
-        from sessiontree.extensions.extensions import Extensions
+        from sessiontree.extensions.extensions import ExtensionLoader
 
-        self.desk = desk
-        self._extensions = Extensions(desk, files, content=content)
+        self.controller = desk
+        self._extensions = ExtensionLoader(desk, files, content=content)
 
-    async def __aenter__(self) -> Desk:
+    async def __aenter__(self) -> SessionController:
         await self._extensions.load()
-        lacking = self._extensions.lacking
+        lacking = self._extensions.failed_files
         if lacking:
             # It may be what guards the rest.
             self._extensions.unload()
             raise InvalidOperation(f"nothing was done, since {', '.join(lacking)} could not be set up")
-        await self.desk.start()
-        return self.desk
+        await self.controller.start()
+        return self.controller
 
     async def __aexit__(self, *_: Any) -> None:
-        await self.desk.close()
+        await self.controller.close()
         self._extensions.unload()

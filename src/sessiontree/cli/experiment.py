@@ -11,34 +11,41 @@ import click
 from sessiontree.cli.app import (
     MODEL_FAILED,
     app,
+    format_id,
     json_option,
-    opened,
+    open_session,
     place_option,
     run_async,
     session_argument,
-    short,
-    tell_set_aside,
+    warn_set_aside,
 )
-from sessiontree.cli.budget import budget_of, budget_options
-from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
-from sessiontree.cli.live import Progress
-from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
-from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
+from sessiontree.cli.budget import budget_options, build_budget
+from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option, print_notice
+from sessiontree.cli.live import ProgressTable
+from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
+from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 from sessiontree.config import ThinkingLevel
-from sessiontree.core.figures import dollars, pluralize
+from sessiontree.core.figures import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.session import Session
     from sessiontree.swarm.estimate import Estimate
-    from sessiontree.swarm.experiment import Arm, Experiment, ExperimentResult, Options, Run, Step
+    from sessiontree.swarm.experiment import (
+        Arm,
+        Experiment,
+        ExperimentOptions,
+        ExperimentResult,
+        ExperimentRun,
+        RunProgress,
+    )
     from sessiontree.swarm.scoring import Scorer
 
-LEVELS = get_args(ThinkingLevel)
+THINKING_LEVELS = get_args(ThinkingLevel)
 
 EPILOG = """\
 \b
@@ -51,11 +58,11 @@ Examples:
 
 
 def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from sessiontree.swarm.findings import experiments_in
+    from sessiontree.swarm.findings import list_experiments
 
     given = ctx.params.get("session") or next(iter(ctx.args), None)
     try:
-        found = [] if given is None else experiments_in(opened(given, read_only=True))
+        found = [] if given is None else list_experiments(open_session(given, read_only=True))
     except (SessionTreeError, OSError):
         return []
     return [result.name for result in found if result.name.startswith(incomplete)]
@@ -134,42 +141,47 @@ def ab(
     tell one. Without an arm, the experiments that the session has are shown.
     """
     named = any((arms, arm_models, arm_levels, arm_systems))
-    if resume is not None and any((named, prompt, model, scores, judge, metric, name, _given("at", "runs", "seed"))):
+    if resume is not None and any(
+        (named, prompt, model, scores, judge, metric, name, _is_any_given("at", "runs", "seed"))
+    ):
         planned = "arms, models, prompts, scores, names, places, runs or seeds"
         raise click.UsageError(f"--resume goes on with what was planned: give no {planned}")
     if not named and resume is None:
         if promoted or any((prompt, model, scores, judge, metric, name)):
             raise click.UsageError("there are no arms: --arm or --arm-model names one, and --resume an experiment")
-        return _list(session, as_json=as_json)
+        return _list_experiments(session, as_json=as_json)
     from sessiontree import config
-    from sessiontree.cli.prompt import chosen_model, chosen_tools
-    from sessiontree.commands.desk import Desk
+    from sessiontree.cli.prompt import select_model, select_tools
+    from sessiontree.commands.desk import SessionController
     from sessiontree.hooks.bus import Hooks
     from sessiontree.swarm.experiment import Experiment
 
-    ways = _arms(arms, arm_models, arm_levels, arm_systems, prompt)
-    limits = budget_of(max_cost, max_tokens, max_time)
-    chosen, settings, hooks = chosen_tools(tools, no_tools), config.load(), Hooks()
-    permissions = chosen_permissions(settings, permission_mode, allow)
-    with opened(session) as changed:
+    ways = _parse_arms(arms, arm_models, arm_levels, arm_systems, prompt)
+    limits = build_budget(max_cost, max_tokens, max_time)
+    chosen, settings, hooks = select_tools(tools, no_tools), config.load(), Hooks()
+    permissions = build_permissions(settings, permission_mode, allow)
+    with open_session(session) as changed:
 
-        def model_of(name: str | None) -> Model:
-            return chosen_model(name, changed.head, settings, hooks)
+        def resolve_model(name: str | None) -> Model:
+            return select_model(name, changed.head, settings, hooks)
 
-        usual = model_of(model) if resume is None and any(way.model is None for way in ways) else None
-        scorers = [_scorer(given, lambda: model_of(judge) if judge else usual or model_of(model)) for given in scores]
-        shown = _Shown(quiet=as_json)
+        usual = resolve_model(model) if resume is None and any(way.model is None for way in ways) else None
+        scorers = [
+            _parse_scorer(given, lambda: resolve_model(judge) if judge else usual or resolve_model(model))
+            for given in scores
+        ]
+        shown = _ExperimentProgress(quiet=as_json)
 
-        def made(desk: Desk) -> Experiment:
-            options: Options = {
+        def build_experiment(desk: SessionController) -> Experiment:
+            options: ExperimentOptions = {
                 "model": usual,
-                "model_of": model_of,
+                "model_of": resolve_model,
                 "tools": desk.tools,
                 "hooks": hooks,
                 "settings": settings,
                 "concurrency": concurrency,
                 "budget": limits,
-                "watch": shown.take,
+                "watch": shown.update,
                 "permissions": permissions,
             }
             if resume is not None:
@@ -179,32 +191,32 @@ def ab(
                 changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
             )
 
-        desk = Desk(
+        desk = SessionController(
             changed,
             tools=chosen,
             hooks=hooks,
             settings=settings,
-            ui=PrintedUi(),
+            ui=StderrUi(),
             cwd=cwd,
             permissions=permissions,
         )
-        result = _carry_out(Working(desk, extensions), made, shown, promoted=promoted)
-        tell_set_aside(changed)
-    tell_denials(permissions)
-    _tell(result, as_json=as_json)
+        result = _run_experiment(RunningController(desk, extensions), build_experiment, shown, promoted=promoted)
+        warn_set_aside(changed)
+    print_denials(permissions)
+    _print_result(result, as_json=as_json)
     return 0 if all(run.ok for run in result.runs) else MODEL_FAILED
 
 
 # What is asked for
 
 
-def _given(*options: str) -> bool:
+def _is_any_given(*options: str) -> bool:
     """Whether any of these was, though it may have the value that it has by default."""
     source = click.get_current_context().get_parameter_source
     return any(source(option) is not click.core.ParameterSource.DEFAULT for option in options)
 
 
-def _arms(
+def _parse_arms(
     prompts: Sequence[str], models: Sequence[str], levels: Sequence[str], systems: Sequence[str], prompt: str | None
 ) -> list[Arm]:
     """The arms, in the order in which they are first named."""
@@ -226,9 +238,9 @@ def _arms(
             said[name][field] = value
     for name, fields in said.items():
         level = fields.get("thinking")
-        if level is not None and level not in LEVELS:
+        if level is not None and level not in THINKING_LEVELS:
             raise click.UsageError(
-                f"there is no thinking level {level!r} for {name!r}: choose one of {', '.join(LEVELS)}"
+                f"there is no thinking level {level!r} for {name!r}: choose one of {', '.join(THINKING_LEVELS)}"
             )
     return [
         Arm(
@@ -242,8 +254,8 @@ def _arms(
     ]
 
 
-def _scorer(given: str, judge: Callable[[], Model]) -> Scorer:
-    from sessiontree.swarm.scoring import RUBRIC, exact, judged_by, matches
+def _parse_scorer(given: str, judge: Callable[[], Model]) -> Scorer:
+    from sessiontree.swarm.scoring import RUBRIC, exact, judge_with, matches
 
     kind, sign, value = given.partition("=")
     match kind:
@@ -252,7 +264,7 @@ def _scorer(given: str, judge: Callable[[], Model]) -> Scorer:
         case "matches" if sign:
             return matches(value)
         case "judge":
-            return judged_by(judge(), value or RUBRIC)
+            return judge_with(judge(), value or RUBRIC)
         case _:
             raise click.UsageError(f"--score takes exact=TEXT, matches=PATTERN, judge or judge=RUBRIC, not {given!r}")
 
@@ -260,50 +272,54 @@ def _scorer(given: str, judge: Callable[[], Model]) -> Scorer:
 # Carrying it out
 
 
-class _Shown:
+class _ExperimentProgress:
     """How far the experiment is, for those who wait."""
 
     def __init__(self, *, quiet: bool) -> None:
-        self.progress = Progress(self._rows, quiet=quiet)
+        self.progress = ProgressTable(self._build_rows, quiet=quiet)
         self._running = Counter[str]()
-        self._done: dict[str, list[Run]] = {}
+        self._done: dict[str, list[ExperimentRun]] = {}
 
-    def take(self, step: Step) -> None:
+    def update(self, step: RunProgress) -> None:
         runs = self._done.setdefault(step.arm, [])
         if step.state == "started":
             self._running[step.arm] += 1
         elif step.run is not None:
             self._running[step.arm] = max(self._running[step.arm] - 1, 0)
             runs.append(step.run)
-            self.progress.tell(f"{step.done} of {step.planned}: {safe(_line(step.run))}")
+            self.progress.print_line(f"{step.done} of {step.planned}: {escape_line(_format_run(step.run))}")
 
-    def _rows(self) -> list[list[str]]:
+    def _build_rows(self) -> list[list[str]]:
         rows = [["arm", "running", "done", "failed", "last"]]
         for arm, runs in self._done.items():
             failed = sum(not run.ok for run in runs)
-            last = safe(_line(runs[-1])) if runs else ""
-            rows.append([safe(arm), str(self._running[arm]), str(len(runs)), str(failed), last])
+            last = escape_line(_format_run(runs[-1])) if runs else ""
+            rows.append([escape_line(arm), str(self._running[arm]), str(len(runs)), str(failed), last])
         return rows
 
 
-def _line(run: Run) -> str:
+def _format_run(run: ExperimentRun) -> str:
     """A run in a few words."""
     if not run.ok:
         return f"{run.branch} failed: {run.error}"
     metrics = [*(name for name in ("cost", "tokens") if name in run.measured), "time", *run.scores]
-    return f"{run.branch} {', '.join(f'{name} {_spelled(name, run.value(name))}' for name in metrics)}"
+    return f"{run.branch} {', '.join(f'{name} {_format_metric(name, run.get_value(name))}' for name in metrics)}"
 
 
-def _carry_out(
-    working: Working, made: Callable[[Desk], Experiment], shown: _Shown, *, promoted: bool
+def _run_experiment(
+    working: RunningController,
+    build_experiment: Callable[[SessionController], Experiment],
+    display: _ExperimentProgress,
+    *,
+    promoted: bool,
 ) -> ExperimentResult:
     import asyncio
 
     async def run() -> ExperimentResult:
         async with working as desk:
-            experiment = made(desk)
+            experiment = build_experiment(desk)
             try:
-                async with shown.progress:
+                async with display.progress:
                     result = await experiment.run()
             except asyncio.CancelledError:
                 warn(f"`sessiontree ab … --resume {experiment.name}` goes on with what is left")
@@ -312,7 +328,7 @@ def _carry_out(
                 await _promote(desk.session, result, desk.hooks)
             return result
 
-    working.desk.hooks.listen(tell_notice)
+    working.controller.hooks.listen(print_notice)
     return run_async(run())
 
 
@@ -321,82 +337,87 @@ async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> 
     from sessiontree.ops.merge import promote
 
     assert result.best is not None
-    others = [session.branch(run.branch) for run in result.runs]
-    rows = "\n".join("  ".join(row) for row in _rows(result))
+    others = [session.get_branch(run.branch) for run in result.runs]
+    rows = "\n".join("  ".join(row) for row in _build_result_rows(result))
     summary = f"Experiment {result.name}: {result.winner} won, {result.reason}.\n\n{rows}"
     await promote(
-        session.branch(result.best), session.head, [*others, session.branch(result.name)], hooks=hooks, summary=summary
+        session.get_branch(result.best),
+        session.head,
+        [*others, session.get_branch(result.name)],
+        hooks=hooks,
+        summary=summary,
     )
 
 
 # Telling
 
 
-def _list(session: str, *, as_json: bool) -> int:
-    from sessiontree.swarm.findings import experiments_in
+def _list_experiments(session: str, *, as_json: bool) -> int:
+    from sessiontree.swarm.findings import list_experiments
 
-    found = experiments_in(opened(session, read_only=True))
+    found = list_experiments(open_session(session, read_only=True))
     for result in found:
-        _tell(result, as_json=as_json)
+        _print_result(result, as_json=as_json)
     if not found and not as_json:
         echo(dim("no experiments"))
     return 0
 
 
-def _tokens(count: float) -> str:
+def _format_tokens(count: float) -> str:
     return pluralize(count, "token", shown=f"{count:,.0f}")
 
 
-def _tell(result: ExperimentResult, *, as_json: bool) -> None:
-    from sessiontree.swarm.findings import result_to_wire
+def _print_result(result: ExperimentResult, *, as_json: bool) -> None:
+    from sessiontree.swarm.findings import build_result_json
 
     if as_json:
-        echo_json(result_to_wire(result))
+        echo_json(build_result_json(result))
         return
     done = f"{len(result.runs)} of {pluralize(result.planned, 'run')}"
-    echo(strong(safe(result.name)), dim(f"{short(result.id)} at {short(result.at)}, {done}"))
-    table(_rows(result))
+    echo(bold(escape_line(result.name)), dim(f"{format_id(result.id)} at {format_id(result.at)}, {done}"))
+    print_table(_build_result_rows(result))
     for run in result.runs:
         if not run.ok:
-            echo("failed:", safe(f"{run.branch}: {run.error}"))
+            echo("failed:", escape_line(f"{run.branch}: {run.error}"))
     for arm in result.arms:
         if arm.failed_tokens or arm.failed_cost:
-            took = f"{_tokens(arm.failed_tokens)}, {dollars(arm.failed_cost)}"
-            echo(dim(safe(f"failed runs of {arm.arm} took {took}, not counted above")))
+            took = f"{_format_tokens(arm.failed_tokens)}, {format_dollars(arm.failed_cost)}"
+            echo(dim(escape_line(f"failed runs of {arm.arm} took {took}, not counted above")))
     if result.judging_tokens:
-        took = f"{_tokens(result.judging_tokens)}, {dollars(result.judging_cost)}"
+        took = f"{_format_tokens(result.judging_tokens)}, {format_dollars(result.judging_cost)}"
         echo(dim(f"scoring took {took}, not counted above"))
     if result.winner is None:
-        echo(strong("no winner:"), safe(result.reason))
+        echo(bold("no winner:"), escape_line(result.reason))
     else:
-        echo(strong(f"winner: {safe(result.winner)}"), dim(safe(f"({result.reason})")))
-        echo(dim(safe(f"its best run is {result.best}")))
+        echo(bold(f"winner: {escape_line(result.winner)}"), dim(escape_line(f"({result.reason})")))
+        echo(dim(escape_line(f"its best run is {result.best}")))
 
 
-def _rows(result: ExperimentResult) -> list[list[str]]:
+def _build_result_rows(result: ExperimentResult) -> list[list[str]]:
     metrics = list(result.arms[0].metrics) if result.arms else []
-    rows = [["arm", "runs", "failed", *map(safe, metrics)]]
+    rows = [["arm", "runs", "failed", *map(escape_line, metrics)]]
     for arm in result.arms:
-        figures = [_estimated(name, arm.metrics[name]) for name in metrics]
-        rows.append([safe(arm.arm), str(arm.n), str(arm.failed), *figures])
+        figures = [_format_estimate(name, arm.metrics[name]) for name in metrics]
+        rows.append([escape_line(arm.arm), str(arm.n), str(arm.failed), *figures])
     return rows
 
 
-def _estimated(metric: str, found: Estimate) -> str:
+def _format_estimate(metric: str, found: Estimate) -> str:
     """A mean and its interval."""
     if found.mean is None:
         return "-"
     if found.low is None or found.high is None:
-        return _spelled(metric, found.mean)
-    return f"{_spelled(metric, found.mean)} ({_spelled(metric, found.low)} to {_spelled(metric, found.high)})"
+        return _format_metric(metric, found.mean)
+    low, high = _format_metric(metric, found.low), _format_metric(metric, found.high)
+    return f"{_format_metric(metric, found.mean)} ({low} to {high})"
 
 
-def _spelled(metric: str, value: float | None) -> str:
+def _format_metric(metric: str, value: float | None) -> str:
     if value is None:
         return "-"
     match metric:
         case "cost":
-            return dollars(value)
+            return format_dollars(value)
         case "tokens":
             return f"{value:,.0f}"
         case "time":

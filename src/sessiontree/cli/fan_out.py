@@ -10,17 +10,17 @@ import click
 from sessiontree.cli.app import (
     MODEL_FAILED,
     app,
+    format_id,
     json_option,
-    opened,
+    open_session,
     place_option,
     run_async,
     session_argument,
-    short,
-    tell_set_aside,
+    warn_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
-from sessiontree.cli.output import echo, echo_json, safe, safe_lines, strong, warn
-from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
+from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option, print_notice
+from sessiontree.cli.output import bold, echo, echo_json, escape_line, escape_lines, warn
+from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
@@ -67,25 +67,25 @@ def fan_out(
 
     from sessiontree import config
     from sessiontree.agent.fan_out import Variant
-    from sessiontree.cli.prompt import chosen_model, chosen_tools
-    from sessiontree.commands.desk import Desk
+    from sessiontree.cli.prompt import select_model, select_tools
+    from sessiontree.commands.desk import SessionController
     from sessiontree.hooks.bus import Hooks
 
     pairs = list(product(prompts or (None,), models or (None,)))
     if names and len(names) != len(pairs):
         raise click.UsageError(f"every way to go on takes one --name: {len(pairs)} in all, not {len(names)}")
     settings, hooks = config.load(), Hooks()
-    permissions = chosen_permissions(settings, permission_mode, allow)
-    with opened(session) as changed:
-        asked = {name: chosen_model(name, changed.head, settings, hooks) for _, name in pairs}
-        chosen = chosen_tools(tools, no_tools)
-        desk = Desk(
+    permissions = build_permissions(settings, permission_mode, allow)
+    with open_session(session) as changed:
+        asked = {name: select_model(name, changed.head, settings, hooks) for _, name in pairs}
+        chosen = select_tools(tools, no_tools)
+        desk = SessionController(
             changed,
             model=asked[pairs[0][1]],
             tools=chosen,
             hooks=hooks,
             settings=settings,
-            ui=PrintedUi(),
+            ui=StderrUi(),
             cwd=cwd,
             permissions=permissions,
         )
@@ -93,15 +93,15 @@ def fan_out(
             Variant(prompt=prompt, model=asked[name], name=branch)
             for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)
         ]
-        attempts = run_async(_run(Working(desk, extensions), at, variants))
-        tell_set_aside(changed)
+        attempts = run_async(_run_variants(RunningController(desk, extensions), at, variants))
+        warn_set_aside(changed)
         for attempt, variant in zip(attempts, variants, strict=True):
-            _tell(attempt, variant, as_json=as_json)
-        tell_denials(permissions)
+            _print_attempt(attempt, variant, as_json=as_json)
+        print_denials(permissions)
     return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
 
 
-async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attempt]:
+async def _run_variants(working: RunningController, at: str, variants: list[Variant]) -> list[Attempt]:
     from sessiontree.agent.fan_out import fan_out as continue_in_each
     from sessiontree.hooks.events import Event, Notice
 
@@ -109,7 +109,7 @@ async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attem
         if isinstance(event, Notice):
             warn(f"{branch}: {event.text}")
 
-    working.desk.hooks.listen(tell_notice)
+    working.controller.hooks.listen(print_notice)
     async with working as desk:
         return await continue_in_each(
             desk.session,
@@ -123,7 +123,7 @@ async def _run(working: Working, at: str, variants: list[Variant]) -> list[Attem
         )
 
 
-def _tell(attempt: Attempt, variant: Variant, *, as_json: bool) -> None:
+def _print_attempt(attempt: Attempt, variant: Variant, *, as_json: bool) -> None:
     outcome, branch = attempt.outcome, attempt.branch
     model = None if variant.model is None else variant.model.info.name
     error = str(outcome.error) if outcome.error else "cancelled" if outcome.cancelled else None
@@ -131,5 +131,5 @@ def _tell(attempt: Attempt, variant: Variant, *, as_json: bool) -> None:
         wire = {"branch": branch.name, "head": branch.leaf, "prompt": variant.prompt, "model": model}
         echo_json({**wire, "text": outcome.text, "error": error})
         return
-    echo(strong(safe(branch.name)), safe(f"{short(branch.leaf)}  {model}"))
-    click.echo(safe_lines(outcome.text if error is None else f"failed: {error}"))
+    echo(bold(escape_line(branch.name)), escape_line(f"{format_id(branch.leaf)}  {model}"))
+    click.echo(escape_lines(outcome.text if error is None else f"failed: {error}"))

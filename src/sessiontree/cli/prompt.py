@@ -21,14 +21,14 @@ from sessiontree.cli.app import (
     app,
     branch_option,
     fail,
-    opened,
+    open_session,
     run_async,
     session_option,
-    tell_set_aside,
+    warn_set_aside,
 )
-from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option, tell_notice
-from sessiontree.cli.output import dim, echo_json, safe, safe_lines, warn
-from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
+from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option, print_notice
+from sessiontree.cli.output import dim, echo_json, escape_line, escape_lines, warn
+from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.core.figures import pluralize
@@ -39,13 +39,13 @@ from sessiontree.session import Branch, Session
 if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
     from sessiontree.agent.tool import Tool
-    from sessiontree.commands.desk import Desk, Submitted
+    from sessiontree.commands.desk import SessionController, SubmitResult
     from sessiontree.config import Config, PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ABORT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """That abort the run."""
 
 
@@ -103,22 +103,22 @@ def prompt(
     if branch is not None and no_session:
         raise click.UsageError("--branch needs a session")
     from sessiontree import config
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.find import NoModel
 
-    text, images, is_command = _prompt(words)
-    chosen = chosen_tools(tools, no_tools)
+    text, images, is_command = _build_prompt(words)
+    chosen = select_tools(tools, no_tools)
     settings, hooks = config.load(), Hooks()
-    permissions = chosen_permissions(settings, permission_mode, allow)
+    permissions = build_permissions(settings, permission_mode, allow)
     source: Session | None = None
     if recent or session or fork or branch:
-        source = opened(fork or session or catalog.RECENT, read_only=fork is not None)
-    before = None if source is None else source.head if branch is None else source.branch(branch)
+        source = open_session(fork or session or catalog.RECENT_ALIAS, read_only=fork is not None)
+    before = None if source is None else source.head if branch is None else source.get_branch(branch)
     asked: Model | None = None
     no_model: str | None = None
     try:
-        asked = chosen_model(model, before, settings, hooks)
+        asked = select_model(model, before, settings, hooks)
     except NoModel as error:
         if not is_command:
             return fail(str(error), MODEL_FAILED)
@@ -129,14 +129,14 @@ def prompt(
         folder = os.path.abspath(cwd or ".")
         target = source or (catalog.memory(cwd=folder) if no_session else catalog.create(cwd=folder))
     level = thinking or (settings.thinking if before is None or before.leaf is None else None)
-    if target.unread:
-        _tell_unread(target)
+    if target.unreadable_lines:
+        _warn_unread(target)
     if thinking not in (None, "off") and asked is not None and not asked.info.thinking:
         warn(f"{asked.info.name} does not think, so --thinking does nothing")
     try:
         with target:
             on = before if before is not None and target is source else target.head
-            desk = Desk(
+            desk = SessionController(
                 target,
                 branch=on,
                 model=asked,
@@ -144,15 +144,15 @@ def prompt(
                 hooks=hooks,
                 settings=settings,
                 thinking=level,
-                ui=PrintedUi(),
+                ui=StderrUi(),
                 cwd=cwd,
                 permissions=permissions,
             )
-            desk.no_model = no_model or desk.no_model
-            code = _answer(Working(desk, extensions), text, images, mode, is_command=is_command)
-            tell_set_aside(target)
+            desk.no_model_message = no_model or desk.no_model_message
+            code = _run_and_report(RunningController(desk, extensions), text, images, mode, is_command=is_command)
+            warn_set_aside(target)
     finally:
-        tell_denials(permissions)
+        print_denials(permissions)
         if source is None and not no_session:
             _drop_if_unused(target)
     return code
@@ -166,13 +166,13 @@ def _drop_if_unused(session: Session) -> None:
         shelf.purge_unused(session, lambda tree: not len(tree))
 
 
-def _tell_unread(session: Session) -> None:
-    lines, it = pluralize(session.unread, "line"), "it" if session.unread == 1 else "them"
+def _warn_unread(session: Session) -> None:
+    lines, it = pluralize(session.unreadable_lines, "line"), "it" if session.unreadable_lines == 1 else "them"
     message = f"{lines} of this session cannot be read, so the model does not see {it}"
-    warn(f"{message} (`sessiontree doctor {session.where}` tells more)")
+    warn(f"{message} (`sessiontree doctor {session.location}` tells more)")
 
 
-def chosen_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
+def select_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
     """The built-in tools of these names, or all."""
     from sessiontree.agent.tools import builtin_tools
 
@@ -186,17 +186,17 @@ def chosen_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
 # What is said
 
 
-def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
+def _build_prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
     """The text and the images of the prompt: files first, then what was typed, then what was piped in.
 
     And whether it is a command, which only what was typed can be.
     """
-    from sessiontree.commands.command import typed as called
+    from sessiontree.commands.command import parse_line as called
 
     files = [word[1:] for word in words if word.startswith("@")]
     typed = " ".join(word for word in words if not word.startswith("@"))
-    included = [_included(path) for path in files]
-    parts = [*(part for part in included if isinstance(part, str)), typed, _piped().rstrip("\n")]
+    included = [_read_attachment(path) for path in files]
+    parts = [*(part for part in included if isinstance(part, str)), typed, _read_piped().rstrip("\n")]
     text = "\n\n".join(part for part in parts if part)
     images = [part for part in included if not isinstance(part, str)]
     if not text.strip() and not images:
@@ -204,11 +204,11 @@ def _prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
     return text, images, not included and called(typed) is not None
 
 
-def _included(path: str) -> str | JsonObject:
-    from sessiontree.agent.tools.files import image_in, is_binary
+def _read_attachment(path: str) -> str | JsonObject:
+    from sessiontree.agent.tools.files import is_binary, read_image
 
     with open(path, "rb") as file:
-        image = image_in(file, path)
+        image = read_image(file, path)
         if image is not None:
             return image
         data = file.read()
@@ -217,7 +217,7 @@ def _included(path: str) -> str | JsonObject:
     return f'<file path="{path}">\n{data.decode("utf-8", "replace")}\n</file>'
 
 
-def _piped() -> str:
+def _read_piped() -> str:
     """What is piped in, or comes from a file; nobody is waited for who might type."""
     stdin: Any = sys.stdin
     if stdin is None or stdin.isatty():
@@ -232,151 +232,155 @@ def _piped() -> str:
 # The answer
 
 
-def _answer(working: Working, text: str, images: list[JsonObject], mode: str, *, is_command: bool) -> int:
-    from sessiontree.agent.rescue import Unsaved
+def _run_and_report(
+    working: RunningController, text: str, images: list[JsonObject], mode: str, *, is_command: bool
+) -> int:
+    from sessiontree.agent.rescue import UnsavedMessages
     from sessiontree.model.base import ModelError
-    from sessiontree.store.waiting import has_stopped
+    from sessiontree.store.waiting import has_stopped_waiting
 
-    desk = working.desk
-    printer = _Events(desk.session.header) if mode == "json" else _Text()
-    guard = _Guard(desk, printer)
+    desk = working.controller
+    printer = _JsonPrinter(desk.session.header) if mode == "json" else _TextPrinter()
+    guard = _BrokenPipeGuard(desk, printer)
     desk.hooks.listen(guard.show)
-    outcome = run_async(_run(working, guard, text, images, is_command=is_command))
+    outcome = run_async(_run_until_signal(working, guard, text, images, is_command=is_command))
     if guard.broken:
         raise BrokenPipeError
     if outcome is None:
         return 0
     if outcome.aborted:
         return fail("aborted", STOPPED)
-    if isinstance(outcome.error, Unsaved):
-        interrupted = isinstance(outcome.error.cause, LockTimeout) and has_stopped()
-        text = str(outcome.error.without_memory("this output"))
+    if isinstance(outcome.error, UnsavedMessages):
+        interrupted = isinstance(outcome.error.cause, LockTimeout) and has_stopped_waiting()
+        text = str(outcome.error.build_exit_error("this output"))
         return fail(f"aborted: {text}", STOPPED) if interrupted else fail(text)
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
     return fail("a handler did not let it happen") if outcome.cancelled else 0
 
 
-async def _run(
-    working: Working, guard: _Guard, text: str, images: list[JsonObject], *, is_command: bool
+async def _run_until_signal(
+    working: RunningController, guard: _BrokenPipeGuard, text: str, images: list[JsonObject], *, is_command: bool
 ) -> Outcome | None:
     """Run, and abort at the first signal; a second one ends the program."""
     import asyncio
 
-    from sessiontree.commands.desk import Submitted
+    from sessiontree.commands.desk import SubmitResult
     from sessiontree.store.waiting import stop_waiting
 
     loop = asyncio.get_running_loop()
-    signals = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as `nohup` has it
+    signals = [
+        number for number in ABORT_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # as `nohup` has it
 
-    def give_up() -> None:
+    def abort() -> None:
         for number in signals:
             loop.remove_signal_handler(number)
         stop_waiting()  # for a lock that another process keeps
-        working.desk.abort()
+        working.controller.abort()
 
     try:
         for number in signals:
-            loop.add_signal_handler(number, give_up)
+            loop.add_signal_handler(number, abort)
     except (RuntimeError, ValueError):  # not in the main thread: somebody else's signals
         pass
     async with working as desk:
-        await desk.idle()  # an extension may have triggered a run when it was set up
+        await desk.wait_until_idle()  # an extension may have triggered a run when it was set up
         if is_command:
             submitted = await desk.submit(text)
         else:
-            submitted = Submitted(outcome=await desk.agent.prompt(text, images))
+            submitted = SubmitResult(outcome=await desk.agent.prompt(text, images))
         guard.end(submitted)
         outcome = submitted.outcome
-        while (triggered := await desk.settle()) is not None:
-            guard.end(Submitted(outcome=triggered))
+        while (triggered := await desk.wait_for_triggered_run()) is not None:
+            guard.end(SubmitResult(outcome=triggered))
             outcome = triggered
     return outcome
 
 
-def chosen_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
+def select_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
     """The model that was named, or that the session had, or the usual one; it tries again what may pass."""
-    from sessiontree.commands.models import ConfiguredModels, choose
+    from sessiontree.commands.models import ConfiguredModels, choose_model
 
-    found, warning = choose(ConfiguredModels(settings, hooks), name, None if branch is None else branch.state)
+    found, warning = choose_model(ConfiguredModels(settings, hooks), name, None if branch is None else branch.state)
     if warning is not None:
         warn(warning)
     return found
 
 
-class _Guard:
+class _BrokenPipeGuard:
     """Shows events to a printer. When nobody takes what it prints any more, the run is given up."""
 
-    def __init__(self, desk: Desk, printer: _Events | _Text) -> None:
-        self._desk = desk
+    def __init__(self, desk: SessionController, printer: _JsonPrinter | _TextPrinter) -> None:
+        self._controller = desk
         self._printer = printer
         self.broken = False
 
     def show(self, event: Event) -> None:
         self._print(partial(self._printer.show, event))
 
-    def end(self, submitted: Submitted) -> None:
+    def end(self, submitted: SubmitResult) -> None:
         self._print(partial(self._printer.end, submitted))
 
-    def _print(self, printed: Callable[[], None]) -> None:
+    def _print(self, write: Callable[[], None]) -> None:
         if self.broken:
             return
         try:
-            printed()
+            write()
         except BrokenPipeError:
             self.broken = True
-            self._desk.abort()
+            self._controller.abort()
 
 
-class _Events:
+class _JsonPrinter:
     """Every event a line, after the header of the session."""
 
     def __init__(self, header: Header) -> None:
         echo_json(read_object(header.raw))
 
     def show(self, event: Event) -> None:
-        from sessiontree.agent.wire import event_to_wire
+        from sessiontree.agent.wire import encode_event
 
-        wire = event_to_wire(event)
+        wire = encode_event(event)
         if wire is not None:
             echo_json(wire)
 
-    def end(self, submitted: Submitted) -> None:
+    def end(self, submitted: SubmitResult) -> None:
         if submitted.text or submitted.editor_text:
             echo_json({"type": "command_end", "text": submitted.text, "editorText": submitted.editor_text})
 
 
-class _Text:
+class _TextPrinter:
     """The answer: on a terminal all that is said, as it comes; otherwise the last message, when it is whole."""
 
     def __init__(self) -> None:
-        self._live = sys.stdout.isatty()
-        self._open = False
+        self._is_streaming = sys.stdout.isatty()
+        self._is_line_open = False
         """Whether a line was begun."""
 
     def show(self, event: Event) -> None:
         from sessiontree.hooks.events import CompactFailed, MessageDelta, MessageEnd, ToolStart
 
         match event:
-            case MessageDelta(kind="text") if self._live:
-                click.echo(safe_lines(event.text), nl=False)
-                self._open = True
-            case MessageEnd() if self._open:
+            case MessageDelta(kind="text") if self._is_streaming:
+                click.echo(escape_lines(event.text), nl=False)
+                self._is_line_open = True
+            case MessageEnd() if self._is_line_open:
                 click.echo()
-                self._open = False
-            case ToolStart(call=call) if self._live:
-                click.echo(dim(safe(f"{call.name} {call.arguments}")[:200]), err=True)
+                self._is_line_open = False
+            case ToolStart(call=call) if self._is_streaming:
+                click.echo(dim(escape_line(f"{call.name} {call.arguments}")[:200]), err=True)
             case CompactFailed(error=error, aborted=False):
                 warn(f"the conversation could not be compacted: {error}")
             case _:
-                tell_notice(event)
+                print_notice(event)
 
-    def end(self, submitted: Submitted) -> None:
+    def end(self, submitted: SubmitResult) -> None:
         for said in filter(None, (submitted.text, submitted.editor_text)):
-            click.echo(safe_lines(said))
+            click.echo(escape_lines(said))
         if submitted.outcome is None:
             return
-        if not self._live and submitted.outcome.text:
-            click.echo(safe_lines(submitted.outcome.text))
+        if not self._is_streaming and submitted.outcome.text:
+            click.echo(escape_lines(submitted.outcome.text))
         if submitted.outcome.cut_off:
             warn("the answer was cut off at the length that the model may write")

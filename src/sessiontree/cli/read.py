@@ -15,60 +15,60 @@ from sessiontree import catalog
 from sessiontree.cli.app import (
     app,
     branch_argument,
+    format_id,
     is_terminal,
     json_option,
-    opened,
+    open_session,
     place_argument,
     place_option,
     session_argument,
-    short,
 )
 from sessiontree.cli.output import (
-    brief,
-    colored,
+    bold,
+    colorize,
     dim,
     echo,
     echo_json,
     echo_json_parts,
     echo_lines,
     echo_raw,
-    line_of,
-    safe,
-    safe_lines,
-    strong,
-    table,
+    escape_line,
+    escape_lines,
+    join_parts,
+    print_table,
+    shorten,
     warn,
 )
-from sessiontree.commands.text import local_time
-from sessiontree.core.context import Explanation, explain, explanation_to_wire
-from sessiontree.core.entries import Entry, JsonObject, Problem, raws
-from sessiontree.core.figures import dollars, pluralize
-from sessiontree.core.messages import role, role_of, string, text, tool_calls
+from sessiontree.commands.text import format_local_time
+from sessiontree.core.context import Explanation, encode_explanation, explain
+from sessiontree.core.entries import Entry, JsonObject, Problem, read_raws
+from sessiontree.core.figures import format_dollars, pluralize
+from sessiontree.core.messages import coerce_string, extract_text, get_entry_role, get_role, get_tool_calls
 from sessiontree.core.outline import (
-    DEEP,
+    DEEP_NOTE,
     FILTERS,
-    Calls,
+    CallLookup,
     Outline,
-    draw,
-    finish,
+    draw_rows,
+    format_entry,
+    format_entry_row,
+    format_hidden,
     lay_out,
-    plain_text,
-    row_text,
-    survey,
-    tell_hidden,
+    run_steps,
+    survey_tree,
 )
-from sessiontree.core.problems import problem_to_wire
-from sessiontree.core.tokens import estimate
+from sessiontree.core.problems import encode_problem
+from sessiontree.core.tokens import estimate_tokens
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
-from sessiontree.index.folder import absolute_folder, folders_in
+from sessiontree.index.folder import list_folders, resolve_folder
 from sessiontree.session import Session
-from sessiontree.store.postgres.address import is_address
+from sessiontree.store.postgres.address import is_database_address
 
 if TYPE_CHECKING:
     from sessiontree.repairing import RepairReport
 
 NO_ENTRIES = "(no entries)"
-TOGETHER = 512
+BATCH_SIZE = 512
 """Rows whose lines are read together."""
 
 
@@ -84,28 +84,28 @@ def tree(context: click.Context, session: str, filter: str | None, interactive: 
     Chains stay flat; what is indented is where branches part. The active path has bullets.
     """
     if interactive:
-        _choose_and_go(context, session)
+        _choose_and_navigate(context, session)
         return
-    opened_session = opened(session, read_only=True)
+    opened_session = open_session(session, read_only=True)
     if as_json:
         _echo_tree_json(opened_session, filter or "all")
     else:
-        _draw(opened_session, filter or "default")
+        _print_tree(opened_session, filter or "default")
 
 
-def _choose_and_go(context: click.Context, name: str) -> None:
+def _choose_and_navigate(context: click.Context, name: str) -> None:
     """Have a place chosen in the terminal, and carry out `navigate` with it."""
     if not is_terminal():
         raise click.UsageError("--interactive needs a terminal")
     try:
-        from sessiontree.tui.tree import choose
+        from sessiontree.tui.tree import choose_entry
     except ModuleNotFoundError as error:
         raise InvalidOperation("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
     from sessiontree.cli.ops import navigate
 
-    with opened(name) as session:
-        choice = choose(session, config.load())
+    with open_session(name) as session:
+        choice = choose_entry(session, config.load())
     if choice is not None:
         context.invoke(
             navigate,
@@ -119,77 +119,80 @@ def _choose_and_go(context: click.Context, name: str) -> None:
 
 def _echo_tree_json(session: Session, filter: str) -> None:
     tree = session.tree
-    shape = finish(survey(tree, _leaf(session)))
-    shown = shape.shown(filter)
+    shape = run_steps(survey_tree(tree, _find_leaf(session)))
+    shown = shape.find_shown(filter)
     depths = array("l")
 
-    def entries() -> Iterator[JsonObject]:
-        for above in shape.above:
+    def iter_entries() -> Iterator[JsonObject]:
+        for above in shape.parent_positions:
             depths.append(depths[above] + 1 if above >= 0 else 0)
         positions = (position for position in range(len(shape)) if shown[position])
-        while several := list(islice(positions, TOGETHER)):
+        while several := list(islice(positions, BATCH_SIZE)):
             known = [tree.peek(shape.ids[position]) for position in several]
-            for position, entry, raw in zip(several, known, raws(known), strict=True):
-                above = shape.above[position]
-                said = entry.source.glance(raw) if entry.type == "message" else None
+            for position, entry, raw in zip(several, known, read_raws(known), strict=True):
+                above = shape.parent_positions[position]
+                said = entry.source.decode_preview(raw) if entry.type == "message" else None
                 yield {
                     "id": entry.id,
                     "parent": shape.ids[above] if above >= 0 else None,
                     "type": entry.type,
                     "role": None if said is None else said.role,
-                    "label": tree.label(entry.id),
-                    "timestamp": entry.source.timestamp(raw),
+                    "label": tree.get_label(entry.id),
+                    "timestamp": entry.source.decode_timestamp(raw),
                     "depth": depths[position],
-                    "text": plain_text(entry, raw),
+                    "text": format_entry(entry, raw),
                 }
 
     echo_json_parts(
         {"session": session.id, "name": session.name, "branch": session.heads.current, "leaf": session.heads.leaf},
         "entries",
-        entries(),
-        {"problems": [problem_to_wire(problem) for problem in session.problems]},
+        iter_entries(),
+        {"problems": [encode_problem(problem) for problem in session.problems]},
     )
 
 
-def _leaf(session: Session) -> str | None:
+def _find_leaf(session: Session) -> str | None:
     """The current leaf, unless damage took it away."""
     return session.heads.leaf if session.heads.leaf in session.tree else None
 
 
-def _draw(session: Session, filter: str) -> None:
-    rows = finish(lay_out(finish(survey(session.tree, _leaf(session))), filter))
-    echo(strong(safe(session.name or "unnamed")), dim(f"{safe(session.id)}, on branch {safe(session.heads.current)}"))
-    echo_lines(_drawn(rows, session))
+def _print_tree(session: Session, filter: str) -> None:
+    rows = run_steps(lay_out(run_steps(survey_tree(session.tree, _find_leaf(session))), filter))
+    echo(
+        bold(escape_line(session.name or "unnamed")),
+        dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
+    )
+    echo_lines(_format_rows(rows, session))
     if rows.is_deep:
-        echo(dim(DEEP))
+        echo(dim(DEEP_NOTE))
     if not len(rows):
         hidden = session.tree.real_count
         echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
         echo(dim("(the head is before everything)"))
-    _tell_problems(session)
+    _warn_problems(session)
 
 
-def _drawn(rows: Outline, session: Session) -> Iterator[str]:
+def _format_rows(rows: Outline, session: Session) -> Iterator[str]:
     """The rows of a drawing as lines."""
-    tree, calls = session.tree, Calls(session.tree)
-    drawn = draw(rows, session.heads)
-    while several := list(islice(drawn, TOGETHER)):
-        for row, raw in zip(several, raws(row.entry for row in several), strict=True):
-            label = tree.label(row.entry.id)
-            hidden = tell_hidden([safe(name) for name in row.branches_hidden], row.active_hidden)
-            yield line_of(
+    tree, calls = session.tree, CallLookup(session.tree)
+    drawn = draw_rows(rows, session.heads)
+    while several := list(islice(drawn, BATCH_SIZE)):
+        for row, raw in zip(several, read_raws(row.entry for row in several), strict=True):
+            label = tree.get_label(row.entry.id)
+            hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
+            yield join_parts(
                 (dim(row.prefix) if row.prefix else "")
-                + (colored("• ", "green") if row.on_path else "")
-                + (colored(f"[{safe(label)}] ", "yellow") if label else "")
-                + safe(row_text(row.entry, calls, raw)),
-                "".join(colored(f"({safe(name)})", "cyan") for name in row.branches),
-                colored("← active", "green") if row.active else "",
+                + (colorize("• ", "green") if row.on_path else "")
+                + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
+                + escape_line(format_entry_row(row.entry, calls, raw)),
+                "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
+                colorize("← active", "green") if row.active else "",
                 dim(hidden) if hidden else "",
             )
 
 
-def _branch_names(session: Session) -> dict[str, list[str]]:
+def _group_branch_names(session: Session) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for name, head in session.heads.heads.items():
         if head is not None and name not in session.heads.archived:
@@ -197,12 +200,12 @@ def _branch_names(session: Session) -> dict[str, list[str]]:
     return names
 
 
-def _tell_problems(session: Session) -> None:
+def _warn_problems(session: Session) -> None:
     faults = [problem for problem in session.problems if problem.severity == "fault"]
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         first = f"line {faults[0].line}: {faults[0].message}" if faults[0].line else faults[0].message
-        warn(f"damaged: {brief(first)}{more} (see `sessiontree doctor {session.where}`)")
+        warn(f"damaged: {shorten(first)}{more} (see `sessiontree doctor {session.location}`)")
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree log @ --at HEAD~2")
@@ -211,20 +214,20 @@ def _tell_problems(session: Session) -> None:
 @json_option
 def log(session: str, at: str, as_json: bool) -> None:
     """List the entries from the root to a place."""
-    opened_session = opened(session, read_only=True)
-    path = opened_session.tree.path(opened_session.place(at))
-    names = _branch_names(opened_session)
-    calls = Calls(opened_session.tree)
+    opened_session = open_session(session, read_only=True)
+    path = opened_session.tree.get_path(opened_session.resolve_place(at))
+    names = _group_branch_names(opened_session)
+    calls = CallLookup(opened_session.tree)
     for entry in path:
         if as_json:
             echo_raw(entry.raw)
             continue
-        label = opened_session.tree.label(entry.id)
+        label = opened_session.tree.get_label(entry.id)
         echo(
-            dim(f"{short(entry.id)}  {safe(local_time(entry.timestamp, seconds=True)):19}"),
-            colored(f"[{safe(label)}]", "yellow") if label else "",
-            safe(row_text(entry, calls)),
-            "".join(colored(f"({safe(name)})", "cyan") for name in names.get(entry.id, ())),
+            dim(f"{format_id(entry.id)}  {escape_line(format_local_time(entry.timestamp, seconds=True)):19}"),
+            colorize(f"[{escape_line(label)}]", "yellow") if label else "",
+            escape_line(format_entry_row(entry, calls)),
+            "".join(colorize(f"({escape_line(name)})", "cyan") for name in names.get(entry.id, ())),
         )
     if not path and not as_json:
         echo(dim(NO_ENTRIES))
@@ -236,52 +239,59 @@ def log(session: str, at: str, as_json: bool) -> None:
 @json_option
 def show(session: str, entry: str, as_json: bool) -> None:
     """Show one entry in full."""
-    opened_session = opened(session, read_only=True)
-    id = opened_session.place(entry)
+    opened_session = open_session(session, read_only=True)
+    id = opened_session.resolve_place(entry)
     if id is None:
         raise click.UsageError("there is no entry at the place before everything")
     shown = opened_session.tree[id]
     if as_json:
         echo_raw(shown.raw)
         return
-    label = opened_session.tree.label(id)
-    kind = shown.type + (f" ({role_of(shown)})" if role_of(shown) else "")
+    label = opened_session.tree.get_label(id)
+    kind = shown.type + (f" ({get_entry_role(shown)})" if get_entry_role(shown) else "")
     for name, value in (
         ("entry", id),
-        ("parent", opened_session.tree.parent(id) or "root"),
+        ("parent", opened_session.tree.get_parent(id) or "root"),
         ("kind", kind),
         ("time", shown.timestamp),
         ("branch", shown.branch if isinstance(shown.branch, str) else ""),
         ("label", label or ""),
     ):
         if value:
-            echo(dim(f"{name:7}"), safe(value))
+            echo(dim(f"{name:7}"), escape_line(value))
     click.echo()
-    click.echo(safe_lines(_full_text(shown)))
+    click.echo(escape_lines(_format_body(shown)))
 
 
-def _full_text(entry: Entry) -> str:
-    from sessiontree.format.codec import body_to_wire
+def _format_body(entry: Entry) -> str:
+    from sessiontree.format.codec import encode_body
 
-    wire = body_to_wire(entry.body)
+    wire = encode_body(entry.body)
     message = wire.get("message")
     if isinstance(message, dict):
-        return message_text(message)  # pyright: ignore[reportUnknownArgumentType]
+        return format_message(message)  # pyright: ignore[reportUnknownArgumentType]
     import json
 
-    return string(wire.get("summary")) or text(wire.get("content")) or json.dumps(wire, ensure_ascii=False, indent=2)
+    return (
+        coerce_string(wire.get("summary"))
+        or extract_text(wire.get("content"))
+        or json.dumps(wire, ensure_ascii=False, indent=2)
+    )
 
 
-def message_text(message: JsonObject) -> str:
+def format_message(message: JsonObject) -> str:
     """A message in full, tool calls included."""
     import json
 
-    parts = [text(message.get("content")) or string(message.get("summary"))]
-    if role(message) in ("bashExecution", "pythonExecution"):
-        parts = [f"$ {string(message.get('command')) or string(message.get('code'))}", string(message.get("output"))]
-    parts += [f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in tool_calls(message)]
+    parts = [extract_text(message.get("content")) or coerce_string(message.get("summary"))]
+    if get_role(message) in ("bashExecution", "pythonExecution"):
+        parts = [
+            f"$ {coerce_string(message.get('command')) or coerce_string(message.get('code'))}",
+            coerce_string(message.get("output")),
+        ]
+    parts += [f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in get_tool_calls(message)]
     if message.get("errorMessage"):
-        parts.append(f"error: {string(message.get('errorMessage'))}")
+        parts.append(f"error: {coerce_string(message.get('errorMessage'))}")
     return "\n".join(part for part in parts if part)
 
 
@@ -294,10 +304,10 @@ def message_text(message: JsonObject) -> str:
 @json_option
 def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
     """Show what the model sees from a place."""
-    opened_session = opened(session, read_only=True)
-    for seen in [opened_session.context(place) for place in places or ("HEAD",)]:
+    opened_session = open_session(session, read_only=True)
+    for seen in [opened_session.build_context(place) for place in places or ("HEAD",)]:
         leaf = seen.leaf
-        messages = seen.to_llm() if request else seen.converted() if llm else list(seen.messages)
+        messages = seen.to_llm() if request else seen.convert_messages() if llm else list(seen.messages)
         explanation = explain(opened_session.tree, leaf) if explained else None
         if as_json:
             wire: JsonObject = {
@@ -311,32 +321,38 @@ def context(session: str, places: tuple[str, ...], llm: bool, request: bool, exp
             if seen.state.rules:
                 wire["rules"] = list(seen.state.rules)
             if explanation is not None:
-                wire["explain"] = explanation_to_wire(explanation)
+                wire["explain"] = encode_explanation(explanation)
                 wire["tokens"] = explanation.tokens
             echo_json(wire)
             continue
         model = seen.model
         named = f"{model['provider']}/{model['modelId']}" if model else "no model"
-        echo(strong(f"context at {short(leaf)}"), dim(f"{safe(named)}, thinking {safe(seen.thinking_level)}"))
+        echo(
+            bold(f"context at {format_id(leaf)}"),
+            dim(f"{escape_line(named)}, thinking {escape_line(seen.thinking_level)}"),
+        )
         if explanation is not None:
-            _tell_explanation(explanation)
+            _print_explanation(explanation)
             continue
         for message in messages:
-            echo(colored(safe(role(message)), "cyan"), dim(f"~{pluralize(estimate(message), 'token')}"))
-            click.echo(safe_lines(message_text(message)))
+            echo(
+                colorize(escape_line(get_role(message)), "cyan"),
+                dim(f"~{pluralize(estimate_tokens(message), 'token')}"),
+            )
+            click.echo(escape_lines(format_message(message)))
             click.echo()
 
 
-def _tell_explanation(explanation: Explanation) -> None:
-    width = max((len(short(item.entry.id)) for item in explanation.entries), default=0)
+def _print_explanation(explanation: Explanation) -> None:
+    width = max((len(format_id(item.entry.id)) for item in explanation.entries), default=0)
     for item in explanation.entries:
-        reason = item.reason + (f" {short(item.represented_by)}" if item.represented_by else "")
+        reason = item.reason + (f" {format_id(item.represented_by)}" if item.represented_by else "")
         line = (
-            f"{short(item.entry.id):{width}} {'✓' if item.reaches else '·'} {item.tokens or '':>7}  "
-            f"{safe(row_text(item.entry))[:60]:60}  {safe(reason)}"
+            f"{format_id(item.entry.id):{width}} {'✓' if item.reaches_model else '·'} {item.tokens or '':>7}  "
+            f"{escape_line(format_entry_row(item.entry))[:60]:60}  {escape_line(reason)}"
         )
-        echo(line if item.reaches else dim(line))
-    echo(strong(f"{pluralize(explanation.tokens, 'token')}, estimated"))
+        echo(line if item.reaches_model else dim(line))
+    echo(bold(f"{pluralize(explanation.tokens, 'token')}, estimated"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
@@ -345,7 +361,7 @@ def _tell_explanation(explanation: Explanation) -> None:
 @json_option
 def branches(session: str, show_all: bool, as_json: bool) -> None:
     """List the branches of a session."""
-    echo_branches(opened(session, read_only=True), as_json=as_json, show_all=show_all)
+    echo_branches(open_session(session, read_only=True), as_json=as_json, show_all=show_all)
 
 
 def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> None:
@@ -375,14 +391,14 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
         rows.append(
             [
                 mark,
-                safe(info.name),
-                short(info.head),
+                escape_line(info.name),
+                format_id(info.head),
                 str(info.entry_count),
-                safe(local_time(info.created_at)),
-                safe(info.description or ""),
+                escape_line(format_local_time(info.created_at)),
+                escape_line(info.description or ""),
             ]
         )
-    table(rows)
+    print_table(rows)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
@@ -395,27 +411,29 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     from sessiontree.comparison import comparison_to_wire
     from sessiontree.session import compare as compare_in
 
-    result = compare_in(opened(session, read_only=True), branches, metric)
+    result = compare_in(open_session(session, read_only=True), branches, metric)
     if as_json:
         echo_json(comparison_to_wire(result))
         return
-    echo(dim(f"from where they part, {short(result.common_ancestor)}"))
+    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
     rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
     for stats in result.branches:
         tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
-        cost = dollars(stats.cost) if "cost" in stats.measured else "-"
+        cost = format_dollars(stats.cost) if "cost" in stats.measured else "-"
         counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
         seconds = f"{stats.time / 1000:.1f}s"
-        rows.append([safe(stats.name), *map(str, counts), tokens, cost, seconds, safe(", ".join(stats.models))])
-    table(rows)
+        rows.append(
+            [escape_line(stats.name), *map(str, counts), tokens, cost, seconds, escape_line(", ".join(stats.models))]
+        )
+    print_table(rows)
     for item in result.differences:
         if item.metric == metric:
             percent = "" if item.percent is None else f" ({item.percent:+.1f} %)"
-            echo(f"{safe(item.a)} → {safe(item.b)}: {item.metric} {item.diff:+g}{percent}")
+            echo(f"{escape_line(item.a)} → {escape_line(item.b)}: {item.metric} {item.diff:+g}{percent}")
     if result.winner is None:
-        echo(strong("no winner:"), safe(result.reason))
+        echo(bold("no winner:"), escape_line(result.reason))
     else:
-        echo(strong(f"winner: {safe(result.winner)}"), dim(f"({result.reason})"))
+        echo(bold(f"winner: {escape_line(result.winner)}"), dim(f"({result.reason})"))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree diff @ cache dict")
@@ -425,22 +443,22 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 @json_option
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
     """Show how two places differ, from where their paths part."""
-    from sessiontree.comparison import diff_to_wire, took
+    from sessiontree.comparison import diff_to_wire, format_usage
     from sessiontree.session import diff as diff_in
 
-    opened_session = opened(session, read_only=True)
+    opened_session = open_session(session, read_only=True)
     result = diff_in(opened_session, a, b)
     if as_json:
         echo_json(diff_to_wire(result))
         return
-    calls = Calls(opened_session.tree)
-    echo(dim(f"from where they part, {short(result.common_ancestor)}"))
+    calls = CallLookup(opened_session.tree)
+    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
-        echo(strong(f"{sign * 3} {safe(stats.name)}"), dim(", ".join(took(stats))))
+        echo(bold(f"{sign * 3} {escape_line(stats.name)}"), dim(", ".join(format_usage(stats))))
         for entry in entries:
-            echo(colored(f"{sign} {short(entry.id)} {safe(row_text(entry, calls))}", color))
+            echo(colorize(f"{sign} {format_id(entry.id)} {escape_line(format_entry_row(entry, calls))}", color))
         if stats.files:
-            echo(dim(f"  files: {safe(', '.join(stats.files))}"))
+            echo(dim(f"  files: {escape_line(', '.join(stats.files))}"))
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree doctor @\n  sessiontree doctor ~/.sessiontree/sessions --repair")
@@ -454,22 +472,22 @@ def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
     for examined in _examine_all(session, mend):
         count, faulty = count + 1, faulty or examined.is_faulty
         if as_json:
-            echo_json(_examined_to_wire(examined))
+            echo_json(_examination_to_wire(examined))
         else:
-            _tell_examined(examined)
+            _print_examination(examined)
     if not count and not as_json:
         echo("no sessions there")
     ctx.exit(1 if faulty else 0)
 
 
-class _Examined(NamedTuple):
+class _Examination(NamedTuple):
     """What is wrong with a session, and what was done about it."""
 
     name: str
     """Of one among many; the only one needs none."""
     problems: list[Problem]
     report: RepairReport | None = None
-    refused: str | None = None
+    repair_error: str | None = None
     """Why it was not repaired."""
 
     @property
@@ -477,67 +495,67 @@ class _Examined(NamedTuple):
         return any(problem.severity == "fault" for problem in self.problems)
 
 
-def _examine_all(place: str, mend: bool) -> Iterator[_Examined]:
+def _examine_all(place: str, mend: bool) -> Iterator[_Examination]:
     """The one session, or every session of a database, or in a folder and below it."""
     place = catalog.locate(place)
-    if not catalog.is_many(place):
+    if not catalog.is_container(place):
         yield _examine(place, mend)
     elif os.path.isdir(place):
         yield from _examine_folder(place, mend)
     else:
-        for address in catalog.addresses(place):
+        for address in catalog.list_addresses(place):
             with suppress(NotFound):  # it was taken away meanwhile
                 yield _examine(address, mend)._replace(name=address)
 
 
-def _examine_folder(folder: str, mend: bool) -> Iterator[_Examined]:
+def _examine_folder(folder: str, mend: bool) -> Iterator[_Examination]:
     """What cannot be opened is a fault of its own, and stops nothing."""
     closed: list[OSError] = []
-    for file in _files_below(folder, closed):
+    for file in _iter_session_files(folder, closed):
         if os.path.islink(file):
-            yield _Examined(file, [_no_session("a link, which is not followed")])
+            yield _Examination(file, [_build_unreadable_problem("a link, which is not followed")])
         else:
             with suppress(NotFound):  # it was taken away meanwhile
                 yield _examine(file, mend)._replace(name=file)
     for error in closed:
-        yield _Examined(str(error.filename), [_no_session(error.strerror or str(error))])
+        yield _Examination(str(error.filename), [_build_unreadable_problem(error.strerror or str(error))])
 
 
-def _files_below(folder: str, closed: list[OSError]) -> Iterator[str]:
+def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
     """What is called like a session in a folder and below it, and in those that links right in it lead to."""
-    absolute_folder(folder)  # which says so where the current folder was deleted
+    resolve_folder(folder)  # which says so where the current folder was deleted
     inside = os.path.join(os.path.realpath(folder), "")
-    links = [below for below in folders_in(folder) if os.path.islink(below)]
+    links = [below for below in list_folders(folder) if os.path.islink(below)]
     linked = [link for link in links if not os.path.join(os.path.realpath(link), "").startswith(inside)]
     for top in (folder, *linked):
-        for at, folders, names in os.walk(top, onerror=closed.append):
+        for at, folders, names in os.walk(top, onerror=errors.append):
             for name in sorted([*names, *folders]):
-                if name.endswith(catalog.SUFFIX) and not name.startswith("."):
+                if name.endswith(catalog.SESSION_SUFFIX) and not name.startswith("."):
                     yield os.path.join(at, name)
             if top in linked:
                 folders.clear()  # it may lead to where everything is
             folders.sort()
 
 
-def _examine(session: str, mend: bool) -> _Examined:
+def _examine(session: str, mend: bool) -> _Examination:
     """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
     from sessiontree.index.reading import check_size
 
     try:
-        if not is_address(session):
+        if not is_database_address(session):
             check_size(session)
-        with isolate_errors(session), opened(session, read_only=not mend) as examined:
-            found = _Examined("", examined.problems)
-            return _mended(found, examined) if mend and found.is_faulty else found
+        with isolate_errors(session), open_session(session, read_only=not mend) as examined:
+            found = _Examination("", examined.problems)
+            return _repair_session(found, examined) if mend and found.is_faulty else found
     except FormatError as error:
-        found = _Examined("", [_no_session(error.reason)])
-        return _mended(found, session) if mend and not is_address(session) else found
+        found = _Examination("", [_build_unreadable_problem(error.reason)])
+        return _repair_session(found, session) if mend and not is_database_address(session) else found
     except StoreError as error:
-        catalog.reach(session)
-        return _Examined("", [_no_session(error.reason)])
+        catalog.check_reachable(session)
+        return _Examination("", [_build_unreadable_problem(error.reason)])
 
 
-def _mended(found: _Examined, damaged: Session | str) -> _Examined:
+def _repair_session(found: _Examination, damaged: Session | str) -> _Examination:
     """What is left of a session, or of a file whose header is gone, repaired."""
     from sessiontree.repairing import repair, rescue
 
@@ -547,38 +565,38 @@ def _mended(found: _Examined, damaged: Session | str) -> _Examined:
         return found._replace(refused=str(error))
 
 
-def _no_session(reason: str) -> Problem:
+def _build_unreadable_problem(reason: str) -> Problem:
     return Problem(kind="no_session", severity="fault", message=reason)
 
 
-def _examined_to_wire(examined: _Examined) -> JsonObject:
+def _examination_to_wire(examined: _Examination) -> JsonObject:
     wire: JsonObject = {"file": examined.name} if examined.name else {}
-    wire["problems"] = [problem_to_wire(problem) for problem in examined.problems]
+    wire["problems"] = [encode_problem(problem) for problem in examined.problems]
     if examined.report is not None:
-        from sessiontree.format.repair import repair_to_wire
+        from sessiontree.format.repair import encode_repair
 
-        wire["repairs"] = [repair_to_wire(item) for item in examined.report.repairs]
+        wire["repairs"] = [encode_repair(item) for item in examined.report.repairs]
         wire["repaired"] = examined.report.file
-    if examined.refused is not None:
-        wire["refused"] = examined.refused
+    if examined.repair_error is not None:
+        wire["refused"] = examined.repair_error
     return wire
 
 
-def _tell_examined(examined: _Examined) -> None:
+def _print_examination(examined: _Examination) -> None:
     if examined.name:
-        echo(strong(safe(examined.name)))
+        echo(bold(escape_line(examined.name)))
     for problem in examined.problems:
         color = "red" if problem.severity == "fault" else "yellow"
         place = f"line {problem.line}" if problem.line else ""
-        echo(colored(problem.severity, color), dim(f"{problem.kind} {place}"), brief(problem.message))
+        echo(colorize(problem.severity, color), dim(f"{problem.kind} {place}"), shorten(problem.message))
     if not examined.problems:
         echo("nothing is wrong")
-    if examined.refused is not None:
-        echo(colored("not repaired", "red"), safe(examined.refused))
+    if examined.repair_error is not None:
+        echo(colorize("not repaired", "red"), escape_line(examined.repair_error))
     report = examined.report
     for item in report.repairs if report is not None else ():
         place = f"line {item.line}" if item.line else ""
-        echo(colored("repaired", "green"), dim(f"{item.kind} {place}"), safe(item.message))
+        echo(colorize("repaired", "green"), dim(f"{item.kind} {place}"), escape_line(item.message))
     if report is not None:
         where = f"the sound copy is {report.file}" if report.file else "a line was appended"
-        echo(strong(safe(where)))
+        echo(bold(escape_line(where)))

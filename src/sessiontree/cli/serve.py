@@ -16,21 +16,21 @@ import click
 from sessiontree import config
 from sessiontree.cli.app import F, app, json_option
 from sessiontree.cli.desk import project_option
-from sessiontree.cli.output import dim, echo, echo_json, safe, table
-from sessiontree.cli.permissions import chosen_permissions, permission_options
-from sessiontree.commands.text import local_time
+from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table
+from sessiontree.cli.permissions import build_permissions, permission_options
+from sessiontree.commands.text import format_local_time
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation
-from sessiontree.home import home
+from sessiontree.home import get_home
 from sessiontree.store.files import make_private_directory, write_private
 
 if TYPE_CHECKING:
-    from sessiontree.web.listening import Server
+    from sessiontree.web.listening import HttpServer
     from sessiontree.web.tokens import Scope, Token
 
 PORT = 7373
-LINK_SECONDS = 3600.0
+LINK_LIFETIME_SECONDS = 3600.0
 """How long the link that is printed at the start works, unless it is used."""
 
 
@@ -70,29 +70,29 @@ def serve(
     """
     try:
         from sessiontree.web.app import create_app
-        from sessiontree.web.listening import Server, bound
+        from sessiontree.web.listening import HttpServer, bind_socket
     except ModuleNotFoundError as error:
         raise InvalidOperation("serving needs the extra: pip install 'sessiontree[web]'") from error
-    from sessiontree.web.guard import Limits, check_host, check_name, hosts_of, is_loopback
-    from sessiontree.web.tokens import SCOPES, Tokens, announce_server, make, time_now, token_file
+    from sessiontree.web.guard import ServerLimits, build_allowed_hosts, check_host_name, check_listen_host, is_loopback
+    from sessiontree.web.tokens import SCOPES, TokenStore, announce_server, get_time_now, get_token_path, issue_token
 
-    chosen_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
-    check_host(host, allow_remote=allow_remote)
+    build_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
+    check_listen_host(host, allow_remote=allow_remote)
     for name in names:
-        check_name(name)
-    listening = bound(host, port)
+        check_host_name(name)
+    listening = bind_socket(host, port)
     port = listening.getsockname()[1]
-    own = make(SCOPES, created=time_now())
-    tokens = Tokens([own.token])
-    tokens.kept()  # a file that does not tell is said now, not at the first request
-    hosts = hosts_of(host, port, [*names, *([socket.gethostname()] if allow_remote else [])])
-    limits = Limits()
-    address = _address(host, port, names)
-    link = _make_link(address, SCOPES, None, LINK_SECONDS)
-    file = token_file(port)
+    own = issue_token(SCOPES, created=get_time_now())
+    tokens = TokenStore([own.token])
+    tokens.read_stored()  # a file that does not tell is said now, not at the first request
+    hosts = build_allowed_hosts(host, port, [*names, *([socket.gethostname()] if allow_remote else [])])
+    limits = ServerLimits()
+    address = _build_url(host, port, names)
+    link = _make_link(address, SCOPES, None, LINK_LIFETIME_SECONDS)
+    file = get_token_path(port)
     page = f"{file}.html"
 
-    def ready() -> None:
+    def announce() -> None:
         echo("serving at", link)
         echo(dim("the link signs one browser in and works once; sessiontree token link prints another"))
         if not is_loopback(host):
@@ -108,7 +108,7 @@ def serve(
             write_private(page, f'<meta http-equiv="refresh" content="0; url={link}">\n'.encode())
             click.launch(page)
 
-    make_private_directory(home())
+    make_private_directory(get_home())
     write_private(file, own.secret.encode() + b"\n")
     try:
         made = create_app(
@@ -120,11 +120,11 @@ def serve(
             permission_mode=permission_mode,
             allow=allow,
         )
-        server = Server(made, limits, ready)
+        server = HttpServer(made, limits, announce)
         with (
             contextlib.suppress(KeyboardInterrupt),
             announce_server(port, address),
-            _ended_by_signals(server),
+            _handle_signals(server),
         ):
             server.run(sockets=[listening])
     finally:
@@ -136,16 +136,16 @@ def serve(
 
 
 @contextlib.contextmanager
-def _ended_by_signals(server: Server) -> Generator[None]:
+def _handle_signals(server: HttpServer) -> Generator[None]:
     """Have the server end cleanly at a signal. It does so itself at SIGTERM, but gives that again when it has ended."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    def hung_up(*_: object) -> None:
+    def handle_hangup(*_: object) -> None:
         server.handle_exit(signal.SIGTERM, None)
 
-    wanted = {signal.SIGTERM: stop, signal.SIGHUP: hung_up}
+    wanted = {signal.SIGTERM: stop, signal.SIGHUP: handle_hangup}
     ignored = [number for number in wanted if signal.getsignal(number) is signal.SIG_IGN]  # as `nohup` has it
     before = {number: signal.signal(number, handler) for number, handler in wanted.items() if number not in ignored}
     try:
@@ -155,7 +155,7 @@ def _ended_by_signals(server: Server) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _address(host: str, port: int, names: tuple[str, ...] = ()) -> str:
+def _build_url(host: str, port: int, names: tuple[str, ...] = ()) -> str:
     """The address of the page, which works from other machines if the server can be reached from there."""
     if names:
         name, _, given = names[0].partition(":") if not names[0].startswith("[") else (names[0], "", "")
@@ -163,12 +163,12 @@ def _address(host: str, port: int, names: tuple[str, ...] = ()) -> str:
         at = "" if given in ("80", "443") else f":{given or port}"
         return f"{scheme}://{name}{at}"
     if host in ("0.0.0.0", "::"):
-        host = _own_address(socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6) or socket.gethostname()
+        host = _find_own_address(socket.AF_INET if host == "0.0.0.0" else socket.AF_INET6) or socket.gethostname()
     shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"http://{shown}:{port}"
 
 
-def _own_address(family: socket.AddressFamily) -> str | None:
+def _find_own_address(family: socket.AddressFamily) -> str | None:
     """The address of this machine by which others reach it. Nothing is sent to find it."""
     outside = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"  # nobody has these
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
@@ -179,11 +179,11 @@ def _own_address(family: socket.AddressFamily) -> str | None:
 
 def _make_link(address: str, scopes: tuple[Scope, ...], projects: tuple[str, ...] | None, seconds: float) -> str:
     """A link to the page that signs one browser in, once."""
-    from sessiontree.web.tokens import Tokens, later, make, time_now
+    from sessiontree.web.tokens import TokenStore, add_seconds, get_time_now, issue_token
 
-    now = time_now()
-    made = make(scopes, projects, created=now, expires=later(now, seconds), kind="code")
-    Tokens().add(made.token)
+    now = get_time_now()
+    made = issue_token(scopes, projects, created=now, expires=add_seconds(now, seconds), kind="code")
+    TokenStore().add(made.token)
     return f"{address}/#code={made.secret}"
 
 
@@ -237,9 +237,9 @@ def token() -> None:
 @json_option
 def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, url: str | None, as_json: bool) -> None:
     """Print a link that signs one browser in to the server. It works once."""
-    from sessiontree.web.tokens import SCOPES, addresses
+    from sessiontree.web.tokens import SCOPES, list_server_addresses
 
-    found = [url.rstrip("/")] if url is not None else addresses()
+    found = [url.rstrip("/")] if url is not None else list_server_addresses()
     if len(found) != 1:
         there = f"{len(found)} servers run here: {', '.join(found)}" if found else "no server runs here"
         raise InvalidOperation(f"{there}; name one with --url, such as --url http://127.0.0.1:{PORT}")
@@ -256,17 +256,17 @@ def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, u
 @json_option
 def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, as_json: bool) -> None:
     """Make a token for a program, which lasts until it expires or is revoked. It is shown once."""
-    from sessiontree.web.tokens import Tokens, later, make, time_now
+    from sessiontree.web.tokens import TokenStore, add_seconds, get_time_now, issue_token
 
-    now = time_now()
-    until = None if expires is None else later(now, expires)
-    made = make(scopes or ("read",), projects or None, created=now, expires=until)
-    Tokens().add(made.token)
+    now = get_time_now()
+    until = None if expires is None else add_seconds(now, expires)
+    made = issue_token(scopes or ("read",), projects or None, created=now, expires=until)
+    TokenStore().add(made.token)
     if as_json:
         echo_json({"id": made.token.id, "token": made.secret, **_token_to_wire(made.token)})
     else:
-        of = () if made.token.projects is None else map(safe, made.token.projects)
-        ends = () if until is None else (f"until {local_time(until)}",)
+        of = () if made.token.projects is None else map(escape_line, made.token.projects)
+        ends = () if until is None else (f"until {format_local_time(until)}",)
         echo(made.secret, dim(", ".join((made.token.id, *made.token.scopes, *of, *ends))))
 
 
@@ -278,10 +278,10 @@ def _token_to_wire(one: Token) -> JsonObject:
 @json_option
 def ls(as_json: bool) -> None:
     """List tokens of programs, signed-in browsers and unused links. Secrets are not shown."""
-    from sessiontree.web.tokens import Tokens
+    from sessiontree.web.tokens import TokenStore
 
-    tokens = Tokens()
-    kept = [one for one in tokens.kept() if tokens.has(one)]
+    tokens = TokenStore()
+    kept = [one for one in tokens.read_stored() if tokens.is_valid(one)]
     if as_json:
         for one in kept:
             echo_json({"id": one.id, "kind": one.kind, **_token_to_wire(one), "created": one.created})
@@ -290,11 +290,11 @@ def ls(as_json: bool) -> None:
     for one in kept:
         projects = "all" if one.projects is None else ", ".join(one.projects)
         kind = "link" if one.kind == "code" else one.kind
-        ends = "never" if one.expires is None else local_time(one.expires)
-        times = safe(local_time(one.created)), safe(ends)
-        rows.append([safe(one.id), kind, *times, ", ".join(one.scopes), safe(projects)])
+        ends = "never" if one.expires is None else format_local_time(one.expires)
+        times = escape_line(format_local_time(one.created)), escape_line(ends)
+        rows.append([escape_line(one.id), kind, *times, ", ".join(one.scopes), escape_line(projects)])
     if kept:
-        table(rows)
+        print_table(rows)
     else:
         echo(dim("no tokens"))
 
@@ -304,10 +304,10 @@ def ls(as_json: bool) -> None:
 @json_option
 def revoke(id: str, as_json: bool) -> None:
     """Revoke a token by its short name. A running server refuses it at once and signs out browsers that used it."""
-    from sessiontree.web.tokens import Tokens
+    from sessiontree.web.tokens import TokenStore
 
-    gone = Tokens().revoke(id)
+    gone = TokenStore().revoke(id)
     if as_json:
         echo_json({"revoked": gone.id})
     else:
-        echo("revoked", safe(gone.id))
+        echo("revoked", escape_line(gone.id))

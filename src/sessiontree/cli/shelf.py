@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from sessiontree import catalog, shelf
-from sessiontree.cli.app import app, can_answer, json_option, session_argument, short
-from sessiontree.cli.output import brief, colored, dim, echo, echo_json, progress, safe, strong, warn
-from sessiontree.commands.text import local_time
-from sessiontree.core.figures import dollars, pluralize
+from sessiontree.cli.app import app, can_answer, format_id, json_option, session_argument
+from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, echo_json, escape_line, shorten, warn
+from sessiontree.commands.text import format_local_time
+from sessiontree.core.figures import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
-from sessiontree.index.folder import Found
-from sessiontree.index.reading import SessionSummary, summary_to_wire
-from sessiontree.index.search import Hit, hit_to_wire
+from sessiontree.index.folder import SessionFile
+from sessiontree.index.reading import SessionSummary, encode_summary
+from sessiontree.index.search import Hit, encode_hit
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
 source_option = click.option(
@@ -34,62 +34,71 @@ dir_option = click.option(
 @json_option
 def ls(everywhere: bool, archived: bool, trash: bool, source: str | None, folder: str | None, as_json: bool) -> None:
     """List the sessions of this folder, newest first."""
-    _check_where(source, folder)
+    _check_source_options(source, folder)
     if trash and (archived or source or folder):
         raise click.UsageError("--trash goes with none of --archived, --source and --dir")
     if trash:
-        listed = shelf.thrown_away()
+        listed = shelf.list_trash()
     else:
         listed = catalog.sessions(
-            all=everywhere, archived=archived, source=source, dir=folder, progress=progress("reading sessions")
+            all=everywhere, archived=archived, source=source, dir=folder, progress=create_progress("reading sessions")
         )
     if as_json:
         for summary in listed:
-            echo_json(summary_to_wire(summary))
+            echo_json(encode_summary(summary))
         return
     shown = {(summary.id, summary.file) for summary in listed}
-    by_file = _by_file(shown, outside=bool(source or folder), among=shelf.trashed() if trash else None)
+    by_file = _find_ambiguous_files(
+        shown, outside=bool(source or folder), among=shelf.list_trash_files() if trash else None
+    )
     for summary in listed:
         with_folder = everywhere or trash or folder is not None
-        _tell(summary, with_folder=with_folder, with_file=summary.file in by_file)
+        _print_summary(summary, with_folder=with_folder, with_file=summary.file in by_file)
     if not listed:
         echo(dim("no sessions" if everywhere or trash or folder is not None else "no sessions of this folder"))
 
 
-def _check_where(source: str | None, folder: str | None) -> None:
+def _check_source_options(source: str | None, folder: str | None) -> None:
     if source and folder:
         raise click.UsageError("give --source or --dir")
 
 
-def _tell(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
-    echo(strong(brief(summary.id)), brief(summary.name or ""), colored("damaged", "red") if summary.damaged else "")
+def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
+    echo(
+        bold(shorten(summary.id)), shorten(summary.name or ""), colorize("damaged", "red") if summary.is_damaged else ""
+    )
     counts = [
         pluralize(summary.message_count, "message"),
         pluralize(summary.entry_count, "entry", "entries"),
         pluralize(summary.branch_count, "branch", "branches"),
-        dollars(summary.cost),
+        format_dollars(summary.cost),
     ]
-    times = [f"modified {_time(summary.modified)}", f"made {_time(summary.created)}" if summary.created else ""]
-    fork = f"fork of {brief(catalog.id_of(summary.parent_session))}" if summary.parent_session else ""
-    where = brief(summary.cwd) if with_folder else ""
+    times = [
+        f"modified {_format_time(summary.modified)}",
+        f"made {_format_time(summary.created)}" if summary.created else "",
+    ]
+    fork = f"fork of {shorten(catalog.parse_session_id(summary.parent_session))}" if summary.parent_session else ""
+    where = shorten(summary.cwd) if with_folder else ""
     echo(
         "  " + dim(", ".join(part for part in (*times, *(counts if summary.entry_count else []), fork, where) if part))
     )
     if summary.first_message:
-        echo("  " + safe(summary.first_message[:100]))
+        echo("  " + escape_line(summary.first_message[:100]))
     if summary.damage:
-        echo("  " + colored(brief(summary.damage), "red"))
+        echo("  " + colorize(shorten(summary.damage), "red"))
     if with_file:  # there is no other way to name it
-        echo("  " + dim(safe(summary.file)))
+        echo("  " + dim(escape_line(summary.file)))
 
 
-def _by_file(shown: set[tuple[str, str]], *, outside: bool, among: list[Found] | None = None) -> set[str]:
+def _find_ambiguous_files(
+    shown: set[tuple[str, str]], *, outside: bool, among: list[SessionFile] | None = None
+) -> set[str]:
     """Which of these files have to be named, since the ids of their sessions do not lead there; from `outside` all."""
-    return {file for _, file in shown} if outside else catalog.unclear(shown, among)
+    return {file for _, file in shown} if outside else catalog.find_ambiguous(shown, among)
 
 
-def _time(timestamp: str) -> str:
-    return safe(local_time(timestamp))
+def _format_time(timestamp: str) -> str:
+    return escape_line(format_local_time(timestamp))
 
 
 @app.command(
@@ -110,7 +119,7 @@ def search(
     All words of QUERY must be in an entry: a word, "a phrase", or begin* for the beginning of a
     word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
     """
-    _check_where(source, folder)
+    _check_source_options(source, folder)
     unread: set[str] = set()
     hits = catalog.search(
         " ".join(query),
@@ -118,33 +127,39 @@ def search(
         source=source,
         dir=folder,
         limit=limit,
-        unread=unread.add,
-        progress=progress("taking in words"),
+        on_unreadable=unread.add,
+        progress=create_progress("taking in words"),
     )
     if unread:
         warn(f"{pluralize(len(unread), 'file')} could not be read, which ls tells of")
     if as_json:
         for hit in hits:
-            echo_json(hit_to_wire(hit))
+            echo_json(encode_hit(hit))
         return
     before = None
-    by_file = _by_file({(hit.session, hit.file) for hit in hits}, outside=bool(source or folder))
+    by_file = _find_ambiguous_files({(hit.session, hit.file) for hit in hits}, outside=bool(source or folder))
     for hit in hits:
         if hit.file != before:
-            echo(strong(safe(hit.file) if hit.file in by_file else brief(hit.session)), brief(hit.name or ""))
+            echo(bold(escape_line(hit.file) if hit.file in by_file else shorten(hit.session)), shorten(hit.name or ""))
             before = hit.file
-        _tell_hit(hit)
+        _print_hit(hit)
     if not hits:
         echo(dim("nothing found" if everywhere or folder is not None else "nothing found in sessions of this folder"))
     elif len(hits) == limit:
         echo(dim(f"these are the newest {limit}; --limit shows more"))
 
 
-def _tell_hit(hit: Hit) -> None:
-    seen = colored("in context", "green") if hit.in_context else dim("not in context")
-    branch = brief(hit.branch) if hit.branch is not None else "on no branch"
-    echo(f"  {brief(short(hit.entry))}", dim(_time(hit.timestamp)), colored(branch, "cyan"), seen, dim(brief(hit.role)))
-    echo("    " + safe(hit.snippet))
+def _print_hit(hit: Hit) -> None:
+    seen = colorize("in context", "green") if hit.in_context else dim("not in context")
+    branch = shorten(hit.branch) if hit.branch is not None else "on no branch"
+    echo(
+        f"  {shorten(format_id(hit.entry))}",
+        dim(_format_time(hit.timestamp)),
+        colorize(branch, "cyan"),
+        seen,
+        dim(shorten(hit.role)),
+    )
+    echo("    " + escape_line(hit.snippet))
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree archive @\n  sessiontree archive auth --undo")
@@ -157,7 +172,7 @@ def archive(session: str, undo: bool, as_json: bool) -> None:
     if as_json:
         echo_json({"archived": not undo, "file": file})
     else:
-        echo("back in listings" if undo else "archived", dim(safe(file)))
+        echo("back in listings" if undo else "archived", dim(escape_line(file)))
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree delete auth\n  sessiontree delete auth --restore")
@@ -174,32 +189,32 @@ def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -
         file, done = shelf.restore(session), "restored"
     else:
         if not yes:
-            session = _confirmed(session, purge)
+            session = _confirm_deletion(session, purge)
         file, done = (shelf.purge(session), "removed") if purge else (shelf.delete(session), "deleted")
     if as_json:
         echo_json({"done": done, "file": file})
     else:
-        echo(done, dim(safe(file)))
+        echo(done, dim(escape_line(file)))
 
 
-def _confirmed(session: str, purge: bool) -> str:
+def _confirm_deletion(session: str, purge: bool) -> str:
     """Have the session that is meant named, and give where it is: `@` may be another one by the time of the answer."""
     if not can_answer():
         raise click.UsageError("there is no terminal to ask at: give --yes")
-    place = shelf.meant(session, in_trash=purge)
-    named = _named(place)
+    place = shelf.resolve_session(session, in_trash=purge)
+    named = _describe_session(place)
     click.confirm(f"Remove {named} for good?" if purge else f"Move {named} to the trash?", abort=True, err=True)
     return place
 
 
-def _named(place: str) -> str:
+def _describe_session(place: str) -> str:
     """A session by its name, or else its id, and by what was said first in it, as far as it can be read."""
-    from sessiontree.index.reading import tally_of
+    from sessiontree.index.reading import build_tally
 
     try:
         with catalog.open(place, read_only=True) as session:
-            first = tally_of(session).first_message
+            first = build_tally(session).first_message
             said = f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"
-            return f"{brief(session.name or session.id)} {brief(said)}"
+            return f"{shorten(session.name or session.id)} {shorten(said)}"
     except SessionTreeError:
-        return safe(place)  # there is no other way to name it: files of one folder differ where it ends
+        return escape_line(place)  # there is no other way to name it: files of one folder differ where it ends

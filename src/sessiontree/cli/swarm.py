@@ -14,81 +14,100 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import MODEL_FAILED, F, app, json_option, opened, run_async, tell_set_aside, typeable
-from sessiontree.cli.budget import budget_of, budget_options, new_budget, new_budget_options
-from sessiontree.cli.desk import PrintedUi, Working, cwd_option, extension_option
-from sessiontree.cli.live import Progress
-from sessiontree.cli.output import dim, echo, echo_json, safe, strong, table, warn
-from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
-from sessiontree.cli.swarm_view import event_line, resuming, rows_of, state_of, status_to_wire, tell_status, took
+from sessiontree.cli.app import (
+    MODEL_FAILED,
+    F,
+    app,
+    filter_completions,
+    json_option,
+    open_session,
+    run_async,
+    warn_set_aside,
+)
+from sessiontree.cli.budget import budget_options, budget_override_options, build_budget, override_budget
+from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option
+from sessiontree.cli.live import ProgressTable
+from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
+from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
+from sessiontree.cli.swarm_view import (
+    build_status_rows,
+    format_event,
+    format_resume_command,
+    format_usage,
+    get_display_state,
+    print_status,
+    status_to_wire,
+)
 from sessiontree.cli.worker import database_option
-from sessiontree.commands.text import local_time
-from sessiontree.core.places import PREFIX
+from sessiontree.commands.text import format_local_time
+from sessiontree.core.places import ID_PREFIX_LENGTH
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, StoreError
 
 if TYPE_CHECKING:
     from sessiontree.cli.swarm_file import SwarmFile
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
     from sessiontree.config import PermissionMode
-    from sessiontree.extensions.content import Content
+    from sessiontree.extensions.content import ExtensionFiles
     from sessiontree.model.base import Model
     from sessiontree.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
-    from sessiontree.swarm.events import Event
-    from sessiontree.swarm.facts import Created
+    from sessiontree.swarm.events import BaseSwarmEvent
+    from sessiontree.swarm.facts import CreatedRecord
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 
-POLL = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two looks for events."""
 
-TOLD = ("agent_start", "agent_complete", "agent_fail", "budget", "swarm", "error")
+PROGRESS_EVENTS = ("agent_start", "agent_complete", "agent_fail", "budget", "swarm", "error")
 """Events that are told while one waits; the others are many."""
 
 
 # Finding them
 
 
-def _sessions(session: str | None, *, everywhere: bool = False) -> Iterator[Session]:
+def _find_sessions(session: str | None, *, everywhere: bool = False) -> Iterator[Session]:
     """Sessions that have swarms, the newest first."""
     if session is not None:
-        yield opened(session, read_only=True)
+        yield open_session(session, read_only=True)
         return
-    from sessiontree.swarm.facts import SWARM
-    from sessiontree.web.mentions import Mentions
+    from sessiontree.swarm.facts import SWARM_RECORD_TYPE
+    from sessiontree.web.mentions import SessionScanner
 
-    mentions = Mentions(SWARM)
+    mentions = SessionScanner(SWARM_RECORD_TYPE)
     for summary in catalog.sessions(all=everywhere):
-        if not summary.damaged and mentions.in_file(summary.file):
-            yield opened(summary.file, read_only=True)  # copies have one id
+        if not summary.is_damaged and mentions.may_contain(summary.file):
+            yield open_session(summary.file, read_only=True)  # copies have one id
 
 
-def _swarms(session: Session) -> list[SwarmStatus]:
-    from sessiontree.swarm.record import swarms_in
+def _load_swarms(session: Session) -> list[SwarmStatus]:
+    from sessiontree.swarm.record import list_swarms
 
-    return swarms_in(session)
+    return list_swarms(session)
 
 
-def _located(name: str, session: str | None) -> tuple[str, str]:
+def _locate_swarm(name: str, session: str | None) -> tuple[str, str]:
     """The session and the id of the swarm that has this name or id, or whose id begins so."""
-    for found in _sessions(session):
-        statuses = _swarms(found)
+    for found in _find_sessions(session):
+        statuses = _load_swarms(found)
         exact = [status.id for status in statuses if name in (status.id, status.branch)]
-        ids = exact or [status.id for status in statuses if len(name) >= PREFIX and status.id.startswith(name)]
+        ids = exact or [
+            status.id for status in statuses if len(name) >= ID_PREFIX_LENGTH and status.id.startswith(name)
+        ]
         if len(ids) > 1:
             raise Ambiguous("swarm", name, ids)
         if ids:
-            return session or found.where, ids[0]
+            return session or found.location, ids[0]
     where = "in that session" if session is not None else "in the sessions of this folder"
     raise NotFound("swarm", name, f"none of that name {where}; `sessiontree swarm ls --all` lists all")
 
 
 def _complete_swarm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     try:
-        names = [status.branch for found in _sessions(ctx.params.get("session")) for status in _swarms(found)]
+        names = [status.branch for found in _find_sessions(ctx.params.get("session")) for status in _load_swarms(found)]
     except (SessionTreeError, OSError):
         return []
-    return typeable(names, incomplete)
+    return filter_completions(names, incomplete)
 
 
 # The group, and what its commands share
@@ -106,7 +125,7 @@ def swarm_argument(function: F) -> F:
     return click.argument("name", metavar="SWARM", shell_complete=_complete_swarm)(function)
 
 
-def session_option(function: F) -> F:
+def swarm_session_option(function: F) -> F:
     help = "The session it is in; by default the newest of this folder that has one of that name."
     return click.option("--session", metavar="SESSION", help=help)(function)
 
@@ -160,22 +179,22 @@ def run(
     Ctrl-C stops the agents; `resume` goes on. Exit codes: 0, 1 for an error, 3 when it has not come to its end or an
     agent failed, 130 when stopped.
     """
-    from sessiontree.cli.swarm_file import load
+    from sessiontree.cli.swarm_file import load_swarm_file
     from sessiontree.swarm.swarm import Swarm
 
-    said = load(file)
-    durably = _Durable.of(durable, concurrency, database)
-    outfit = _Outfit(said, extensions, durably, cwd, file, permission_mode, allow)
+    said = load_swarm_file(file)
+    durably = _DurableOptions.from_options(durable, concurrency, database)
+    outfit = _SwarmSetup(said, extensions, durably, cwd, file, permission_mode, allow)
     own, where = said.budget, session or said.session
-    before = None if where is None else opened(where)
+    before = None if where is None else open_session(where)
     usual: Model | str | None = model or said.model
     if not durable:  # workers have models of their own
-        usual = outfit.model_of(usual, None if before is None else before.head)
+        usual = outfit.resolve_model(usual, None if before is None else before.head)
         for agent in said.agent:
             if agent.model is not None:
-                outfit.model_of(agent.model)
+                outfit.resolve_model(agent.model)
 
-    def made(target: Session, **given: Any) -> Swarm:
+    def build_swarm(target: Session, **given: Any) -> Swarm:
         return Swarm(
             target,
             said.name,
@@ -185,8 +204,8 @@ def run(
             strategy=said.strategy,
             parts=said.parts,
             model=usual,
-            budget=budget_of(max_cost or own.cost, max_tokens or own.tokens, max_time or own.seconds),
-            agent_budget=budget_of(said.agent_budget.cost, said.agent_budget.tokens, said.agent_budget.seconds),
+            budget=build_budget(max_cost or own.cost, max_tokens or own.tokens, max_time or own.seconds),
+            agent_budget=build_budget(said.agent_budget.cost, said.agent_budget.tokens, said.agent_budget.seconds),
             at=at or said.at,
             retries=said.retries,
             enable_branching=said.branching,
@@ -194,23 +213,23 @@ def run(
             **given,
         )
 
-    async def begin(desk: Desk) -> _Begun:
-        given = outfit.given(desk)
+    async def start(desk: SessionController) -> _StartedSwarm:
+        given = outfit.build_swarm_options(desk)
         if durably is not None and said.tools is None:
             given["tools"] = None  # all that workers have
-        swarm = made(desk.session, **given)
+        swarm = build_swarm(desk.session, **given)
         await swarm.start()
-        return _Begun(swarm)
+        return _StartedSwarm(swarm)
 
     empty = catalog.memory()  # so that nothing is left of one that cannot begin
-    made(empty)
-    (before or empty).place(at or said.at)
+    build_swarm(empty)
+    (before or empty).resolve_place(at or said.at)
     if durably is not None:
         durably.check()
     target = before or catalog.create(said.name, cwd=cwd or ".")
     try:
         with target:
-            return outfit.through(target, begin, said, as_json=as_json)
+            return outfit.run_to_end(target, start, said, as_json=as_json)
     except Exception:
         if before is None:
             _drop_if_unused(target)
@@ -230,13 +249,13 @@ def _drop_if_unused(session: Session) -> None:
     "  sessiontree swarm resume review --file review.toml --max-cost 2"
 )
 @swarm_argument
-@session_option
+@swarm_session_option
 @click.option(
     "--file",
     type=click.Path(dir_okay=False),
     help="A swarm file, for its extensions; its tools, system prompt and thinking take the place of those it had.",
 )
-@new_budget_options
+@budget_override_options
 @durable_options
 @cwd_option
 @permission_options
@@ -266,55 +285,57 @@ def resume(
     A paused one that another process holds goes on there. Limits that are given take the place of those it had; the
     others stay.
     """
-    from sessiontree.cli.swarm_file import load
-    from sessiontree.swarm.account import Accounts
-    from sessiontree.swarm.durable import check_no_worker_has
+    from sessiontree.cli.swarm_file import load_swarm_file
+    from sessiontree.swarm.account import SwarmTracker
+    from sessiontree.swarm.durable import check_not_with_workers
     from sessiontree.swarm.swarm import Swarm
 
-    found, id = _located(name, session)
-    durably = _Durable.of(durable, concurrency, database)
-    said = None if file is None else load(file)
-    outfit = _Outfit(said, extensions, durably, cwd, file, permission_mode, allow)
+    found, id = _locate_swarm(name, session)
+    durably = _DurableOptions.from_options(durable, concurrency, database)
+    said = None if file is None else load_swarm_file(file)
+    outfit = _SwarmSetup(said, extensions, durably, cwd, file, permission_mode, allow)
 
-    async def begin(desk: Desk) -> _Begun:
-        again = Swarm.open(desk.session, id, **outfit.given(desk), anew=said is not None or durably is not None)
-        told = again.events.last if again.streams else 0
-        if durably is None and not again.held:
-            check_no_worker_has(id, name)
-        status = again.status()
-        budget = new_budget(status.budget, max_cost, max_tokens, max_time)
-        agent_budget = new_budget(status.agent_budget, max_agent_cost, max_agent_tokens, max_agent_time)
+    async def start(desk: SessionController) -> _StartedSwarm:
+        again = Swarm.open(
+            desk.session, id, **outfit.build_swarm_options(desk), override_saved=said is not None or durably is not None
+        )
+        told = again.events.last if again.is_streaming else 0
+        if durably is None and not again.is_held:
+            check_not_with_workers(id, name)
+        status = again.get_status()
+        budget = override_budget(status.budget, max_cost, max_tokens, max_time)
+        agent_budget = override_budget(status.agent_budget, max_agent_cost, max_agent_tokens, max_agent_time)
         if status.status == "paused":
             await again.resume(budget=budget, agent_budget=agent_budget)
         elif budget is not None or agent_budget is not None:
             raise InvalidOperation(f"swarm {again.name} is {status.status}: a budget changes while it is paused")
         else:
             await again.start()
-        return _Begun(again, told)
+        return _StartedSwarm(again, told)
 
     if durably is not None:
         durably.check()
-    with opened(found) as target:
-        before = Accounts(target).read().swarms[id].created
-        return outfit.through(target, begin, said or before, as_json=as_json)
+    with open_session(found) as target:
+        before = SwarmTracker(target).read().swarms[id].created
+        return outfit.run_to_end(target, start, said or before, as_json=as_json)
 
 
-class _Begun(NamedTuple):
+class _StartedSwarm(NamedTuple):
     """A swarm that was told to work."""
 
     swarm: Swarm
-    told: int = 0
+    last_event: int = 0
     """The number of its last event before that."""
 
 
-class _Durable(NamedTuple):
+class _DurableOptions(NamedTuple):
     """How workers carry a swarm out."""
 
     concurrency: int | None
     database: str | None
 
     @classmethod
-    def of(cls, durable: bool, concurrency: int | None, database: str | None) -> _Durable | None:
+    def from_options(cls, durable: bool, concurrency: int | None, database: str | None) -> _DurableOptions | None:
         """What the options say; `None` where agents work in this process."""
         if not durable and (concurrency is not None or database is not None):
             raise click.UsageError("--concurrency and --database are for workers: give --durable too")
@@ -323,13 +344,13 @@ class _Durable(NamedTuple):
     def check(self) -> None:
         """See that work can be sent. Raises `StoreError` where its database cannot be had."""
         try:
-            from sessiontree.swarm.durable.database import Database
+            from sessiontree.swarm.durable.database import WorkDatabase
         except ModuleNotFoundError as error:
             raise InvalidOperation("durable swarms need the extra: pip install 'sessiontree[swarm]'") from error
-        Database(self.database).make()
+        WorkDatabase(self.database).migrate()
 
-    def executor(self, session: Session, said: SwarmFile | Created) -> DurableExecutor:
-        from sessiontree.agent.system import joined
+    def create_executor(self, session: Session, said: SwarmFile | CreatedRecord) -> DurableExecutor:
+        from sessiontree.agent.system import join_parts
         from sessiontree.swarm.durable.executor import DurableExecutor
 
         return DurableExecutor(
@@ -337,49 +358,49 @@ class _Durable(NamedTuple):
             database=self.database,
             concurrency=self.concurrency,
             tools=said.tools,
-            system=joined(said.system) if isinstance(said.system, tuple) else said.system,
+            system=join_parts(said.system) if isinstance(said.system, tuple) else said.system,
             thinking=said.thinking,
         )
 
 
-def _trusted(file: str, said: SwarmFile, named: tuple[str, ...]) -> Content:
+def _load_trusted_extensions(file: str, said: SwarmFile, named: tuple[str, ...]) -> ExtensionFiles:
     """The extensions of a swarm file, once somebody has trusted exactly these. Raises `InvalidOperation` otherwise.
 
     Those that the person `named` on the command line need no trust, nor do those in the home.
     """
-    from sessiontree.extensions.content import given, read_given
-    from sessiontree.extensions.trust import Trust
-    from sessiontree.home import home
+    from sessiontree.extensions.content import locate_extension, read_named_extensions
+    from sessiontree.extensions.trust import TrustStore
+    from sessiontree.home import get_home
 
-    own = os.path.join(os.path.realpath(home()), "")
-    known = {given(path).path for path in named}
-    asked = [path for path in said.extensions if given(path).path not in known]
+    own = os.path.join(os.path.realpath(get_home()), "")
+    known = {locate_extension(path).path for path in named}
+    asked = [path for path in said.extensions if locate_extension(path).path not in known]
     asked = [path for path in asked if not os.path.realpath(path).startswith(own)]
-    content = read_given(file, asked)
-    trust = Trust(home())
-    if not asked or trust.has(content):
+    content = read_named_extensions(file, asked)
+    trust = TrustStore(get_home())
+    if not asked or trust.is_trusted(content):
         return content
-    names = "\n".join(f"  {safe(path)}" for path in content.files)
+    names = "\n".join(f"  {escape_line(path)}" for path in content.files)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidOperation(
-            f"{safe(file)} has extensions that nobody has trusted: run it on a terminal, which asks, "
+            f"{escape_line(file)} has extensions that nobody has trusted: run it on a terminal, which asks, "
             "or name them with -e"
         )
-    click.echo(f"{safe(file)} has extensions that you have not seen in this form:\n{names}", err=True)
+    click.echo(f"{escape_line(file)} has extensions that you have not seen in this form:\n{names}", err=True)
     if not click.confirm("Trust this swarm file, and run its extensions?", err=True):
         raise InvalidOperation("nothing was done, since the extensions are not trusted")
     trust.add(content)
     return content
 
 
-class _Outfit:
+class _SwarmSetup:
     """What agents work with: models, tools, extensions and prompts. A file says it anew, whatever a swarm had."""
 
     def __init__(
         self,
         said: SwarmFile | None,
         extensions: tuple[str, ...],
-        durable: _Durable | None,
+        durable: _DurableOptions | None,
         cwd: str | None,
         file: str | None,
         mode: PermissionMode | None,
@@ -387,132 +408,134 @@ class _Outfit:
     ) -> None:
         """Raises `NotFound` for a tool or an extension that is not there."""
         from sessiontree import config
-        from sessiontree.cli.prompt import chosen_tools
-        from sessiontree.extensions.content import given
+        from sessiontree.cli.prompt import select_tools
+        from sessiontree.extensions.content import locate_extension
         from sessiontree.hooks.bus import Hooks
 
         named = None if said is None else said.tools
-        self._said = said
+        self._swarm_file = said
         if durable is not None and (mode is not None or allow):
             raise click.UsageError("workers have permissions of their own: give these options to `sessiontree worker`")
         self._settings = config.load()
-        self._permissions = chosen_permissions(self._settings, mode, allow)
+        self._permissions = build_permissions(self._settings, mode, allow)
         self._hooks = Hooks()
-        self._tools = chosen_tools(None if named is None else ",".join(named) or None, named == [])
+        self._tools = select_tools(None if named is None else ",".join(named) or None, named == [])
         named_twice = (*(() if said is None else said.extensions), *extensions)
-        self._extensions = tuple(dict.fromkeys(given(path).path for path in named_twice))
-        self._content = None if said is None or file is None else _trusted(os.path.abspath(file), said, extensions)
+        self._extensions = tuple(dict.fromkeys(locate_extension(path).path for path in named_twice))
+        self._content = (
+            None if said is None or file is None else _load_trusted_extensions(os.path.abspath(file), said, extensions)
+        )
         self._durable = durable
         self._cwd = cwd
         self._executor: DurableExecutor | None = None
 
-    def model_of(self, name: str | None, branch: Branch | None = None) -> Model:
-        from sessiontree.cli.prompt import chosen_model
+    def resolve_model(self, name: str | None, branch: Branch | None = None) -> Model:
+        from sessiontree.cli.prompt import select_model
 
-        return chosen_model(name, branch, self._settings, self._hooks)
+        return select_model(name, branch, self._settings, self._hooks)
 
-    def given(self, desk: Desk) -> dict[str, Any]:
+    def build_swarm_options(self, desk: SessionController) -> dict[str, Any]:
         """For a swarm at this desk."""
         return {
-            "model_of": self.model_of,
+            "model_of": self.resolve_model,
             "tools": desk.tools,
             "hooks": desk.hooks,
             "settings": desk.settings,
-            "system": None if self._said is None else self._said.system,
-            "thinking": None if self._said is None else self._said.thinking,
+            "system": None if self._swarm_file is None else self._swarm_file.system,
+            "thinking": None if self._swarm_file is None else self._swarm_file.thinking,
             "executor": self._executor,
             "permissions": self._permissions,
         }
 
-    def through(
+    def run_to_end(
         self,
         session: Session,
-        begin: Callable[[Desk], Awaitable[_Begun]],
-        said: SwarmFile | Created,
+        start: Callable[[SessionController], Awaitable[_StartedSwarm]],
+        said: SwarmFile | CreatedRecord,
         *,
         as_json: bool,
     ) -> int:
         """Begin, show how far it is until that is over, and tell what came of it. Workers are told what is `said`."""
 
-        from sessiontree.commands.desk import Desk
+        from sessiontree.commands.desk import SessionController
 
-        async def carried_out() -> SwarmStatus:
-            async with Working(desk, self._extensions, self._content):
+        async def run_swarm() -> SwarmStatus:
+            async with RunningController(desk, self._extensions, self._content):
                 if self._durable is None:
-                    return await _shown(await begin(desk), quiet=as_json, durable=False)
-                self._executor = self._durable.executor(session, said)
+                    return await _wait_with_progress(await start(desk), quiet=as_json, durable=False)
+                self._executor = self._durable.create_executor(session, said)
                 try:
-                    begun = await begin(desk)
-                    if begun.swarm.running and not await self._executor.workers():
+                    begun = await start(desk)
+                    if begun.swarm.is_running and not await self._executor.list_workers():
                         warn("there is no worker yet: `sessiontree worker` starts one")
-                    return await _shown(begun, quiet=as_json, durable=True)
+                    return await _wait_with_progress(begun, quiet=as_json, durable=True)
                 finally:
                     await self._executor.close()
 
-        desk = Desk(
+        desk = SessionController(
             session,
             tools=self._tools,
             hooks=self._hooks,
             settings=self._settings,
-            ui=PrintedUi(),
+            ui=StderrUi(),
             cwd=self._cwd,
             permissions=self._permissions,
         )
-        status = run_async(carried_out())
-        tell_set_aside(session)
-        tell_denials(self._permissions)
-        tell_status(status, session, as_json=as_json, durable=self._durable is not None)
+        status = run_async(run_swarm())
+        warn_set_aside(session)
+        print_denials(self._permissions)
+        print_status(status, session, as_json=as_json, durable=self._durable is not None)
         failed = any(agent.status == "failed" for agent in status.agents)
         if status.status == "running":
             return 0  # it goes on in the process that works on it
         return MODEL_FAILED if failed or status.status != "completed" else 0
 
 
-async def _shown(begun: _Begun, *, quiet: bool, durable: bool) -> SwarmStatus:
+async def _wait_with_progress(begun: _StartedSwarm, *, quiet: bool, durable: bool) -> SwarmStatus:
     """Wait for a swarm, and show how far it is. Where another process works on it, there is nothing to wait for."""
     import asyncio
 
     swarm = begun.swarm
-    if not swarm.running:
-        return swarm.status()
+    if not swarm.is_running:
+        return swarm.get_status()
     if not quiet:
         told = f"swarm {swarm.name} {swarm.id} in session {swarm.session.id}"
-        click.echo(dim(safe(told)), err=True)
-    progress = Progress(lambda: rows_of(swarm.status()), quiet=quiet)
-    telling = asyncio.create_task(_tell_events(begun, progress))
+        click.echo(dim(escape_line(told)), err=True)
+    progress = ProgressTable(lambda: build_status_rows(swarm.get_status()), quiet=quiet)
+    telling = asyncio.create_task(_report_events(begun, progress))
     try:
         async with progress:
             await swarm.wait()
     except (asyncio.CancelledError, StoreError):
-        warn(f"`{resuming(swarm.name, durable=durable)}` goes on with it")
+        warn(f"`{format_resume_command(swarm.name, durable=durable)}` goes on with it")
         raise
     finally:
-        await swarm.leave()
+        await swarm.detach()
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
-    return swarm.status()
+    return swarm.get_status()
 
 
-async def _tell_events(begun: _Begun, progress: Progress) -> None:
+async def _report_events(begun: _StartedSwarm, progress: ProgressTable) -> None:
     """Print a line of what happens, as it happens, and at the end what is left of it."""
     import asyncio
 
     swarm, seen = begun
 
-    def tell() -> None:
+    def report_new_events() -> None:
         nonlocal seen
-        for event in swarm.events.read(after=seen, types=TOLD):
+        for event in swarm.events.read(after=seen, types=PROGRESS_EVENTS):
             seen = event.seq
-            progress.tell(event_line(event))
+            progress.print_line(format_event(event))
 
     try:
         while True:
-            tell()
-            await asyncio.sleep(POLL)
+            report_new_events()
+            await asyncio.sleep(POLL_SECONDS)
     except InvalidOperation:
         return  # it has no events
     except asyncio.CancelledError:
-        tell()
+        report_new_events()
         raise
 
 
@@ -521,40 +544,40 @@ async def _tell_events(begun: _Begun, progress: Progress) -> None:
 
 @swarm.command(epilog='\b\nExample:\n  sessiontree swarm stop review --reason "The first answer is good enough."')
 @swarm_argument
-@session_option
+@swarm_session_option
 @click.option("--reason", metavar="TEXT", help="Why.")
 @json_option
 def stop(name: str, session: str | None, reason: str | None, as_json: bool) -> None:
     """Give a swarm up: its agents are aborted, wherever they work. What they have done stays."""
-    _told_to(name, session, lambda swarm: swarm.cancel(reason), as_json=as_json)
+    _control_swarm(name, session, lambda swarm: swarm.cancel(reason), as_json=as_json)
 
 
 @swarm.command(epilog="\b\nExample:\n  sessiontree swarm pause review")
 @swarm_argument
-@session_option
+@swarm_session_option
 @click.option("--reason", metavar="TEXT", help="Why.")
 @json_option
 def pause(name: str, session: str | None, reason: str | None, as_json: bool) -> None:
     """Have a swarm ask its models nothing more. The calls under way come to their end; `resume` goes on."""
-    _told_to(name, session, lambda swarm: swarm.pause(reason), as_json=as_json)
+    _control_swarm(name, session, lambda swarm: swarm.pause(reason), as_json=as_json)
 
 
-def _told_to(
-    name: str, session: str | None, say: Callable[[Swarm], Coroutine[Any, Any, None]], *, as_json: bool
+def _control_swarm(
+    name: str, session: str | None, command: Callable[[Swarm], Coroutine[Any, Any, None]], *, as_json: bool
 ) -> None:
 
     from sessiontree.swarm.swarm import Swarm
 
-    found, id = _located(name, session)
-    with opened(found) as target:
+    found, id = _locate_swarm(name, session)
+    with open_session(found) as target:
         swarm = Swarm.open(target, id)
-        run_async(say(swarm))
-        status = swarm.status()
-        tell_set_aside(target)
+        run_async(command(swarm))
+        status = swarm.get_status()
+        warn_set_aside(target)
     if as_json:
         echo_json(status_to_wire(status))
     else:
-        echo(strong(safe(status.branch)), status.status, dim(safe(status.reason or "")))
+        echo(bold(escape_line(status.branch)), status.status, dim(escape_line(status.reason or "")))
 
 
 # Looking
@@ -567,30 +590,37 @@ def _told_to(
 def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
     """List swarms, those of the newest session first."""
     rows = [["swarm", "state", "strategy", "agents", "tokens", "cost", "made", "session"]]
-    for found in _sessions(session, everywhere=everywhere):
-        for status in _swarms(found):
+    for found in _find_sessions(session, everywhere=everywhere):
+        for status in _load_swarms(found):
             if as_json:
                 echo_json(status_to_wire(status))
                 continue
             done = sum(agent.status == "completed" for agent in status.agents)
-            made = local_time(status.created_at)
-            figures = [f"{done} of {len(status.agents)}", *took(status.tokens, status.cost)]
-            known = [status.branch, state_of(status, found), status.strategy, *figures, made, found.name or found.id]
-            rows.append([safe(cell) for cell in known])
+            made = format_local_time(status.created_at)
+            figures = [f"{done} of {len(status.agents)}", *format_usage(status.tokens, status.cost)]
+            known = [
+                status.branch,
+                get_display_state(status, found),
+                status.strategy,
+                *figures,
+                made,
+                found.name or found.id,
+            ]
+            rows.append([escape_line(cell) for cell in known])
     if not as_json:
-        table(rows) if len(rows) > 1 else echo(dim("no swarms"))
+        print_table(rows) if len(rows) > 1 else echo(dim("no swarms"))
 
 
 @swarm.command(epilog="\b\nExample:\n  sessiontree swarm show review")
 @swarm_argument
-@session_option
+@swarm_session_option
 @json_option
 def show(name: str, session: str | None, as_json: bool) -> None:
     """Show a swarm: its agents, what they have spent, and its result."""
-    found, id = _located(name, session)
-    of = opened(found, read_only=True)
-    (status,) = [status for status in _swarms(of) if status.id == id]
-    tell_status(status, of, as_json=as_json)
+    found, id = _locate_swarm(name, session)
+    of = open_session(found, read_only=True)
+    (status,) = [status for status in _load_swarms(of) if status.id == id]
+    print_status(status, of, as_json=as_json)
 
 
 @swarm.command(
@@ -598,7 +628,7 @@ def show(name: str, session: str | None, as_json: bool) -> None:
     "  sessiontree swarm events review --type agent_fail --type error --json"
 )
 @swarm_argument
-@session_option
+@swarm_session_option
 @click.option("--after", type=click.IntRange(0), default=0, metavar="NUMBER", help="Those behind this number.")
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Those of a type; may be given again.")
 @click.option("--agent", metavar="NAME", help="Those of an agent.")
@@ -621,24 +651,24 @@ def events(
     for kind in types:
         if kind not in EVENT_TYPES:
             raise click.UsageError(f"there is no event {kind!r}: choose among {', '.join(EVENT_TYPES)}")
-    found, id = _located(name, session)
-    with opened(found, read_only=True) as read:
+    found, id = _locate_swarm(name, session)
+    with open_session(found, read_only=True) as read:
         swarm = Swarm.open(read, id)
-        known = [info.id for info in swarm.status().agents]
+        known = [info.id for info in swarm.get_status().agents]
         if agent is not None and agent not in known and not follow:
             raise NotFound("agent", agent, f"there are {', '.join(known) or 'none'}")
-        wanted = _Wanted(set(types) or None, agent, as_json=as_json)
-        run_async(_printed(swarm, after, wanted, follow=follow))
+        wanted = _EventPrinter(set(types) or None, agent, as_json=as_json)
+        run_async(_print_events(swarm, after, wanted, follow=follow))
 
 
-class _Wanted(NamedTuple):
+class _EventPrinter(NamedTuple):
     """Which events are printed, and how."""
 
     types: set[str] | None
     agent: str | None
     as_json: bool
 
-    def tell(self, event: Event) -> None:
+    def print_event(self, event: BaseSwarmEvent) -> None:
         import msgspec
 
         if self.types is not None and event.type not in self.types:
@@ -648,21 +678,21 @@ class _Wanted(NamedTuple):
         if self.as_json:
             echo_json(msgspec.to_builtins(event))
         else:
-            click.echo(event_line(event))
+            click.echo(format_event(event))
 
 
-async def _printed(swarm: Swarm, after: int, wanted: _Wanted, *, follow: bool) -> None:
-    from sessiontree.swarm.status import OVER
+async def _print_events(swarm: Swarm, after: int, wanted: _EventPrinter, *, follow: bool) -> None:
+    from sessiontree.swarm.status import END_STATES
 
     last = swarm.events.last
-    if swarm.status().status in OVER or not follow:
+    if swarm.get_status().status in END_STATES or not follow:
         while after < last and (some := swarm.events.read(after=after)):
             for event in some:
-                wanted.tell(event)
+                wanted.print_event(event)
             after = some[-1].seq
         return
     async with aclosing(swarm.events.follow(after=after)) as coming:
         async for event in coming:
-            wanted.tell(event)
-            if event.type == "swarm" and getattr(event, "status", "") in OVER:
+            wanted.print_event(event)
+            if event.type == "swarm" and getattr(event, "status", "") in END_STATES:
                 return

@@ -10,13 +10,13 @@ import os
 import msgspec
 from msgspec import Struct
 
-from sessiontree.config import ConfigError, ThinkingLevel, converted, parsed
-from sessiontree.regular_file import read_regular
+from sessiontree.config import ConfigError, ThinkingLevel, convert_setting, parse_toml
+from sessiontree.regular_file import read_regular_file
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.status import AgentSpec
 
 
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BudgetTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cost: float | None = None
     tokens: int | None = None
     seconds: float | None = None
@@ -32,7 +32,7 @@ class AgentTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str | None = None
     task: str | None = None
     model: str | None = None
-    budget: Limits | None = None
+    budget: BudgetTable | None = None
 
     @property
     def spec(self) -> AgentSpec:
@@ -57,8 +57,8 @@ class SwarmFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Built-in ones, by name; all by default."""
     extensions: list[str] = []
     """Paths, from the folder of the file."""
-    budget: Limits = Limits()
-    agent_budget: Limits = Limits()
+    budget: BudgetTable = BudgetTable()
+    agent_budget: BudgetTable = BudgetTable()
     session: str | None = None
     """A new one by default."""
     at: str = "HEAD"
@@ -72,13 +72,13 @@ class SwarmFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return [table.spec for table in self.agent] or (2 if self.agents is None else self.agents)
 
 
-def load(path: str) -> SwarmFile:
+def load_swarm_file(path: str) -> SwarmFile:
     """What a file says. Raises `ConfigError`."""
     try:
-        raw = read_regular(path)
+        raw = read_regular_file(path)
     except OSError as error:
         raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
-    found: SwarmFile = converted(path, SwarmFile, parsed(path, raw))
+    found: SwarmFile = convert_setting(path, SwarmFile, parse_toml(path, raw))
     if found.agents is not None and found.agent:
         raise ConfigError(path, "agents", "give a number of agents or [[agent]] tables, not both")
     folder = os.path.dirname(os.path.abspath(path))

@@ -7,9 +7,9 @@ import os
 import click
 
 from sessiontree import catalog
-from sessiontree.cli.app import app, branch_option, is_terminal, opened, session_option
+from sessiontree.cli.app import app, branch_option, is_terminal, open_session, session_option
 from sessiontree.cli.desk import cwd_option
-from sessiontree.cli.permissions import chosen_permissions, permission_options
+from sessiontree.cli.permissions import build_permissions, permission_options
 from sessiontree.config import PermissionMode
 from sessiontree.errors import InvalidOperation
 
@@ -42,24 +42,24 @@ def chat(
     if not is_terminal():
         raise InvalidOperation("the app needs a terminal: `sessiontree -p` prompts without one")
     try:
-        from sessiontree.tui.app import SessionApp, Start
+        from sessiontree.tui.app import AppOptions, SessionApp
     except ModuleNotFoundError as error:
         raise InvalidOperation("the app is not installed: `pip install 'sessiontree[tui]'` gets it") from error
     from sessiontree import config
-    from sessiontree.tui.theme import terminal_is_light
+    from sessiontree.tui.theme import has_light_background
 
     settings = config.load()
-    chosen_permissions(settings, permission_mode, allow)  # what is wrong with them is said before the app is there
+    build_permissions(settings, permission_mode, allow)  # what is wrong with them is said before the app is there
     fresh = not (recent or pick or session or branch)
     if pick:
         chosen = None
     else:
-        chosen = catalog.create(cwd=cwd or ".") if fresh else opened(session or catalog.RECENT)
+        chosen = catalog.create(cwd=cwd or ".") if fresh else open_session(session or catalog.RECENT_ALIAS)
     if chosen is not None and branch is not None:
-        chosen.branch(branch)
-    light = "NO_COLOR" not in os.environ and terminal_is_light()
+        chosen.get_branch(branch)
+    light = "NO_COLOR" not in os.environ and has_light_background()
     SessionApp(
-        Start(
+        AppOptions(
             session=chosen,
             cwd=os.path.abspath(cwd or "."),
             branch=branch,

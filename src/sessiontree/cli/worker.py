@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree.cli.app import STOPPED, app, json_option
-from sessiontree.cli.desk import PrintedUi, Working, extension_option, project_option
-from sessiontree.cli.output import dim, echo, echo_json, safe, table, warn
-from sessiontree.cli.permissions import chosen_permissions, permission_options, tell_denials
+from sessiontree.cli.desk import RunningController, StderrUi, extension_option, project_option
+from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table, warn
+from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.session import Session
-    from sessiontree.swarm.durable.order import Order
-    from sessiontree.swarm.durable.worker import DurableWorker, Keep
+    from sessiontree.swarm.durable.order import JobRequest
+    from sessiontree.swarm.durable.worker import DurableWorker, WrapModel
     from sessiontree.swarm.swarm import Swarm
 
 database_option = click.option(
@@ -76,25 +76,25 @@ def worker(
     except ModuleNotFoundError as error:
         raise InvalidOperation("workers need the extra: pip install 'sessiontree[swarm]'") from error
     if listing:
-        return _list(database, as_json=as_json)
-    from sessiontree.cli.prompt import chosen_tools
+        return _list_workers(database, as_json=as_json)
+    from sessiontree.cli.prompt import select_tools
 
-    opener = _Opener(chosen_tools(tools, no_tools), extensions, projects, permission_mode, allow)
+    opener = _SwarmOpener(select_tools(tools, no_tools), extensions, projects, permission_mode, allow)
     asyncio.run(
-        _until_told(
+        _run_until_signal(
             DurableWorker(
-                opener.opened,
+                opener.open_swarm,
                 database=database,
                 concurrency=concurrency,
                 lease=LEASE if lease is None else lease,
-                tell=warn,
+                report=warn,
             )
         )
     )
     return 0
 
 
-class _Opener:
+class _SwarmOpener:
     """Opens swarms with what this machine has."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Opener:
         from sessiontree import config
 
         self._settings = config.load()
-        chosen_permissions(self._settings, mode, allow)  # what is wrong with them is said before work is taken
+        build_permissions(self._settings, mode, allow)  # what is wrong with them is said before work is taken
         self._mode: PermissionMode | None = mode
         self._allow = allow
         self._tools = tools
@@ -116,23 +116,25 @@ class _Opener:
         self._projects = projects
 
     @asynccontextmanager
-    async def opened(self, order: Order, session: Session, hooks: Hooks, keep: Keep) -> AsyncGenerator[Swarm]:
-        from sessiontree.agent.sandbox import folder_within
-        from sessiontree.commands.desk import Desk
+    async def open_swarm(
+        self, order: JobRequest, session: Session, hooks: Hooks, keep: WrapModel
+    ) -> AsyncGenerator[Swarm]:
+        from sessiontree.agent.sandbox import resolve_project_folder
+        from sessiontree.commands.desk import SessionController
         from sessiontree.swarm.swarm import Swarm
 
-        cwd = folder_within(session.cwd, self._projects)
-        permissions = chosen_permissions(self._settings, self._mode, self._allow)
-        desk = Desk(
+        cwd = resolve_project_folder(session.cwd, self._projects)
+        permissions = build_permissions(self._settings, self._mode, self._allow)
+        desk = SessionController(
             session,
             tools=self._tools,
             hooks=hooks,
             settings=self._settings,
-            ui=PrintedUi(),
+            ui=StderrUi(),
             cwd=cwd,
             permissions=permissions,
         )
-        async with Working(desk, self._extensions):
+        async with RunningController(desk, self._extensions):
             allowed = [tool for tool in desk.tools if order.tools is None or tool.name in order.tools]
             yield Swarm.open(
                 session,
@@ -144,45 +146,53 @@ class _Opener:
                 settings=desk.settings,
                 system=order.system,
                 thinking=order.thinking,
-                anew=True,
+                override_saved=True,
                 permissions=permissions,
             )
-        tell_denials(permissions)
+        print_denials(permissions)
 
 
-async def _until_told(worker: DurableWorker) -> None:
+async def _run_until_signal(worker: DurableWorker) -> None:
     import asyncio
     import signal
 
     stop = asyncio.Event()
 
-    def told() -> None:
+    def handle_signal() -> None:
         if stop.is_set():
             worker.abandon(STOPPED)
         stop.set()
         warn("no more work is taken, and the calls under way come to their end; once more ends them")
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told)
+        asyncio.get_running_loop().add_signal_handler(number, handle_signal)
     await worker.run(stop)
 
 
-def _list(database: str | None, *, as_json: bool) -> int:
-    from sessiontree.swarm.durable.database import Database
+def _list_workers(database: str | None, *, as_json: bool) -> int:
+    from sessiontree.swarm.durable.database import WorkDatabase
     from sessiontree.swarm.durable.roster import Roster
 
-    where = Database(database)
-    where.make()
+    where = WorkDatabase(database)
+    where.migrate()
     roster = Roster(where)
-    roster.make()
-    there = roster.alive()
+    roster.create_table()
+    there = roster.list_alive()
     roster.close()
     if as_json:
         for one in there:
             echo_json({"id": one.id, "host": one.host, "concurrency": one.concurrency, "work": one.work})
     elif there:
         rows = [["worker", "host", "at work"]]
-        table([*rows, *([safe(one.id), safe(one.host), f"{len(one.work)} of {one.concurrency}"] for one in there)])
+        print_table(
+            [
+                *rows,
+                *(
+                    [escape_line(one.id), escape_line(one.host), f"{len(one.work)} of {one.concurrency}"]
+                    for one in there
+                ),
+            ]
+        )
     else:
         echo(dim("no workers"))
     return 0

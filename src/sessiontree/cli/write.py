@@ -14,34 +14,34 @@ from sessiontree.cli.app import (
     app,
     branch_argument,
     branch_option,
-    changing,
+    edit_session,
+    format_id,
     json_option,
-    opened,
+    open_session,
     place_argument,
     place_option,
     session_argument,
-    short,
 )
-from sessiontree.cli.output import dim, echo, echo_json, safe, safe_lines
+from sessiontree.cli.output import dim, echo, echo_json, escape_line, escape_lines
 from sessiontree.cli.read import echo_branches
-from sessiontree.core.context import context_of
+from sessiontree.core.context import build_path_context
 from sessiontree.core.entries import Body, BranchPoint, CustomMessage, Entry, JsonObject, Message
 from sessiontree.core.messages import (
-    COSTS,
-    FULL_USAGE,
-    answered_call,
+    COST_KEYS,
+    USAGE_KEYS,
     assistant,
+    get_answered_call,
+    get_tool_calls,
     is_object,
-    tool_calls,
     tool_result,
     user,
 )
 from sessiontree.core.plan import NavigatePlan
-from sessiontree.core.problems import problem_to_wire
+from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import NotJson, read_object
-from sessiontree.format.given import Lacking, check_message, given_entry
+from sessiontree.format.given import IncompleteEntry, check_message, parse_entry
 from sessiontree.session import Session
 
 file_option = click.option(
@@ -64,9 +64,9 @@ def new(name: str | None, cwd: str, file: str | None, folder: str | None, as_jso
     _check_target(file, folder)
     with catalog.create(name, cwd=cwd, dir=folder, file=file) as session:
         if as_json:
-            echo_json({"session": session.id, "file": str(session.file or session.where)})
+            echo_json({"session": session.id, "file": str(session.file or session.location)})
         else:
-            echo(session.id, dim(safe(str(session.file or session.where))))
+            echo(session.id, dim(escape_line(str(session.file or session.location))))
 
 
 def _check_target(file: str | None, folder: str | None) -> None:
@@ -110,30 +110,32 @@ def append(
     if (role is None) != (text is None):
         raise click.UsageError("TEXT goes with --role")
     for option, value in given.items():
-        if value is not None and option not in OPTIONS_OF_ROLE.get(role or "", ()):
-            fitting = next(name for name, options in OPTIONS_OF_ROLE.items() if option in options)
+        if value is not None and option not in ROLE_OPTIONS.get(role or "", ()):
+            fitting = next(name for name, options in ROLE_OPTIONS.items() if option in options)
             raise click.UsageError(f"--{option.replace('_', '-')} goes with --role {fitting}")
-    words = _input() if text == "-" else text or ""
-    with changing(session) as to:
+    words = _read_stdin() if text == "-" else text or ""
+    with edit_session(session) as to:
         where: dict[str, Any] = {} if at is None else {"parent": at}
         if branch is not None:
-            where["branch"] = to.branch(branch).name
-        written = _appended(to, lambda: _body(to, role, words, message, entry, at or branch or "HEAD", given), where)
+            where["branch"] = to.get_branch(branch).name
+        written = _append_at_head(
+            to, lambda: _build_body(to, role, words, message, entry, at or branch or "HEAD", given), where
+        )
         on = written.branch if isinstance(written.branch, str) else None
         if as_json:
             echo_json({"id": written.id, "parent": written.parent, "branch": on})
         else:
-            echo(written.id, dim(f"under {short(written.parent)} on {safe(on or 'no branch')}"))
+            echo(written.id, dim(f"under {format_id(written.parent)} on {escape_line(on or 'no branch')}"))
 
 
-OPTIONS_OF_ROLE = {
+ROLE_OPTIONS = {
     "assistant": ("provider", "model", "usage"),
     "toolResult": ("call", "error"),
     "custom": ("custom_type",),
 }
 
 
-def _appended(to: Session, body: Callable[[], tuple[Body, JsonObject]], where: dict[str, Any]) -> Entry:
+def _append_at_head(to: Session, body: Callable[[], tuple[Body, JsonObject]], where: dict[str, Any]) -> Entry:
     """Append at the head, wherever others have moved it meanwhile: who names no place expects none."""
     for _ in range(100):
         said, extra = body()
@@ -146,7 +148,7 @@ def _appended(to: Session, body: Callable[[], tuple[Body, JsonObject]], where: d
     return to.append(said, **where, extra=extra)
 
 
-def _body(
+def _build_body(
     to: Session,
     role: str | None,
     words: str,
@@ -157,47 +159,47 @@ def _body(
 ) -> tuple[Body, JsonObject]:
     """What is to be appended, and further fields of its line."""
     if role is not None:
-        return _spoken(to, role, words, place, given), {}
+        return _build_role_body(to, role, words, place, given), {}
     option, text = ("--entry", entry) if message is None else ("--message", message)
-    wire = _parsed(text or "", option)
+    wire = _parse_object(text or "", option)
     try:
         if message is not None:
             check_message(wire)
             return Message(wire), {}
-        body, extra = given_entry(wire)
-    except Lacking as lacking:
+        body, extra = parse_entry(wire)
+    except IncompleteEntry as lacking:
         raise click.UsageError(f"{option} needs {lacking}") from None
     if isinstance(body, BranchPoint):
         raise click.UsageError("`sessiontree branch` makes branches")
     return body, extra
 
 
-def _input() -> str:
+def _read_stdin() -> str:
     if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, where the shell closed it
         raise click.UsageError("there is no standard input")
     return sys.stdin.read()
 
 
-def _parsed(text: str, option: str) -> JsonObject:
+def _parse_object(text: str, option: str) -> JsonObject:
     try:
-        return read_object((_input() if text == "-" else text).encode("utf-8", "surrogatepass"))
+        return read_object((_read_stdin() if text == "-" else text).encode("utf-8", "surrogatepass"))
     except NotJson as error:
         raise click.UsageError(f"{option} is no JSON object: {error}") from None
 
 
-def _spoken(session: Session, role: str, text: str, place: str, given: dict[str, Any]) -> Body:
-    path = session.tree.path(session.place(place))
+def _build_role_body(session: Session, role: str, text: str, place: str, given: dict[str, Any]) -> Body:
+    path = session.tree.get_path(session.resolve_place(place))
     match role:
         case "assistant":
-            state = context_of(path).state
+            state = build_path_context(path).state
             return assistant(
                 text,
                 provider=given["provider"] or state.provider or "unknown",
                 model=given["model"] or state.model or "unknown",
-                usage=None if given["usage"] is None else _usage(given["usage"]),
+                usage=None if given["usage"] is None else _parse_usage(given["usage"]),
             )
         case "toolResult":
-            call, name = _call_to_answer(path, given["call"])
+            call, name = _find_tool_call(path, given["call"])
             return tool_result(call, name, text, error=given["error"] is True)
         case "custom":
             return CustomMessage(custom_type=given["custom_type"] or "note", content=text)
@@ -205,16 +207,16 @@ def _spoken(session: Session, role: str, text: str, place: str, given: dict[str,
             return user(text)
 
 
-def _usage(text: str) -> JsonObject:
-    usage = _parsed(text, "--usage")
+def _parse_usage(text: str) -> JsonObject:
+    usage = _parse_object(text, "--usage")
     cost = usage.get("cost")
     by_kind = cost if is_object(cost) else {}
-    _check_figures({**usage, "cost": 0} if is_object(cost) else usage, FULL_USAGE)
-    _check_figures(by_kind, COSTS)
+    _check_numbers({**usage, "cost": 0} if is_object(cost) else usage, USAGE_KEYS)
+    _check_numbers(by_kind, COST_KEYS)
     return usage
 
 
-def _check_figures(given: JsonObject, known: tuple[str, ...]) -> None:
+def _check_numbers(given: JsonObject, known: tuple[str, ...]) -> None:
     for name, value in given.items():
         if name not in known:
             raise click.UsageError(f"--usage has no {name!r}: there are {', '.join(known)}")
@@ -222,11 +224,11 @@ def _check_figures(given: JsonObject, known: tuple[str, ...]) -> None:
             raise click.UsageError(f"--usage: {name} {value!r} is not a number from 0 on")
 
 
-def _call_to_answer(path: list[Entry], wanted: str | None) -> tuple[str, str]:
+def _find_tool_call(path: list[Entry], wanted: str | None) -> tuple[str, str]:
     """The call with the id `wanted`, or the last one on the path that has no result."""
     messages = [entry.body.message for entry in path if isinstance(entry.body, Message)]
-    answered = {answered_call(message) for message in messages}
-    calls = [call for message in messages for call in tool_calls(message)]
+    answered = {get_answered_call(message) for message in messages}
+    calls = [call for message in messages for call in get_tool_calls(message)]
     fitting = [call for call in calls if (call.id not in answered if wanted is None else call.id == wanted)]
     if not fitting:
         raise click.UsageError(
@@ -251,7 +253,7 @@ def branch(
     """Make a branch and go on there; or rename or archive one."""
     if rename is not None and archive is not None:
         raise click.UsageError("give --rename or --archive")
-    with changing(session) as changed:
+    with edit_session(session) as changed:
         if rename is not None:
             changed.rename_branch(name, rename)
         elif archive is not None:
@@ -270,7 +272,7 @@ def switch(session: str, place: str, as_json: bool) -> None:
 
     A place that is no branch's head: the current branch moves there, without the rules of selection.
     """
-    with changing(session) as changed:
+    with edit_session(session) as changed:
         changed.switch(place)
         echo_branches(changed, as_json=as_json)
 
@@ -280,13 +282,13 @@ def switch(session: str, place: str, as_json: bool) -> None:
 @json_option
 def undo(session: str, as_json: bool) -> None:
     """Undo the last move, switch, merge or promotion; again, the one before it."""
-    with changing(session) as changed:
+    with edit_session(session) as changed:
         before = changed.heads.current
         plan = changed.undo()
         on = changed.heads.current
         if not as_json:
-            echo("undid", safe(plan.undone or ""))
-        tell_plan(changed.tree, plan, as_json=as_json, on=None if on == before else on)
+            echo("undid", escape_line(plan.undo_description or ""))
+        print_plan(changed.tree, plan, as_json=as_json, on=None if on == before else on)
 
 
 def plan_to_wire(plan: NavigatePlan) -> JsonObject:
@@ -296,22 +298,22 @@ def plan_to_wire(plan: NavigatePlan) -> JsonObject:
         "commonAncestor": plan.common_ancestor,
         "abandoned": [entry.id for entry in plan.abandoned],
         "editorText": plan.editor_text,
-        **({} if plan.undone is None else {"undone": plan.undone}),
+        **({} if plan.undo_description is None else {"undone": plan.undo_description}),
     }
 
 
-def tell_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None = None) -> None:
+def print_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None = None) -> None:
     """What a move did: what is no more on the path, and `on` which branch one is, if on another."""
     if as_json:
         echo_json(plan_to_wire(plan))
         return
-    left = sum(not entry.is_annotation for entry in tree.abandoned(plan.old_leaf, plan.new_leaf))
+    left = sum(not entry.is_annotation for entry in tree.find_abandoned(plan.old_leaf, plan.new_leaf))
     behind = f"leaving {left} {'entry' if left == 1 else 'entries'} behind"
     if on is not None:
-        behind += f", on branch {safe(on)}"
-    echo(f"{short(plan.old_leaf)} → {short(plan.new_leaf)}", dim(behind))
+        behind += f", on branch {escape_line(on)}"
+    echo(f"{format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}", dim(behind))
     if plan.editor_text is not None:
-        click.echo(safe_lines(plan.editor_text))
+        click.echo(escape_lines(plan.editor_text))
 
 
 @app.command(
@@ -326,12 +328,12 @@ def label(session: str, place: str, text: str | None, clear: bool, as_json: bool
     """Put a label on a place, or show the one it has."""
     if clear and text is not None:
         raise click.UsageError("give a text or --clear")
-    with changing(session, read_only=text is None and not clear) as changed:
-        target = changed.place(place)
+    with edit_session(session, read_only=text is None and not clear) as changed:
+        target = changed.resolve_place(place)
         if text is not None or clear:
             changed.label(target, text)
-        shown = None if target is None else changed.tree.label(target)
-    _tell("label", shown, as_json=as_json)
+        shown = None if target is None else changed.tree.get_label(target)
+    _print_value("label", shown, as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree rename @ "make it fast"')
@@ -343,18 +345,18 @@ def rename(session: str, name: str | None, clear: bool, as_json: bool) -> None:
     """Give a session another name, or show the one it has."""
     if clear and name is not None:
         raise click.UsageError("give a name or --clear")
-    with changing(session, read_only=name is None and not clear) as changed:
+    with edit_session(session, read_only=name is None and not clear) as changed:
         if name is not None or clear:
             changed.rename(name)
         shown = changed.name
-    _tell("name", shown, as_json=as_json)
+    _print_value("name", shown, as_json=as_json)
 
 
-def _tell(key: str, value: str | None, *, as_json: bool) -> None:
+def _print_value(key: str, value: str | None, *, as_json: bool) -> None:
     if as_json:
         echo_json({key: value})
     else:
-        echo(dim(f"(no {key})") if value is None else safe(value))
+        echo(dim(f"(no {key})") if value is None else escape_line(value))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree fork @ --at checkpoint-1 -o other.jsonl")
@@ -370,12 +372,12 @@ def fork(
 ) -> None:
     """Make a new session from a path of another. The source is not touched."""
     _check_target(file, folder)
-    source = opened(session, read_only=True)
+    source = open_session(session, read_only=True)
     with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as made:
         if as_json:
-            echo_json({"session": made.id, "file": str(made.file or made.where), "forkedFrom": made.forked_from})
+            echo_json({"session": made.id, "file": str(made.file or made.location), "forkedFrom": made.forked_from})
         else:
-            echo(made.id, dim(safe(str(made.file or made.where))))
+            echo(made.id, dim(escape_line(str(made.file or made.location))))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree migrate old.jsonl")
@@ -383,12 +385,12 @@ def fork(
 @json_option
 def migrate(session: str, as_json: bool) -> None:
     """Rewrite a file of an older version, keeping a backup beside it."""
-    with changing(session) as changed:
+    with edit_session(session) as changed:
         dialect, version = changed.dialect, changed.header.version
         migrated = changed.migrate()
         if as_json:
-            problems = [problem_to_wire(problem) for problem in changed.problems]
-            file = str(changed.file or changed.where)
+            problems = [encode_problem(problem) for problem in changed.problems]
+            file = str(changed.file or changed.location)
             echo_json({"migrated": migrated, "from": version, "file": file, "problems": problems})
         elif migrated:
             echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is beside the file"))

@@ -13,6 +13,6 @@ ORDER = (
 )  # fmt: skip
 
 
-def builtin_commands() -> list[Command]:
+def get_builtin_commands() -> list[Command]:
     made = {command.name: command for command in (*moving.COMMANDS, *sessions.COMMANDS, *seeing.COMMANDS)}
     return [made[name] for name in ORDER]

@@ -7,31 +7,31 @@ from typing import TYPE_CHECKING, Protocol
 from sessiontree.core.entries import EntryId
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
     from sessiontree.session import Branch, Session
 
 
 class Host(Protocol):
-    async def choose_entry(self, desk: Desk) -> EntryId | None:
+    async def choose_entry(self, desk: SessionController) -> EntryId | None:
         """Show the tree and have the person choose an entry; `None` when none was chosen."""
         ...
 
-    async def arrive(self, session: Session) -> Branch | None:
+    async def choose_branch(self, session: Session) -> Branch | None:
         """The branch to be on in a session that one goes over to; it may be one of the same session opened anew.
 
         `None` when one stays where one is.
         """
         ...
 
-    def open_elsewhere(self, place: str) -> bool:
+    def is_open_elsewhere(self, place: str) -> bool:
         """Whether another program has the session at this path or address open, which one has left here."""
         ...
 
-    def changed(self) -> None:
+    def refresh(self) -> None:
         """The conversation is another one now, or at another place: draw it anew."""
         ...
 
-    def put_in_editor(self, text: str) -> None: ...
+    def set_editor_text(self, text: str) -> None: ...
 
     def copy(self, text: str) -> str | None:
         """Send a text to the clipboard. Returns what to tell the person; `None` where there is no clipboard."""
@@ -40,30 +40,30 @@ class Host(Protocol):
     def quit(self) -> None: ...
 
 
-class PlainHost:
+class HeadlessHost:
     """No front end: nothing is drawn and nothing chosen, and what would be in the editor is kept."""
 
     def __init__(self) -> None:
         self.editor = ""
-        self.ended = False
+        self.has_quit = False
 
-    async def choose_entry(self, desk: Desk) -> EntryId | None:
+    async def choose_entry(self, desk: SessionController) -> EntryId | None:
         return None
 
-    async def arrive(self, session: Session) -> Branch:
+    async def choose_branch(self, session: Session) -> Branch:
         return session.head
 
-    def open_elsewhere(self, place: str) -> bool:
+    def is_open_elsewhere(self, place: str) -> bool:
         return False
 
-    def changed(self) -> None:
+    def refresh(self) -> None:
         pass
 
-    def put_in_editor(self, text: str) -> None:
+    def set_editor_text(self, text: str) -> None:
         self.editor = text
 
     def copy(self, text: str) -> str | None:
         return None
 
     def quit(self) -> None:
-        self.ended = True
+        self.has_quit = True

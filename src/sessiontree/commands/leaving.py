@@ -9,18 +9,18 @@ from msgspec import Struct
 
 from sessiontree.hooks.ui import Ui
 
-QUESTION = "Summarize the branch you're leaving?"
-NO_SUMMARY, SUMMARIZE, FOCUSED, WRITTEN = ANSWERS = (
+SUMMARY_CHOICE_QUESTION = "Summarize the branch you're leaving?"
+NO_SUMMARY, SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY = SUMMARY_CHOICES = (
     "No summary",
     "Summarize",
     "Summarize with a focus",
     "Write the summary myself",
 )
-FOCUS = "What should the summary pay attention to?"
-SUMMARY = "The summary of what you leave"
+FOCUS_QUESTION = "What should the summary pay attention to?"
+SUMMARY_QUESTION = "The summary of what you leave"
 
 
-class Leaving(Struct, frozen=True, kw_only=True):
+class SummaryChoice(Struct, frozen=True, kw_only=True):
     """What is to become of what is left."""
 
     summarize: bool = False
@@ -31,21 +31,21 @@ class Leaving(Struct, frozen=True, kw_only=True):
     """The summary in the person's own words."""
 
 
-async def asked(ui: Ui) -> Leaving | None:
+async def ask_summary_choice(ui: Ui) -> SummaryChoice | None:
     """What the person wants to become of it; `None` when that was not said."""
-    answer = await ui.select(QUESTION, ANSWERS)
-    if answer == FOCUSED:
-        return focused(await ui.editor(FOCUS))
-    if answer == WRITTEN:
-        return written(await ui.editor(SUMMARY))
-    return None if answer is None else Leaving(summarize=answer == SUMMARIZE)
+    answer = await ui.select(SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES)
+    if answer == SUMMARIZE_WITH_FOCUS:
+        return build_focused_choice(await ui.editor(FOCUS_QUESTION))
+    if answer == WRITE_SUMMARY:
+        return build_written_choice(await ui.editor(SUMMARY_QUESTION))
+    return None if answer is None else SummaryChoice(summarize=answer == SUMMARIZE)
 
 
-def focused(focus: str | None) -> Leaving | None:
+def build_focused_choice(focus: str | None) -> SummaryChoice | None:
     """A summary that pays attention to something; to nothing in particular, where nothing was written."""
-    return None if focus is None else Leaving(summarize=True, instructions=focus.strip() or None)
+    return None if focus is None else SummaryChoice(summarize=True, instructions=focus.strip() or None)
 
 
-def written(words: str | None) -> Leaving | None:
+def build_written_choice(words: str | None) -> SummaryChoice | None:
     """A summary in the person's words; where there are none, nothing was said."""
-    return Leaving(summary=words.strip()) if words and words.strip() else None
+    return SummaryChoice(summary=words.strip()) if words and words.strip() else None

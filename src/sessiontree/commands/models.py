@@ -10,8 +10,8 @@ from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled
 from sessiontree.model.base import Model
-from sessiontree.model.chosen import recall, remember
-from sessiontree.model.retry import Retry, Retrying
+from sessiontree.model.chosen import recall_model, remember_model
+from sessiontree.model.retry import RetryAttempt, RetryingModel
 
 
 class Models(Protocol):
@@ -19,7 +19,7 @@ class Models(Protocol):
         """The model of that name, or the usual one. Raises `NoModel` or `NotFound`."""
         ...
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """What can be used, the usual one first."""
         ...
 
@@ -32,42 +32,42 @@ class ConfiguredModels:
         self._hooks = hooks
 
     def find(self, name: str | None = None) -> Model:
-        from sessiontree.model.find import find
+        from sessiontree.model.find import find_model
 
         retry = self._settings.retry
-        found = find(name, self._settings)
-        return Retrying(found, attempts=retry.attempts, base_delay=retry.base_delay, on_retry=self._told)
+        found = find_model(name, self._settings)
+        return RetryingModel(found, attempts=retry.attempts, base_delay=retry.base_delay, on_retry=self._report_retry)
 
-    def names(self) -> list[str]:
-        from sessiontree.model.find import names
+    def list_names(self) -> list[str]:
+        from sessiontree.model.find import list_model_names
 
-        return names(self._settings)
+        return list_model_names(self._settings)
 
     def remember(self, name: str) -> None:
         """Have this model be the usual one from now on, in other processes too. Raises `StoreError`."""
-        remember(name, self._settings.model)
+        remember_model(name, self._settings.model)
 
-    def warning(self, found: Model) -> str | None:
+    def describe_fallback(self, found: Model) -> str | None:
         """What to say where the usual model is not the one that was chosen last."""
-        last = recall(self._settings.model)
+        last = recall_model(self._settings.model)
         if last is None or last in (found.info.name, found.info.provider):
             return None
         return f"{last}, the model chosen last, cannot be used now; going on with {found.info.name}"
 
-    def _told(self, retry: Retry) -> None:
+    def _report_retry(self, retry: RetryAttempt) -> None:
         scheduled = RetryScheduled(
             attempt=retry.attempt, attempts=retry.attempts, delay=retry.delay, error=str(retry.error)
         )
-        self._hooks.show(scheduled)
+        self._hooks.notify_listeners(scheduled)
 
 
-def model_name(state: State) -> str | None:
+def get_model_name(state: State) -> str | None:
     """The name of the model that holds at a place; `None` where no entry says it, as in sessions of other programs."""
     known = state.provider not in (None, "", "unknown") and state.model not in (None, "", "unknown")
     return f"{state.provider}:{state.model}" if known else None
 
 
-def choose(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
+def choose_model(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
     """The model that was named, or that a conversation was held with, or the usual one.
 
     With it comes a warning where the conversation's own, or the one chosen last, cannot be used. Raises `NoModel` or
@@ -75,12 +75,12 @@ def choose(models: Models, named: str | None, state: State | None) -> tuple[Mode
     """
     from sessiontree.model.find import NoModel
 
-    held = None if named or state is None else model_name(state)
+    held = None if named or state is None else get_model_name(state)
     try:
         found = models.find(named or held)
         if named or held or not isinstance(models, ConfiguredModels):
             return found, None
-        return found, models.warning(found)
+        return found, models.describe_fallback(found)
     except (NoModel, NotFound) as error:
         if held is None:
             raise

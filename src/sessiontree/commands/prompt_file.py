@@ -16,8 +16,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from sessiontree.commands.command import Argument, Command, Done, Words
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.command import Argument, Command, CommandOutcome, WordReader
+from sessiontree.commands.desk import SessionController
 from sessiontree.errors import FormatError
 
 KEYS = ("description", "argument-hint")
@@ -31,21 +31,21 @@ class PromptFile(Struct, frozen=True, kw_only=True):
     description: str = ""
     argument_hint: str = ""
 
-    def filled(self, typed: str) -> str:
+    def fill(self, typed: str) -> str:
         """The text with what was typed in it; behind it, where the text has no place for that."""
-        words = list(Words(typed))
+        words = list(WordReader(typed))
 
-        def value(found: re.Match[str]) -> str:
+        def substitute(found: re.Match[str]) -> str:
             if found[1] is None:
                 return typed
             index = int(found[1]) - 1
             return words[index] if index < len(words) else ""
 
-        text, count = _PLACEHOLDER.subn(value, self.text)
+        text, count = _PLACEHOLDER.subn(substitute, self.text)
         return text if count or not typed else f"{text}\n\n{typed}"
 
 
-def parse(path: str, data: bytes) -> PromptFile:
+def parse_prompt_file(path: str, data: bytes) -> PromptFile:
     """What a file says. Raises `FormatError`."""
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
@@ -57,23 +57,23 @@ def parse(path: str, data: bytes) -> PromptFile:
         key, colon, value = line.partition(":")
         if line.strip() and not colon:
             raise FormatError(path, f"{line.strip()!r} at its beginning is no `key: value`")
-        said[key.strip()] = _unquoted(value.strip())
+        said[key.strip()] = _strip_quotes(value.strip())
     body = (text[front.end() :] if front else text).strip()
     if not body:
         raise FormatError(path, "it says nothing")
     return PromptFile(text=body, description=said.get(KEYS[0], ""), argument_hint=said.get(KEYS[1], ""))
 
 
-def _unquoted(value: str) -> str:
+def _strip_quotes(value: str) -> str:
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
 
 
-def prompt_command(name: str, path: str, data: bytes) -> Command:
+def build_prompt_command(name: str, path: str, data: bytes) -> Command:
     """The command that a file is; the prompt is what its text becomes. Raises `FormatError`."""
-    prompt = parse(path, data)
+    prompt = parse_prompt_file(path, data)
 
-    async def run(desk: Desk, args: Sequence[str]) -> Done:
-        return Done(prompt=prompt.filled(args[0] if args else ""))
+    async def run(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+        return CommandOutcome(prompt=prompt.fill(args[0] if args else ""))
 
     first = prompt.text.split("\n", 1)[0].lstrip("# ")
     argument = Argument(name=prompt.argument_hint or "TEXT", rest=True)

@@ -10,92 +10,102 @@ from importlib.util import find_spec
 from msgspec.structs import replace
 
 from sessiontree import catalog
-from sessiontree.commands.arguments import FILE, PLACE, PROMPT, sessions
-from sessiontree.commands.command import Argument, Command, Done
-from sessiontree.commands.desk import Desk
+from sessiontree.commands.arguments import FILE, PLACE, PROMPT, complete_sessions
+from sessiontree.commands.command import Argument, Command, CommandOutcome
+from sessiontree.commands.desk import SessionController
 from sessiontree.commands.moving import CANCELLED
-from sessiontree.commands.text import excerpt, local_time, short, table
-from sessiontree.comparison import stats_of, took
+from sessiontree.commands.text import format_id, format_local_time, format_table, make_excerpt
+from sessiontree.comparison import compute_stats, format_usage
 from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.figures import pluralize
-from sessiontree.core.messages import role
-from sessiontree.core.outline import plain_text
+from sessiontree.core.messages import get_role
+from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
 from sessiontree.store.files import read_pieces, write_private
 
-PAGE_NEEDS = ("jinja2", "markdown_it", "nh3", "pygments")
+PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")
 """What the extra `export` installs."""
-NAME_LENGTH = 60
+MAX_NAME_LENGTH = 60
 """So much of the name of a branch is in the name of a file."""
-HITS = 20
+MAX_HITS = 20
 """How many hits a search shows."""
 
 
-async def _fork(desk: Desk, args: Sequence[str]) -> Done:
-    desk.at_rest()
-    place = args[0] if args else await _chosen_prompt(desk)
+async def _run_fork(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    desk.ensure_idle()
+    place = args[0] if args else await _choose_prompt(desk)
     if place is None:
-        return Done()
-    id = desk.session.place(desk.place(place))
+        return CommandOutcome()
+    id = desk.session.resolve_place(desk.qualify_place(place))
     chosen = None if id is None else desk.session.tree[id]
-    return _forked(desk, await desk.fork(place, position="at" if chosen and not _is_prompt(chosen) else "before"))
+    return _format_fork(desk, await desk.fork(place, position="at" if chosen and not _is_prompt(chosen) else "before"))
 
 
 def _is_prompt(entry: Entry) -> bool:
-    return isinstance(entry.body, Message) and role(entry.body.message) == "user"
+    return isinstance(entry.body, Message) and get_role(entry.body.message) == "user"
 
 
-async def _chosen_prompt(desk: Desk) -> EntryId | None:
+async def _choose_prompt(desk: SessionController) -> EntryId | None:
     """One of the user's messages on the path."""
     shown = {
-        f"{short(entry.id)}  {excerpt(plain_text(entry))}": entry.id
-        for entry in desk.branch.path()
+        f"{format_id(entry.id)}  {make_excerpt(format_entry(entry))}": entry.id
+        for entry in desk.branch.get_path()
         if _is_prompt(entry)
     }
     if not shown:
         raise InvalidOperation("there is no message of yours to fork before")
     if not desk.ui.has_person:
-        raise InvalidOperation(f"say before which message of yours to fork: {', '.join(map(short, shown.values()))}")
+        raise InvalidOperation(
+            f"say before which message of yours to fork: {', '.join(map(format_id, shown.values()))}"
+        )
     chosen = await desk.ui.select("Fork before which message?", list(shown))
     return None if chosen is None else shown[chosen]
 
 
-async def _clone(desk: Desk, args: Sequence[str]) -> Done:
+async def _run_clone(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
     leaf = desk.branch.leaf
-    return _forked(desk, await desk.fork(None if leaf is None else desk.session.tree[leaf]))
+    return _format_fork(desk, await desk.fork(None if leaf is None else desk.session.tree[leaf]))
 
 
-def _forked(desk: Desk, outcome: ForkOutcome) -> Done:
-    return CANCELLED if outcome.cancelled else Done(text=f"in the new session {_named(desk.session)}")
+def _format_fork(desk: SessionController, outcome: ForkOutcome) -> CommandOutcome:
+    return (
+        CANCELLED
+        if outcome.cancelled
+        else CommandOutcome(text=f"in the new session {_format_session_name(desk.session)}")
+    )
 
 
-def _named(session: Session) -> str:
+def _format_session_name(session: Session) -> str:
     return " ".join(filter(None, [session.id, session.name and f"({session.name})"]))
 
 
-async def _new(desk: Desk, args: Sequence[str]) -> Done:
-    begun = await desk.new(args[0] if args else None)
-    return Done(text=f"in the new session {_named(desk.session)}") if begun else CANCELLED
+async def _run_new(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    begun = await desk.create_session(args[0] if args else None)
+    return CommandOutcome(text=f"in the new session {_format_session_name(desk.session)}") if begun else CANCELLED
 
 
-async def _resume(desk: Desk, args: Sequence[str]) -> Done:
-    desk.at_rest()
-    wanted = args[0] if args else await _chosen_session(desk)
+async def _run_resume(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    desk.ensure_idle()
+    wanted = args[0] if args else await _choose_session(desk)
     if wanted is None:
-        return Done()
-    return Done(text=f"in session {_named(desk.session)}") if await desk.open(wanted) else CANCELLED
+        return CommandOutcome()
+    return (
+        CommandOutcome(text=f"in session {_format_session_name(desk.session)}")
+        if await desk.open_session(wanted)
+        else CANCELLED
+    )
 
 
-async def _chosen_session(desk: Desk) -> str | None:
-    own = desk.session.kept_at
+async def _choose_session(desk: SessionController) -> str | None:
+    own = desk.session.address
     known = [summary for summary in catalog.sessions(desk.cwd) if summary.file != own]
     if not known:
         raise InvalidOperation("there is no other session of this folder")
     shown = {
-        f"{summary.id[-8:]}  {local_time(summary.modified)}  "
-        f"{excerpt(summary.name or summary.first_message or '(empty)', 48)}": summary.file
+        f"{summary.id[-8:]}  {format_local_time(summary.modified)}  "
+        f"{make_excerpt(summary.name or summary.first_message or '(empty)', 48)}": summary.file
         for summary in known
     }
     if not desk.ui.has_person:
@@ -104,80 +114,90 @@ async def _chosen_session(desk: Desk) -> str | None:
     return None if chosen is None else shown[chosen]
 
 
-async def _session(desk: Desk, args: Sequence[str]) -> Done:
+async def _run_session(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
     session, tree = desk.session, desk.session.tree
-    stats = stats_of("", session.heads.leaf, list(tree))
+    stats = compute_stats("", session.heads.leaf, list(tree))
     shown = sum(not info.archived for info in session.branches)
     rows = [
         ["session", session.id],
         ["name", session.name or "(none)"],
-        ["file", session.kept_at or "(in memory)"],
+        ["file", session.address or "(in memory)"],
         ["folder", session.cwd],
         *([] if desk.cwd == session.cwd else [["tools work in", desk.cwd]]),
         ["parent", session.header.parent_session or ""],
-        ["branch", f"{desk.branch.name}, one of {shown}, at {short(desk.branch.leaf)}"],
+        ["branch", f"{desk.branch.name}, one of {shown}, at {format_id(desk.branch.leaf)}"],
         ["entries", f"{len(tree)}, {pluralize(stats.messages, 'message')}, {pluralize(stats.tool_calls, 'tool call')}"],
-        ["took", f"{', '.join(took(stats))}, all branches together"],
+        ["took", f"{', '.join(format_usage(stats))}, all branches together"],
         ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
     ]
-    return Done(text=table([row for row in rows if row[1]]))
+    return CommandOutcome(text=format_table([row for row in rows if row[1]]))
 
 
-async def _name(desk: Desk, args: Sequence[str]) -> Done:
+async def _run_name(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
     if args:
         desk.session.rename(None if args[0] == "--clear" else args[0])
-        desk.host.changed()
-    return Done(text=desk.session.name or "this session has no name: /name TEXT gives it one")
+        desk.host.refresh()
+    return CommandOutcome(text=desk.session.name or "this session has no name: /name TEXT gives it one")
 
 
-async def _search(desk: Desk, args: Sequence[str]) -> Done:
+async def _run_search(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
     import asyncio
 
-    hits = await asyncio.to_thread(catalog.search, args[0], cwd=desk.cwd, limit=HITS)
+    hits = await asyncio.to_thread(catalog.search, args[0], cwd=desk.cwd, limit=MAX_HITS)
     rows = [
-        [hit.session[-8:], short(hit.entry), hit.branch or "", "seen" if hit.in_context else "", excerpt(hit.snippet)]
+        [
+            hit.session[-8:],
+            format_id(hit.entry),
+            hit.branch or "",
+            "seen" if hit.in_context else "",
+            make_excerpt(hit.snippet),
+        ]
         for hit in hits
     ]
-    return Done(text=table(rows) if rows else f"nothing matches {args[0]!r}")
+    return CommandOutcome(text=format_table(rows) if rows else f"nothing matches {args[0]!r}")
 
 
-async def _export(desk: Desk, args: Sequence[str]) -> Done:
-    return tell_exported(*await export_session(desk, args[0] if args else None))
+async def _run_export(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    return format_export(*await export_session(desk, args[0] if args else None))
 
 
-def tell_exported(path: str, form: str) -> Done:
-    return Done(text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}")
+def format_export(path: str, form: str) -> CommandOutcome:
+    return CommandOutcome(
+        text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}"
+    )
 
 
-async def export_session(desk: Desk, name: str | None) -> tuple[str, str]:
+async def export_session(desk: SessionController, name: str | None) -> tuple[str, str]:
     """Write the session to a file, under a name of its own by default. Returns its path and its form."""
-    path, form = _free_target(desk) if name is None else _target(desk, name)
-    await _write(desk, path, form)
+    path, form = _find_free_target(desk) if name is None else _resolve_target(desk, name)
+    await _write_export(desk, path, form)
     return path, form
 
 
-async def _export_branch(desk: Desk, args: Sequence[str]) -> Done:
+async def _run_export_branch(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
     heads = desk.session.heads.heads
     place, name = [*args, None, None][:2]
-    if place is not None and name is None and place not in heads and _form_of(place) is not None:
+    if place is not None and name is None and place not in heads and _detect_format(place) is not None:
         place, name = None, place
     branch = desk.branch.name if place in (None, "HEAD") else place if place in heads else None
     if branch is None:
         assert place is not None
-        path, form = _free_target(desk, place) if name is None else _target(desk, name)
-        await _write(desk, path, form, subtree=str(desk.place(place)))
-        return Done(text=f"{path} has {place} and all below it, as {form}")
-    path, form = _free_target(desk, branch) if name is None else _target(desk, name)
-    await _write(desk, path, form, branch=branch)
-    return Done(text=f"{path} has the path of {branch}, as {form}")
+        path, form = _find_free_target(desk, place) if name is None else _resolve_target(desk, name)
+        await _write_export(desk, path, form, subtree=str(desk.qualify_place(place)))
+        return CommandOutcome(text=f"{path} has {place} and all below it, as {form}")
+    path, form = _find_free_target(desk, branch) if name is None else _resolve_target(desk, name)
+    await _write_export(desk, path, form, branch=branch)
+    return CommandOutcome(text=f"{path} has the path of {branch}, as {form}")
 
 
-async def _write(desk: Desk, path: str, form: str, *, branch: str | None = None, subtree: str | None = None) -> None:
+async def _write_export(
+    desk: SessionController, path: str, form: str, *, branch: str | None = None, subtree: str | None = None
+) -> None:
     """Write the session, or a part of it, as it is made."""
     import asyncio
 
-    from sessiontree.export import stream
+    from sessiontree.export import stream_export
 
     if os.path.lexists(path):
         raise StoreError(path, "the file exists already")
@@ -188,35 +208,35 @@ async def _write(desk: Desk, path: str, form: str, *, branch: str | None = None,
     lines = desk.session.stream_lines() if copied is None else iter(())
 
     def write() -> None:
-        pieces = stream(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
-        write_private(path, pieces, over=False)
+        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
+        write_private(path, pieces, overwrite=False)
 
     await asyncio.to_thread(write)
 
 
-def _form_of(file: str) -> str | None:
-    from sessiontree.export import form_of
+def _detect_format(file: str) -> str | None:
+    from sessiontree.export import detect_format
 
-    return form_of(file)
+    return detect_format(file)
 
 
-def _target(desk: Desk, file: str) -> tuple[str, str]:
+def _resolve_target(desk: SessionController, file: str) -> tuple[str, str]:
     """Where to write, and in which form."""
-    from sessiontree.export import ENDINGS
+    from sessiontree.export import FORMAT_BY_SUFFIX
 
-    form = _form_of(file)
+    form = _detect_format(file)
     if form is None:
-        raise InvalidOperation(f"{file!r} does not end in one of {', '.join(ENDINGS)}")
+        raise InvalidOperation(f"{file!r} does not end in one of {', '.join(FORMAT_BY_SUFFIX)}")
     return os.path.abspath(os.path.join(desk.cwd, os.path.expanduser(file))), form
 
 
-def _free_target(desk: Desk, part: str = "") -> tuple[str, str]:
+def _find_free_target(desk: SessionController, part: str = "") -> tuple[str, str]:
     """A file that does not exist, named after the session and a part of it: a page, or text where none can be made."""
-    from sessiontree.export import default_name
+    from sessiontree.export import build_file_name
 
-    form = "html" if all(map(_is_installed, PAGE_NEEDS)) else "md"
-    stem, ending = os.path.splitext(os.path.join(desk.cwd, default_name(desk.session.id, form)))
-    words = "-".join(re.findall(r"[\w.]+", part))[:NAME_LENGTH]
+    form = "html" if all(map(_is_installed, PAGE_MODULES)) else "md"
+    stem, ending = os.path.splitext(os.path.join(desk.cwd, build_file_name(desk.session.id, form)))
+    words = "-".join(re.findall(r"[\w.]+", part))[:MAX_NAME_LENGTH]
     stem = os.path.abspath(f"{stem}-{words}" if words else stem)
     path, number = f"{stem}{ending}", 2
     while os.path.lexists(path):
@@ -231,56 +251,56 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-async def _quit(desk: Desk, args: Sequence[str]) -> Done:
+async def _run_quit(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
     desk.host.quit()
-    return Done()
+    return CommandOutcome()
 
 
 COMMANDS = (
     Command(
         name="fork",
         help="Go on in a new session, from before a message of yours, which you can edit, or from another entry",
-        run=_fork,
+        run=_run_fork,
         arguments=(PROMPT,),
     ),
-    Command(name="branch", help="The same as /fork; /branch-here stays in here", run=_fork, arguments=(PROMPT,)),
-    Command(name="clone", help="Go on in a new session that is a copy of this path", run=_clone),
+    Command(name="branch", help="The same as /fork; /branch-here stays in here", run=_run_fork, arguments=(PROMPT,)),
+    Command(name="clone", help="Go on in a new session that is a copy of this path", run=_run_clone),
     Command(
         name="new",
         help="Begin a new session; this one stays",
-        run=_new,
+        run=_run_new,
         arguments=(Argument(name="NAME", rest=True),),
     ),
     Command(
         name="resume",
         help="Go on in another session: a path, an id or its beginning, or a name",
-        run=_resume,
-        arguments=(Argument(name="SESSION", complete=sessions, rest=True),),
+        run=_run_resume,
+        arguments=(Argument(name="SESSION", complete=complete_sessions, rest=True),),
     ),
-    Command(name="session", help="Tell about this session: where it is, what is in it, what it took", run=_session),
+    Command(name="session", help="Tell about this session: where it is, what is in it, what it took", run=_run_session),
     Command(
         name="name",
         help="Show the name of this session, or give it one; --clear takes it away",
-        run=_name,
+        run=_run_name,
         arguments=(Argument(name="TEXT|--clear", rest=True),),
     ),
     Command(
         name="search",
         help="Look through all branches of the sessions of this folder",
-        run=_search,
+        run=_run_search,
         arguments=(Argument(name="QUERY", required=True, rest=True),),
     ),
     Command(
         name="export",
         help="Write this session to a file: .html, .md, .txt, .json, or .jsonl for a copy byte for byte",
-        run=_export,
+        run=_run_export,
         arguments=(FILE,),
     ),
     Command(
         name="export-branch",
         help="Write the path of a branch to a file, or an entry and all below it; .jsonl is a session of its own",
-        run=_export_branch,
+        run=_run_export_branch,
         arguments=(replace(PLACE, name="BRANCH|PLACE"), FILE),
     ),
-    Command(name="quit", help="End the program; everything is kept", run=_quit),
+    Command(name="quit", help="End the program; everything is kept", run=_run_quit),
 )

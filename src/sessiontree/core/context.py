@@ -29,21 +29,21 @@ from sessiontree.core.entries import (
     RuleInjection,
 )
 from sessiontree.core.messages import (
-    answered_call,
-    for_model,
+    build_text_blocks,
+    coerce_string,
+    convert_for_model,
+    extract_text,
+    get_answered_call,
+    get_entry_role,
+    get_model,
+    get_role,
+    get_tool_calls,
+    is_failed_turn,
     is_list,
     is_object,
-    model_of,
-    role,
-    role_of,
-    stopped_abnormally,
-    string,
-    text,
-    text_blocks,
-    tool_calls,
 )
-from sessiontree.core.times import milliseconds
-from sessiontree.core.tokens import estimate
+from sessiontree.core.times import parse_timestamp
+from sessiontree.core.tokens import estimate_tokens
 from sessiontree.core.tree import Tree
 
 NO_RESULT = "The tool was interrupted: no result was recorded."
@@ -94,55 +94,57 @@ class Context(Struct, frozen=True, kw_only=True):
     def thinking_level(self) -> str:
         return self.state.thinking_level
 
-    def converted(self) -> list[JsonObject]:
+    def convert_messages(self) -> list[JsonObject]:
         """The messages in the roles that a model takes, as they stand; failed turns are still among them."""
-        calls = {call.id for message in self.messages for call in tool_calls(message)}
-        return [sent for message in self.messages if (sent := _sent(message, calls)) is not None]
+        calls = {call.id for message in self.messages for call in get_tool_calls(message)}
+        return [sent for message in self.messages if (sent := _convert_message(message, calls)) is not None]
 
     def to_llm(self) -> list[JsonObject]:
         """The messages that a request carries: every call answered, every answer called for, no failed turns."""
-        return [message for _, message in self.request()]
+        return [message for _, message in self.build_request()]
 
     @property
     def awaits_answer(self) -> bool:
         """Whether a model has something to answer: it was told something, and does not have the last word."""
         sent = self.to_llm()
-        return bool(sent) and role(sent[-1]) != "assistant"
+        return bool(sent) and get_role(sent[-1]) != "assistant"
 
-    def request(self) -> list[tuple[EntryId, JsonObject]]:
+    def build_request(self) -> list[tuple[EntryId, JsonObject]]:
         """What `to_llm` gives, each message with the entry it comes from; made-up results come from the caller."""
-        calls = {call.id for message in self.messages for call in tool_calls(message)}
-        converted = ((id, _sent(message, calls)) for id, message in zip(self.sources, self.messages, strict=True))
-        return _paired(
-            [(id, message) for id, message in converted if message is not None and not stopped_abnormally(message)]
+        calls = {call.id for message in self.messages for call in get_tool_calls(message)}
+        converted = (
+            (id, _convert_message(message, calls)) for id, message in zip(self.sources, self.messages, strict=True)
+        )
+        return _pair_results(
+            [(id, message) for id, message in converted if message is not None and not is_failed_turn(message)]
         )
 
-    def failed_calls(self) -> set[str]:
+    def find_failed_calls(self) -> set[str]:
         """Ids of the tool calls that only failed turns made."""
-        failed = {call.id for message in self.messages if stopped_abnormally(message) for call in tool_calls(message)}
-        made = {call.id for message in self.messages if not stopped_abnormally(message) for call in tool_calls(message)}
+        failed = {call.id for message in self.messages if is_failed_turn(message) for call in get_tool_calls(message)}
+        made = {call.id for message in self.messages if not is_failed_turn(message) for call in get_tool_calls(message)}
         return failed - made
 
-    def tokens(self) -> int:
+    def count_tokens(self) -> int:
         """Estimated tokens of the whole request."""
-        return sum(map(estimate, self.to_llm()))
+        return sum(map(estimate_tokens, self.to_llm()))
 
 
-def _sent(message: JsonObject, calls: set[str]) -> JsonObject | None:
-    call = answered_call(message)
+def _convert_message(message: JsonObject, calls: set[str]) -> JsonObject | None:
+    call = get_answered_call(message)
     if call is None or call in calls:
-        return for_model(message)
+        return convert_for_model(message)
     if call:
         return None  # its call is not in the context, and no provider takes it without
-    name = string(message.get("toolName")) or "a tool"
+    name = coerce_string(message.get("toolName")) or "a tool"
     return {
         "role": "user",
-        "content": [{"type": "text", "text": f"Output of {name}:\n{text(message.get('content'))}"}],
+        "content": [{"type": "text", "text": f"Output of {name}:\n{extract_text(message.get('content'))}"}],
         **({"timestamp": message["timestamp"]} if "timestamp" in message else {}),
     }
 
 
-def _paired(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, JsonObject]]:
+def _pair_results(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, JsonObject]]:
     """Put each turn's results right behind it, one for every call, and make up those that are missing.
 
     Providers use call ids again, so a result answers the last turn before it that made such a call.
@@ -150,22 +152,22 @@ def _paired(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, J
     turns: list[list[tuple[EntryId, JsonObject]]] = []
     waiting: dict[str, tuple[list[tuple[EntryId, JsonObject]], deque[int]]] = {}
     for id, message in messages:
-        answered = answered_call(message)
+        answered = get_answered_call(message)
         if answered is None:
             turn = [(id, message)]
             turns.append(turn)
-            for call in tool_calls(message):
+            for call in get_tool_calls(message):
                 if call.id not in waiting or waiting[call.id][0] is not turn:
                     waiting[call.id] = turn, deque()
                 waiting[call.id][1].append(len(turn))
-                turn.append((id, _no_result(call.id, call.name, message)))
+                turn.append((id, _build_missing_result(call.id, call.name, message)))
         elif answered in waiting and waiting[answered][1]:
             turn, places = waiting[answered]
             turn[places.popleft()] = id, message
     return [message for turn in turns for message in turn]
 
 
-def _no_result(call: str, name: str, message: JsonObject) -> JsonObject:
+def _build_missing_result(call: str, name: str, message: JsonObject) -> JsonObject:
     return {
         "role": "toolResult",
         "toolCallId": call,
@@ -176,11 +178,11 @@ def _no_result(call: str, name: str, message: JsonObject) -> JsonObject:
     }
 
 
-class Explained(Struct, frozen=True, kw_only=True):
+class ExplainedEntry(Struct, frozen=True, kw_only=True):
     """One entry of a path and what becomes of it in the context."""
 
     entry: Entry
-    reaches: bool
+    reaches_model: bool
     reason: str
     """How it reaches the model, or why it does not."""
     represented_by: EntryId | None = None
@@ -191,7 +193,7 @@ class Explained(Struct, frozen=True, kw_only=True):
 
 class Explanation(Struct, frozen=True, kw_only=True):
     context: Context
-    entries: tuple[Explained, ...]
+    entries: tuple[ExplainedEntry, ...]
 
     @property
     def tokens(self) -> int:
@@ -200,82 +202,84 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
     """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
-    return _given_out(context_at(tree, leaf))
+    return _copy_messages(build_shared_context(tree, leaf))
 
 
-def context_at(tree: Tree, leaf: EntryId | None) -> Context:
+def build_shared_context(tree: Tree, leaf: EntryId | None) -> Context:
     """What `build_context` gives, for our own eyes: its messages are those that the entries hold."""
-    return context_of(reach(tree, leaf))
+    return build_path_context(find_context_path(tree, leaf))
 
 
-def _given_out(context: Context) -> Context:
+def _copy_messages(context: Context) -> Context:
     """The same with copies of the messages, for others to change: those that entries hold are the session's."""
     return replace(context, messages=to_builtins(context.messages))
 
 
-def reach(tree: Tree, leaf: EntryId | None) -> list[Entry]:
+def find_context_path(tree: Tree, leaf: EntryId | None) -> list[Entry]:
     """The end of the path to `leaf` that its context is made of: a long history before a compaction costs nothing."""
     end: list[Entry] = []
-    need = Need()
-    for entry in tree.up(leaf):
+    need = ContextNeeds()
+    for entry in tree.walk_up(leaf):
         end.append(entry)
-        need.seen(entry)
-        if need.nothing:
+        need.visit(entry)
+        if need.is_met:
             break
     end.reverse()
     return end
 
 
-class Need:
+class ContextNeeds:
     """What the context at a leaf still waits for, on the way up."""
 
     def __init__(self) -> None:
-        self._compaction = False
-        self._anchor: EntryId | None = None
-        self._model = False
-        self._thinking = False
+        self._has_compaction = False
+        self._pending_anchor: EntryId | None = None
+        self._has_model = False
+        self._has_thinking = False
 
     @property
-    def nothing(self) -> bool:
-        return self._compaction and self._anchor is None and self._model and self._thinking
+    def is_met(self) -> bool:
+        return self._has_compaction and self._pending_anchor is None and self._has_model and self._has_thinking
 
-    def seen(self, entry: Entry) -> None:
-        if entry.id == self._anchor:
-            self._anchor = None
+    def visit(self, entry: Entry) -> None:
+        if entry.id == self._pending_anchor:
+            self._pending_anchor = None
         match entry.type:
             case "compaction":
-                self._compacted(entry)
+                self._visit_compaction(entry)
             case "thinking_level_change":
-                self._thinking = True
+                self._has_thinking = True
             case "model_change":
                 body = entry.body
                 if isinstance(body, ModelChange) and body.model is not None and body.role in (None, "default"):
-                    self._model = True
-            case "message" if not self._model:
+                    self._has_model = True
+            case "message" if not self._has_model:
                 body = entry.body
-                self._model = isinstance(body, Message) and model_of(body.message) is not None
+                self._has_model = isinstance(body, Message) and get_model(body.message) is not None
             case _:
                 pass
 
-    def _compacted(self, entry: Entry) -> None:
+    def _visit_compaction(self, entry: Entry) -> None:
         anchor: EntryId | None = getattr(entry.body, "first_kept", None)
-        if not self._compaction and anchor != entry.id:
-            self._anchor = anchor
-        self._compaction = True
+        if not self._has_compaction and anchor != entry.id:
+            self._pending_anchor = anchor
+        self._has_compaction = True
         if getattr(entry.body, "state", None) is not None:
-            self._model = self._thinking = True
+            self._has_model = self._has_thinking = True
 
 
-def context_of(path: list[Entry]) -> Context:
+def build_path_context(path: list[Entry]) -> Context:
     """What the model sees at the end of `path`, which begins at a root or where `reach` begins.
 
     Its messages are those that the entries hold.
     """
     projection = _Projection(path)
-    made = [(entry.id, message) for entry in projection.selected() for message in projection.messages(entry)]
+    made = [
+        (entry.id, message) for entry in projection.select_entries() for message in projection.build_messages(entry)
+    ]
     return Context(
         leaf=path[-1].id if path else None,
-        state=state_of(path),
+        state=read_state(path),
         messages=tuple(message for _, message in made),
         sources=tuple(id for id, _ in made),
     )
@@ -286,7 +290,7 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
 
     Contents follow each other; sections and tools are patched by later messages.
     """
-    system = [message for message in messages if role(message) == "system"]
+    system = [message for message in messages if get_role(message) == "system"]
     if not system:
         return None
     sections: JsonObject = {}
@@ -297,12 +301,12 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
         for key, kept in (("toolsRemoved", False), ("toolsAdded", True)):
             listed = message.get(key)
             for tool in filter(is_object, listed if is_list(listed) else ()):
-                tools.pop(string(tool.get("name")), None)
+                tools.pop(coerce_string(tool.get("name")), None)
                 if kept:
-                    tools[string(tool.get("name"))] = tool
+                    tools[coerce_string(tool.get("name"))] = tool
     folded: JsonObject = {
         "role": "system",
-        "content": "\n\n".join(words for message in system if (words := text(message.get("content")))),
+        "content": "\n\n".join(words for message in system if (words := extract_text(message.get("content")))),
     }
     sections = {name: words for name, words in sections.items() if words is not None}
     if sections:
@@ -312,7 +316,7 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
     return folded
 
 
-def state_of(path: Sequence[Entry]) -> State:
+def read_state(path: Sequence[Entry]) -> State:
     """Model, thinking level, mode and rules at the end of `path`, read from there backward.
 
     A compaction that carries `state` speaks for everything before it; one that does not ends mode and rules, since
@@ -328,13 +332,13 @@ def state_of(path: Sequence[Entry]) -> State:
             case "compaction":
                 carried = entry.body.state if isinstance(entry.body, Compaction) else None
                 if carried is not None:
-                    known = {**_state_from_wire(carried), **known}
+                    known = {**_parse_state(carried), **known}
                     break
                 known = {"mode": None, "mode_data": None, "rules": (), **known}
             case "thinking_level_change" if "thinking_level" not in known:
                 known["thinking_level"] = getattr(entry.body, "level", None) or "off"
             case "model_change" | "message" if "model" not in known:
-                known.update(_model(entry.body))
+                known.update(_read_model(entry.body))
             case "mode_change" if "mode" not in known and isinstance(entry.body, ModeChange):
                 left = entry.body.mode == "none"
                 known["mode"], known["mode_data"] = (None, None) if left else (entry.body.mode, entry.body.data)
@@ -347,36 +351,36 @@ def state_of(path: Sequence[Entry]) -> State:
     return State(**known, rules=tuple(dict.fromkeys(injected)))
 
 
-def model_above(up: Iterable[Entry]) -> tuple[str | None, str | None]:
+def find_model_above(up: Iterable[Entry]) -> tuple[str | None, str | None]:
     """Provider and model that hold below entries, the nearest first: as `state_of` tells, looking no further up."""
     for entry in up:
         if entry.type in ("model_change", "message"):
-            known = _model(entry.decoded())
+            known = _read_model(entry.decode())
             if known:
                 return known["provider"], known["model"]
         elif entry.type == "compaction" and isinstance(entry.body, Compaction) and entry.body.state is not None:
-            carried = _state_from_wire(entry.body.state)
+            carried = _parse_state(entry.body.state)
             return carried["provider"], carried["model"]
     return None, None
 
 
-def _model(body: Body) -> dict[str, str | None]:
+def _read_model(body: Body) -> dict[str, str | None]:
     """The model that an entry says is in use, if it says one."""
     match body:
         case ModelChange(provider=provider, model=str(model), role=None | "default"):
             return {"provider": provider, "model": model}
-        case Message(message) if (wrote := model_of(message)) is not None:
+        case Message(message) if (wrote := get_model(message)) is not None:
             return {"provider": wrote[0], "model": wrote[1]}
         case _:
             return {}
 
 
-def _state_from_wire(wire: JsonObject) -> dict[str, Any]:
+def _parse_state(wire: JsonObject) -> dict[str, Any]:
     model, rules = wire.get("model"), wire.get("rules")
     named: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
     return {
-        "thinking_level": string(wire.get("thinkingLevel")) or "off",
-        "provider": string(named.get("provider")) or None,
+        "thinking_level": coerce_string(wire.get("thinkingLevel")) or "off",
+        "provider": coerce_string(named.get("provider")) or None,
         "model": named.get("modelId"),
         "mode": wire["mode"] if isinstance(wire.get("mode"), str) else None,
         "mode_data": wire.get("modeData") if isinstance(wire.get("mode"), str) else None,
@@ -389,24 +393,24 @@ class _Projection:
 
     def __init__(self, path: list[Entry]) -> None:
         self.path = path
-        self.compaction, self.boundary = self._last("compaction"), self._last("reset_boundary")
-        self.first_kept = self._first_kept()
+        self.compaction, self.boundary = self._find_last("compaction"), self._find_last("reset_boundary")
+        self.first_kept = self._find_first_kept()
         self.edits: dict[EntryId, ContextEdit] = {}
-        for entry in self.selected():
+        for entry in self.select_entries():
             if entry.type == "context_edit" and isinstance(entry.body, ContextEdit):
                 self.edits[entry.body.target] = entry.body
 
-    def _last(self, type: str) -> int:
+    def _find_last(self, type: str) -> int:
         return next((index for index in range(len(self.path) - 1, -1, -1) if self.path[index].type == type), -1)
 
     @property
-    def compacted(self) -> bool:
+    def is_compacted(self) -> bool:
         """Whether a compaction, and not a reset boundary after it, opens the context."""
         return self.compaction > self.boundary
 
-    def _first_kept(self) -> int:
+    def _find_first_kept(self) -> int:
         """Where on the path the kept entries begin; the compaction's own index when it keeps none."""
-        if not self.compacted:
+        if not self.is_compacted:
             return -1
         body = self.path[self.compaction].body
         anchor = body.first_kept if isinstance(body, Compaction) else None
@@ -415,27 +419,27 @@ class _Projection:
                 return max(index, self.boundary + 1)
         return self.compaction
 
-    def selected(self) -> list[Entry]:
+    def select_entries(self) -> list[Entry]:
         """The entries that may speak, in the order they speak."""
-        if not self.compacted:
+        if not self.is_compacted:
             return self.path[self.boundary + 1 :]
-        kept = [entry for entry in self.path[self.first_kept : self.compaction] if self.kept(entry)]
+        kept = [entry for entry in self.path[self.first_kept : self.compaction] if self.is_kept(entry)]
         return [self.path[self.compaction], *kept, *self.path[self.compaction + 1 :]]
 
     @staticmethod
-    def kept(entry: Entry) -> bool:
+    def is_kept(entry: Entry) -> bool:
         """Whether a kept range holds `entry`: not what came before as system message or compaction."""
         if entry.type == "compaction":
             return False
         return not (
-            entry.type == "message" and isinstance(entry.body, Message) and role(entry.body.message) == "system"
+            entry.type == "message" and isinstance(entry.body, Message) and get_role(entry.body.message) == "system"
         )
 
-    def messages(self, entry: Entry) -> list[JsonObject]:
+    def build_messages(self, entry: Entry) -> list[JsonObject]:
         edit = self.edits.get(entry.id)
         match entry.body:
             case Message(message):
-                return _edited(_whole(message), edit)
+                return _apply_edit(_fill_content(message), edit)
             case CustomMessage() as body:
                 message: JsonObject = {
                     "role": "custom",
@@ -445,21 +449,21 @@ class _Projection:
                 }
                 if body.details is not None:
                     message["details"] = body.details
-                return _edited({**message, "timestamp": milliseconds(entry.timestamp)}, edit)
+                return _apply_edit({**message, "timestamp": parse_timestamp(entry.timestamp)}, edit)
             case BranchSummary(summary=summary) as body if summary:
                 summarized: JsonObject = {
                     "role": "branchSummary",
                     "summary": summary,
                     "fromId": body.abandoned_leaf,
-                    "timestamp": milliseconds(entry.timestamp),
+                    "timestamp": parse_timestamp(entry.timestamp),
                 }
-                return _edited(summarized, edit)
+                return _apply_edit(summarized, edit)
             case Compaction() as body:
                 compacted: JsonObject = {
                     "role": "compactionSummary",
                     "summary": body.summary,
                     "tokensBefore": body.tokens_before,
-                    "timestamp": milliseconds(entry.timestamp),
+                    "timestamp": parse_timestamp(entry.timestamp),
                 }
                 made = [] if body.system_message is None else [body.system_message]
                 return [] if edit is not None and edit.replacement is None else [*made, compacted]
@@ -471,56 +475,56 @@ EMPTY_CONTENT: dict[str, type[Any]] = {"user": list, "assistant": list, "toolRes
 EDITABLE = frozenset({"user", "assistant", "toolResult", "custom"})
 
 
-def _whole(message: JsonObject) -> JsonObject:
+def _fill_content(message: JsonObject) -> JsonObject:
     """`message` with missing content as empty content."""
-    if message.get("content") is None and role(message) in EMPTY_CONTENT:
-        return {**message, "content": EMPTY_CONTENT[role(message)]()}
+    if message.get("content") is None and get_role(message) in EMPTY_CONTENT:
+        return {**message, "content": EMPTY_CONTENT[get_role(message)]()}
     return message or {}  # that of `NO_MESSAGE` is everybody's
 
 
-def _edited(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
+def _apply_edit(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
     if edit is not None and edit.replacement is None:
         return []
-    if edit is None or edit.replacement is None or role(message) not in EDITABLE:
+    if edit is None or edit.replacement is None or get_role(message) not in EDITABLE:
         return [message]
     content = edit.replacement.get("content")
-    if isinstance(content, str) and role(message) in ("assistant", "toolResult"):
-        content = text_blocks(content)
-    return [_whole({**message, "content": content})]
+    if isinstance(content, str) and get_role(message) in ("assistant", "toolResult"):
+        content = build_text_blocks(content)
+    return [_fill_content({**message, "content": content})]
 
 
 def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     """For every entry on the path to `leaf`: does it reach the model, as what, and at what price."""
-    path = tree.path(leaf)
-    context = context_of(path)
+    path = tree.get_path(leaf)
+    context = build_path_context(path)
     projection = _Projection(path)
-    selected = {entry.id for entry in projection.selected()}
+    selected = {entry.id for entry in projection.select_entries()}
     made = dict(zip(context.sources, context.messages, strict=True))
     sent: dict[EntryId, list[JsonObject]] = {}
-    for id, message in context.request():
+    for id, message in context.build_request():
         sent.setdefault(id, []).append(message)
-    calls = {call.id for message in context.messages for call in tool_calls(message)}
-    failed = context.failed_calls()
-    explained: list[Explained] = []
+    calls = {call.id for message in context.messages for call in get_tool_calls(message)}
+    failed = context.find_failed_calls()
+    explained: list[ExplainedEntry] = []
     for index, entry in enumerate(path):
         if entry.id in sent:
-            explained.append(_spoken(entry, made[entry.id], sent[entry.id], edited=entry.id in projection.edits))
+            explained.append(_explain_sent(entry, made[entry.id], sent[entry.id], edited=entry.id in projection.edits))
         elif entry.id in made:
-            reason = _held_back(made[entry.id], calls, failed)
-            explained.append(Explained(entry=entry, reaches=False, reason=reason))
+            reason = _explain_withheld(made[entry.id], calls, failed)
+            explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
         elif entry.id in selected:
-            reason = "left out by a context edit" if entry.id in projection.edits else _not_for_models(entry)
-            explained.append(Explained(entry=entry, reaches=False, reason=reason))
+            reason = "left out by a context edit" if entry.id in projection.edits else _explain_type(entry)
+            explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
         else:
-            explained.append(_passed_over(projection, index))
-    return Explanation(context=_given_out(context), entries=tuple(explained))
+            explained.append(_explain_unselected(projection, index))
+    return Explanation(context=_copy_messages(context), entries=tuple(explained))
 
 
-def _passed_over(projection: _Projection, index: int) -> Explained:
+def _explain_unselected(projection: _Projection, index: int) -> ExplainedEntry:
     entry = projection.path[index]
     if index <= projection.boundary:
         boundary = projection.path[projection.boundary].id
-        return Explained(entry=entry, reaches=False, reason=f"before the reset at {boundary}")
+        return ExplainedEntry(entry=entry, reaches_model=False, reason=f"before the reset at {boundary}")
     compaction = projection.path[projection.compaction].id
     if entry.type == "compaction":
         reason = "an older compaction"
@@ -528,10 +532,10 @@ def _passed_over(projection: _Projection, index: int) -> Explained:
         reason = "an older system message"
     else:
         reason = "summarized by a compaction"
-    return Explained(entry=entry, reaches=False, reason=reason, represented_by=compaction)
+    return ExplainedEntry(entry=entry, reaches_model=False, reason=reason, represented_by=compaction)
 
 
-def _not_for_models(entry: Entry) -> str:
+def _explain_type(entry: Entry) -> str:
     if entry.is_annotation:
         return "an annotation"
     if entry.type == "branch_summary":
@@ -549,38 +553,38 @@ def _not_for_models(entry: Entry) -> str:
     }.get(entry.type, f"entries of type {entry.type!r} are not sent")
 
 
-def _held_back(message: JsonObject, calls: set[str], failed: set[str]) -> str:
+def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) -> str:
     """Why a message in the context is not in the request."""
-    call = answered_call(message)
+    call = get_answered_call(message)
     if call is not None:
         if call in failed:
             return "the turn that called for it failed"
         return "its tool call is answered by another result" if call in calls else "its tool call is not in the context"
-    if stopped_abnormally(message):
-        return f"the turn ended with {string(message.get('stopReason'))}"
+    if is_failed_turn(message):
+        return f"the turn ended with {coerce_string(message.get('stopReason'))}"
     if message.get("excludeFromContext") is True:
         return "a shell run kept out of the context"
-    return f"messages of role {role(message)!r} are not sent"
+    return f"messages of role {get_role(message)!r} are not sent"
 
 
-def _spoken(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited: bool) -> Explained:
-    said = [item for item in sent if answered_call(item) is None] or sent
-    reason = "as it is" if role(said[-1]) == role(message) else f"as {role(said[-1])}"
-    if edited and role(message) in EDITABLE:
+def _explain_sent(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited: bool) -> ExplainedEntry:
+    said = [item for item in sent if get_answered_call(item) is None] or sent
+    reason = "as it is" if get_role(said[-1]) == get_role(message) else f"as {get_role(said[-1])}"
+    if edited and get_role(message) in EDITABLE:
         reason = "as edited"
     if len(said) < len(sent):
         reason += ", with a made-up result for a call that has none"
-    return Explained(entry=entry, reaches=True, reason=reason, tokens=sum(map(estimate, sent)))
+    return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, tokens=sum(map(estimate_tokens, sent)))
 
 
-def explanation_to_wire(explanation: Explanation) -> list[JsonObject]:
+def encode_explanation(explanation: Explanation) -> list[JsonObject]:
     """What becomes of each entry on its way to a model, as commands and the REST interface give it."""
     return [
         {
             "id": item.entry.id,
             "type": item.entry.type,
-            "role": role_of(item.entry),
-            "reaches": item.reaches,
+            "role": get_entry_role(item.entry),
+            "reaches": item.reaches_model,
             "reason": item.reason,
             "representedBy": item.represented_by,
             "tokens": item.tokens,

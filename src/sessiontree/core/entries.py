@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 if TYPE_CHECKING:
-    from sessiontree.core.messages import Glance
+    from sessiontree.core.messages import MessagePreview
 
 EntryId: TypeAlias = str
 JsonObject: TypeAlias = dict[str, Any]
@@ -191,31 +191,31 @@ Body: TypeAlias = (
 class Source(Protocol):
     """Where entries have their bytes from: a file, or memory."""
 
-    def raw(self, line: int) -> bytes:
+    def read_raw(self, line: int) -> bytes:
         """The bytes of a line, without the newline."""
         ...
 
-    def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
+    def read_raws(self, lines: Iterable[int]) -> Iterator[bytes]:
         """The bytes of several lines: quick where they stand near each other in order."""
         ...
 
-    def alone(self, line: int) -> Source:
+    def detach(self, line: int) -> Source:
         """A source of this line that holds its bytes."""
         ...
 
-    def timestamp(self, raw: bytes) -> str: ...
+    def decode_timestamp(self, raw: bytes) -> str: ...
 
-    def body(self, raw: bytes) -> Body: ...
+    def decode_body(self, raw: bytes) -> Body: ...
 
     def can_read(self, raw: bytes) -> bool:
         """Whether a line is JSON, and so has a body, without making that."""
         ...
 
-    def hidden(self, raw: bytes) -> Sequence[str]:
+    def find_hidden_keys(self, raw: bytes) -> Sequence[str]:
         """The keys that a line has where they do not count, in wire form."""
         ...
 
-    def glance(self, raw: bytes) -> Glance | None:
+    def decode_preview(self, raw: bytes) -> MessagePreview | None:
         """What a line about a message says of it; `None` where it cannot be read."""
         ...
 
@@ -238,33 +238,33 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     current: str | None = None
     """The session's current branch, where that is another one than `branch`."""
     custom_type: str | None = None
-    kept: Body | None = None
+    cached_body: Body | None = None
     """The body, once it was decoded."""
 
     @property
     def raw(self) -> bytes:
         """The line's bytes, without the newline."""
-        return self.source.raw(self.line)
+        return self.source.read_raw(self.line)
 
     @property
     def timestamp(self) -> str:
-        return self.source.timestamp(self.raw)
+        return self.source.decode_timestamp(self.raw)
 
     @property
     def body(self) -> Body:
         """The typed view of this line, decoded once."""
-        if self.kept is None:
-            self.kept = self.decoded()
-        return self.kept
+        if self.cached_body is None:
+            self.cached_body = self.decode()
+        return self.cached_body
 
-    def decoded(self) -> Body:
+    def decode(self) -> Body:
         """The typed view of this line, without keeping it: for those who look at every entry."""
-        return self.source.body(self.raw) if self.kept is None else self.kept
+        return self.source.decode_body(self.raw) if self.cached_body is None else self.cached_body
 
     @property
     def is_readable(self) -> bool:
         """Whether the line is JSON, as one that only begins like an entry is not."""
-        return self.kept is not UNREADABLE if self.kept is not None else self.source.can_read(self.raw)
+        return self.cached_body is not UNREADABLE if self.cached_body is not None else self.source.can_read(self.raw)
 
     @property
     def is_head_record(self) -> bool:
@@ -278,7 +278,7 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or a pickle, has its bytes with it: what they are read from stays where it is."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "kept"}
-        return partial(Entry, **{**fields, "source": self.source.alone(self.line)}), ()
+        return partial(Entry, **{**fields, "source": self.source.detach(self.line)}), ()
 
     def __repr__(self) -> str:
         return f"<Entry {self.id} {self.type} under {self.parent}>"
@@ -302,10 +302,10 @@ class Chain(Struct, eq=False, kw_only=True, gc=False):
     def __len__(self) -> int:
         return len(self.ids)
 
-    def entry(self, index: int) -> Entry:
+    def build_entry(self, index: int) -> Entry:
         return Entry(
             id=self.ids[index],
-            parent=self.parent_of(index),
+            parent=self.get_parent(index),
             type="message",
             line=self.line + index,
             source=self.source,
@@ -313,26 +313,26 @@ class Chain(Struct, eq=False, kw_only=True, gc=False):
             current=self.current,
         )
 
-    def parent_of(self, index: int) -> EntryId | None:
+    def get_parent(self, index: int) -> EntryId | None:
         return self.ids[index - 1] if index else self.parent
 
 
-def entries_of(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
+def iter_entries(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
     """Every entry, those of chains included."""
     for item in items:
         if isinstance(item, Chain):
-            yield from map(item.entry, range(len(item)))
+            yield from map(item.build_entry, range(len(item)))
         else:
             yield item
 
 
-def raws(entries: Iterable[Entry]) -> Iterator[bytes]:
+def read_raws(entries: Iterable[Entry]) -> Iterator[bytes]:
     """The bytes of entries: quick where they stand near each other in order."""
     for source, several in groupby(entries, key=lambda entry: entry.source):
-        yield from source.raws(entry.line for entry in several)
+        yield from source.read_raws(entry.line for entry in several)
 
 
-def named(value: object) -> EntryId | None:
+def parse_entry_id(value: object) -> EntryId | None:
     """The entry that a line names by a value of JSON, if it does."""
     return value if value is None or isinstance(value, str) else NO_ID
 

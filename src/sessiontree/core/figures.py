@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import math
 
-from sessiontree.core.messages import number
+from sessiontree.core.messages import coerce_number
 
-DIGITS = 4
+DOLLAR_DIGITS = 4
 """Behind the point of dollars."""
 
-SMALL = 0.001
+SMALL_AMOUNT = 0.001
 """Dollars of which four digits would leave less than two that count."""
 
-MOST = 12
+MAX_DIGITS = 12
 """Digits of what is next to nothing."""
 
 
-def short_count(count: object) -> str:
+def format_count(count: object) -> str:
     """12345 as `12k`."""
-    value = number(count)
+    value = coerce_number(count)
     if value < 1000:
         return f"{value:g}"
     return f"{value / 1000:.0f}k" if value < 999_500 else f"{value / 1_000_000:.1f}M"
 
 
-def dollars(cost: float) -> str:
+def format_dollars(cost: float) -> str:
     """0.05 as `$0.0500`, and what four digits cannot tell with the two that count: `$0.00013`."""
     size = abs(cost)
-    digits = min(1 - math.floor(math.log10(size)), MOST) if 0 < size < SMALL else DIGITS
+    digits = min(1 - math.floor(math.log10(size)), MAX_DIGITS) if 0 < size < SMALL_AMOUNT else DOLLAR_DIGITS
     return f"{'-' if cost < 0 else ''}${size:.{digits}f}"
 
 
@@ -39,6 +39,6 @@ def pluralize(count: float, one: str, several: str | None = None, *, shown: str 
     return f"{count if shown is None else shown} {one if count == 1 else several or f'{one}s'}"
 
 
-def tell_tokens(count: object) -> str:
+def format_tokens(count: object) -> str:
     """12345 as `12k tokens`."""
-    return pluralize(number(count), "token", shown=short_count(count))
+    return pluralize(coerce_number(count), "token", shown=format_count(count))

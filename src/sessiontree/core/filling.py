@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from sessiontree.core.context import context_of, fold_system, model_above
+from sessiontree.core.context import build_path_context, find_model_above, fold_system
 from sessiontree.core.entries import (
     HEAD_RECORD,
     Body,
@@ -27,12 +27,12 @@ from sessiontree.core.entries import (
     Message,
     Opaque,
 )
-from sessiontree.core.messages import complete, role
+from sessiontree.core.messages import complete_message, get_role
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation, NotFound
 
 
-def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: Tree, now: int) -> Body:
+def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: Tree, now: int) -> Body:
     """`body` with what peers expect to find in it.
 
     `up` gives the entries above where it will stand, those that are written together with it included. Raises
@@ -40,9 +40,9 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
     """
     match body:
         case Message(message):
-            return Message(filled_message(message, up, now))
+            return Message(normalize_message(message, up, now))
         case Label(target=target):
-            _entry(target, tree, up())
+            _find_entry(target, tree, up())
             return body
         case ContextEdit():
             _check_edit(body, tree, up())
@@ -55,7 +55,7 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
             raise InvalidOperation("head records are written by moving, switching and closing")
         case Compaction(first_kept=anchor):
             path = list(up())[::-1]
-            context = context_of(path)
+            context = build_path_context(path)
             if anchor is not None and all(entry.id != anchor for entry in path):
                 raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
             system = body.system_message or fold_system(context.messages)
@@ -69,19 +69,19 @@ def filled(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: 
             return body
 
 
-def filled_message(message: JsonObject, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
+def normalize_message(message: JsonObject, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
     """`filled` for the message of a body, which nearly all bodies have."""
     provider = model = None
     if message.get("role") == "assistant" and not ("provider" in message and "model" in message):
-        provider, model = model_above(up())
-    return complete(message, now=now, provider=provider or "unknown", model=model or "unknown")
+        provider, model = find_model_above(up())
+    return complete_message(message, now=now, provider=provider or "unknown", model=model or "unknown")
 
 
 def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:
     path = list(above)
-    target = _entry(edit.target, tree, path).body
+    target = _find_entry(edit.target, tree, path).body
     editable = isinstance(target, CustomMessage) or (
-        isinstance(target, Message) and role(target.message) in ("user", "assistant", "toolResult")
+        isinstance(target, Message) and get_role(target.message) in ("user", "assistant", "toolResult")
     )
     if not editable or all(entry.id != edit.target for entry in path):
         raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
@@ -89,7 +89,7 @@ def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:
         raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
 
 
-def _entry(id: EntryId, tree: Tree, above: Iterable[Entry]) -> Entry:
+def _find_entry(id: EntryId, tree: Tree, above: Iterable[Entry]) -> Entry:
     """An entry of the session, or one that is written together with what names it."""
     if id in tree:
         return tree[id]

@@ -33,58 +33,60 @@ from sessiontree.core.entries import (
     ThinkingLevelChange,
     Usage,
 )
-from sessiontree.core.messages import is_list, is_object, role, string, tool_calls
+from sessiontree.core.messages import coerce_string, get_role, get_tool_calls, is_list, is_object
 
 
-def full_text(entry: Entry) -> str:
+def build_full_text(entry: Entry) -> str:
     """Everything `entry` says, one part behind the other."""
-    return "\n".join(parts_of(entry))
+    return "\n".join(get_text_parts(entry))
 
 
-def parts_of(entry: Entry) -> list[str]:
+def get_text_parts(entry: Entry) -> list[str]:
     """Everything `entry` says, part by part. Head records say nothing."""
     if entry.is_head_record:
         return []
-    body = entry.decoded()
-    parts = _message(body.message) if isinstance(body, Message) else _parts(body)
+    body = entry.decode()
+    parts = _get_message_texts(body.message) if isinstance(body, Message) else _iter_body_texts(body)
     return [part for part in parts if part]
 
 
-def speaker(entry: Entry) -> str:
+def get_speaker(entry: Entry) -> str:
     """The role of a message, `custom` for an extension's, and for all else the type of the entry."""
     if entry.type == "custom_message":
         return "custom"
-    body = entry.decoded() if entry.type == "message" else None
-    return (role(body.message) if isinstance(body, Message) else "") or entry.type
+    body = entry.decode() if entry.type == "message" else None
+    return (get_role(body.message) if isinstance(body, Message) else "") or entry.type
 
 
-class Seen:
+class VisibleEntries:
     """Which entries say what a model is sent in a context."""
 
     def __init__(self, context: Context) -> None:
-        sent = {id for id, _ in context.request()}
+        sent = {id for id, _ in context.build_request()}
         messages = zip(context.sources, context.messages, strict=True)
         self._sent: dict[EntryId, JsonObject] = {id: message for id, message in messages if id in sent}
 
-    def has(self, entry: Entry) -> bool:
+    def contains(self, entry: Entry) -> bool:
         """Whether it is sent as it stands. An edit stands for what it edits, which then does not."""
-        match entry.decoded():
+        match entry.decode():
             case ContextEdit(target=target, replacement=replacement):
                 sent = self._sent.get(target)
-                return None not in (sent, replacement) and _said(sent) == _said(replacement)
+                return None not in (sent, replacement) and _get_content_texts(sent) == _get_content_texts(replacement)
             case Message(message):
-                return entry.id in self._sent and _message(self._sent[entry.id]) == _message(message)
+                return entry.id in self._sent and _get_message_texts(self._sent[entry.id]) == _get_message_texts(
+                    message
+                )
             case CustomMessage(content=content):
-                return entry.id in self._sent and _said(self._sent[entry.id]) == _content(content)
+                return entry.id in self._sent and _get_content_texts(self._sent[entry.id]) == _get_block_texts(content)
             case _:
                 return entry.id in self._sent
 
 
-def _said(message: JsonObject | None) -> list[str]:
-    return _content((message or {}).get("content"))
+def _get_content_texts(message: JsonObject | None) -> list[str]:
+    return _get_block_texts((message or {}).get("content"))
 
 
-def compose(text: str) -> str:
+def normalize_accents(text: str) -> str:
     """`text` without regard to how accents are composed."""
     if text.isascii():
         return text
@@ -93,14 +95,14 @@ def compose(text: str) -> str:
     return unicodedata.normalize("NFC", text)
 
 
-def unify(text: str) -> str:
+def normalize_case(text: str) -> str:
     """`text` without regard to that and to case."""
-    return compose(text).casefold()
+    return normalize_accents(text).casefold()
 
 
 def fold(text: str) -> str:
     """`text` as it is compared: unified, and on one line with single blanks."""
-    return " ".join(unify(text).split())
+    return " ".join(normalize_case(text).split())
 
 
 def fold_parts(parts: Iterable[str]) -> str:
@@ -108,14 +110,14 @@ def fold_parts(parts: Iterable[str]) -> str:
     return "\n".join(map(fold, parts))
 
 
-def _parts(body: Body) -> Iterator[str]:
+def _iter_body_texts(body: Body) -> Iterator[str]:
     match body:
         case CustomMessage(content=content):
-            yield from _content(content)
+            yield from _get_block_texts(content)
         case BranchSummary(summary=summary):
             yield summary
         case Compaction(summary=summary, system_message=system):
-            yield from (summary, *_message(system or {}))
+            yield from (summary, *_get_message_texts(system or {}))
         case Label(text=text):
             yield text or ""
         case SessionInfo(name):
@@ -123,48 +125,48 @@ def _parts(body: Body) -> Iterator[str]:
         case BranchPoint(name=name, description=description):
             yield from (name, description or "")
         case AgentAction(action=action, agent=agent, data=data):
-            yield from (agent, action, *_strings(data))
+            yield from (agent, action, *_iter_strings(data))
         case Custom(custom_type=kind, data=data):
-            yield from (kind, *_strings(data))
+            yield from (kind, *_iter_strings(data))
         case ContextEdit(replacement=replacement):
-            yield from _said(replacement)
+            yield from _get_content_texts(replacement)
         case ModelChange(provider=provider, model=model):
             yield from (provider or "", model or "")
         case ThinkingLevelChange(level):
             yield level or ""
         case ModeChange(mode=mode, data=data):
-            yield from (mode, *_strings(data))
+            yield from (mode, *_iter_strings(data))
         case RuleInjection(rules):
             yield from rules
         case Usage(kind=kind, note=note):
             yield from (kind, note or "")
         case Opaque(fields=fields):
-            yield from _strings(fields)
+            yield from _iter_strings(fields)
         case _:
             pass
 
 
-MESSAGE_TEXTS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
-MESSAGE_TREES = ("files", "sections")
+MESSAGE_TEXT_KEYS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
+MESSAGE_TREE_KEYS = ("files", "sections")
 
 
-def _message(message: JsonObject) -> list[str]:
-    parts = _content(message.get("content"))
-    for call in tool_calls(message):
+def _get_message_texts(message: JsonObject) -> list[str]:
+    parts = _get_block_texts(message.get("content"))
+    for call in get_tool_calls(message):
         parts.append(call.name)
-        parts += _strings(call.arguments, numbers=True)
-    parts += [string(message[key]) for key in MESSAGE_TEXTS if key in message]
-    for key in MESSAGE_TREES:
+        parts += _iter_strings(call.arguments, numbers=True)
+    parts += [coerce_string(message[key]) for key in MESSAGE_TEXT_KEYS if key in message]
+    for key in MESSAGE_TREE_KEYS:
         if key in message:
-            parts += _strings(message[key])
+            parts += _iter_strings(message[key])
     return parts
 
 
-def _content(content: Any) -> list[str]:
+def _get_block_texts(content: Any) -> list[str]:
     if isinstance(content, str):
         return [content]
     return [
-        string(block[key])
+        coerce_string(block[key])
         for block in (content if is_list(content) else ())
         if is_object(block)
         for key in ("text", "thinking")
@@ -172,7 +174,7 @@ def _content(content: Any) -> list[str]:
     ]
 
 
-def _strings(value: Any, *, numbers: bool = False) -> Iterator[str]:
+def _iter_strings(value: Any, *, numbers: bool = False) -> Iterator[str]:
     """Every string inside a JSON value, in order, whatever its depth; with `numbers` whole ones too.
 
     Others may be spelled in many ways: what is found must not depend on that.

@@ -32,17 +32,17 @@ from sessiontree.core.entries import (
     Entry,
     EntryId,
     JsonObject,
-    entries_of,
-    named,
+    iter_entries,
+    parse_entry_id,
 )
-from sessiontree.core.merge import is_merge, merged_from
+from sessiontree.core.merge import get_merge_sources, is_merge
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
-from sessiontree.errors import few
+from sessiontree.errors import format_names
 
 MAIN = "main"
 
-FEW = 8
+SKIP_LIMIT = 8
 """So often unreadable heads are looked for one behind the other; then all lines are looked at."""
 
 
@@ -53,43 +53,43 @@ class Move(Struct, frozen=True):
     leaf: EntryId | None
     switched: bool
     """The current branch changed; otherwise its head moved, unless the move was `beside` it."""
-    others: tuple[tuple[str, EntryId | None], ...] = ()
+    other_heads: tuple[tuple[str, EntryId | None], ...] = ()
     """Branches beside it that moved too, with where they were before."""
-    hid: tuple[str, ...] = ()
+    newly_archived: tuple[str, ...] = ()
     """Branches that were archived with it."""
     merge: EntryId | None = None
     """The summary that a merge wrote."""
-    copies: bool = False
+    wrote_copies: bool = False
     """The branch stayed where it was, and copies of entries were written there."""
-    beside: bool = False
+    is_other_branch: bool = False
     """Another branch than the current one moved, the first of the `others`."""
 
     @property
-    def mover(self) -> tuple[str, EntryId | None]:
+    def moved_head(self) -> tuple[str, EntryId | None]:
         """The branch that was moved, and where it was before."""
-        return self.others[0] if self.beside else (self.branch, self.leaf)
+        return self.other_heads[0] if self.is_other_branch else (self.branch, self.leaf)
 
     @property
-    def moved(self) -> tuple[str, ...]:
+    def moved_branches(self) -> tuple[str, ...]:
         """The branches whose heads moved."""
-        own = () if self.switched or self.beside else (self.branch,)
-        return (*own, *(name for name, _ in self.others))
+        own = () if self.switched or self.is_other_branch else (self.branch,)
+        return (*own, *(name for name, _ in self.other_heads))
 
-    def renamed(self, called: dict[str, str]) -> Move:
+    def rename_branches(self, called: dict[str, str]) -> Move:
         """The same move, of a session in which some branches are called otherwise now."""
         return Move(
             called.get(self.branch, self.branch),
             self.leaf,
             self.switched,
-            tuple((called.get(name, name), leaf) for name, leaf in self.others),
-            tuple(called.get(name, name) for name in self.hid),
+            tuple((called.get(name, name), leaf) for name, leaf in self.other_heads),
+            tuple(called.get(name, name) for name in self.newly_archived),
             self.merge,
-            self.copies,
-            self.beside,
+            self.wrote_copies,
+            self.is_other_branch,
         )
 
 
-class Begun(Struct, frozen=True, kw_only=True):
+class BranchOrigin(Struct, frozen=True, kw_only=True):
     """How a branch began."""
 
     created: str = ""
@@ -101,7 +101,7 @@ class Heads:
         self.current = MAIN
         self.moves: list[Move] = []
         """Every move, oldest first: `HEAD@{1}` is the last one."""
-        self.info: dict[str, Begun] = {}
+        self.info: dict[str, BranchOrigin] = {}
         self.archived: set[str] = set()
         self.lines_since_record = 0
         self.heads: dict[str, EntryId | None] = {MAIN: None}
@@ -111,7 +111,7 @@ class Heads:
         self._renames: list[tuple[int, str, str]] = []
         """Renames that the moves do not know yet: how many moves were made before, and the names."""
         self._line_branch: str | None = MAIN
-        self._promotes = False
+        self._is_promotion = False
         """The last head record hid branches as it moved one, so that a summary right behind it belongs to it."""
 
     @property
@@ -130,22 +130,22 @@ class Heads:
         for item in items:
             if isinstance(item, Chain):
                 if not sound:
-                    for entry in entries_of((item,)):
-                        self._take(entry, tree)
-                elif self._goes_on(item):
+                    for entry in iter_entries((item,)):
+                        self._apply_line(entry, tree)
+                elif self._extends_current(item):
                     self.lines_since_record += len(item.ids)
                     self.heads[self.current] = item.ids[-1]
                 else:
-                    self._take(item.entry(0), tree)
-                    self._go_on(item)
-            elif sound and item.type == "message" and self._goes_on(item):
+                    self._apply_line(item.build_entry(0), tree)
+                    self._advance_chain(item)
+            elif sound and item.type == "message" and self._extends_current(item):
                 self.lines_since_record += 1
                 self.heads[self.current] = item.id
             else:
-                self._take(item, tree)
+                self._apply_line(item, tree)
         self._rename_moves()
 
-    def _goes_on(self, item: Entry | Chain) -> bool:
+    def _extends_current(self, item: Entry | Chain) -> bool:
         """Whether messages do what nearly all do: the current branch goes on from its head."""
         branch = self.current
         return (
@@ -155,7 +155,7 @@ class Heads:
             and item.current is None
         )
 
-    def _go_on(self, chain: Chain) -> None:
+    def _advance_chain(self, chain: Chain) -> None:
         """Take in what follows the first of a chain: it moves whom that moved, further along."""
         self.lines_since_record += len(chain) - 1
         branch = self._line_branch if chain.branch is UNSET else chain.branch
@@ -164,14 +164,14 @@ class Heads:
 
     def apply(self, entry: Entry, tree: Tree) -> None:
         """Take in one line. `tree` holds it already."""
-        if entry.type == "message" and tree.is_sound and self._goes_on(entry):
+        if entry.type == "message" and tree.is_sound and self._extends_current(entry):
             self.lines_since_record += 1
             self.heads[self.current] = entry.id
         else:
-            self._take(entry, tree)
+            self._apply_line(entry, tree)
             self._rename_moves()
 
-    def go_on(self, branch: str, id: EntryId) -> bool:
+    def try_advance(self, branch: str, id: EntryId) -> bool:
         """`apply` for a message below the head of a branch; `False` if there is more to it: nothing is done then."""
         if branch != self.current or branch != self._line_branch:
             return False
@@ -179,15 +179,15 @@ class Heads:
         self.heads[branch] = id
         return True
 
-    def _take(self, entry: Entry, tree: Tree) -> None:
+    def _apply_line(self, entry: Entry, tree: Tree) -> None:
         self.lines_since_record += 1
         if entry.is_head_record:
-            self._record(entry)
+            self._apply_record(entry)
         elif entry.branch is UNSET:
-            self._peer_line(entry, tree)
+            self._apply_peer_line(entry, tree)
         elif isinstance(entry.branch, str):
             if not entry.is_annotation:
-                self._begin(entry, entry.branch)
+                self._start_branch(entry, entry.branch)
                 self._advance(entry.branch, entry, tree)
             self._line_branch = entry.branch
             current = entry.branch if entry.current is None else entry.current
@@ -196,68 +196,68 @@ class Heads:
         else:
             self._line_branch = None
 
-    def _peer_line(self, entry: Entry, tree: Tree) -> None:
+    def _apply_peer_line(self, entry: Entry, tree: Tree) -> None:
         branch = self._line_branch if self._line_branch in self.heads else self.current
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint):
             branch = entry.body.name
-            self._begin(entry, branch)
+            self._start_branch(entry, branch)
         self._make_current(branch)
         if entry.is_annotation:
-            self._jump(branch, tree.real(entry.id))
+            self._move_head(branch, tree.skip_annotations(entry.id))
         else:
             self._advance(branch, entry, tree)
         self._line_branch = branch
 
-    def _begin(self, entry: Entry, branch: str) -> None:
+    def _start_branch(self, entry: Entry, branch: str) -> None:
         if branch not in self.heads:
             self.heads[branch] = entry.parent
         if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) and entry.body.name == branch:
             self.heads[branch] = entry.parent
-            self.info[branch] = Begun(created=entry.timestamp, description=entry.body.description)
+            self.info[branch] = BranchOrigin(created=entry.timestamp, description=entry.body.description)
 
     def _advance(self, branch: str, entry: Entry, tree: Tree) -> None:
         head = self.heads[branch]
-        if self._merges(entry):
+        if self._is_merge_move(entry):
             is_current = branch == self.current
             others = () if is_current else ((branch, head),)
-            self._log(Move(self.current, self.leaf, False, others, merge=entry.id, beside=not is_current))
+            self._log_move(Move(self.current, self.leaf, False, others, merge=entry.id, is_other_branch=not is_current))
         elif branch == self.current and not (entry.parent == head and tree.is_sound):
-            above = entry.parent if tree.is_sound else tree.parent(entry.id)
-            known = head if tree.stands_before(head, entry.id) else None
-            if tree.real(above) != tree.real(known):
-                self._log(Move(branch, head, False))
+            above = entry.parent if tree.is_sound else tree.get_parent(entry.id)
+            known = head if tree.is_before(head, entry.id) else None
+            if tree.skip_annotations(above) != tree.skip_annotations(known):
+                self._log_move(Move(branch, head, False))
         self.heads[branch] = entry.id
 
-    def _merges(self, entry: Entry) -> bool:
+    def _is_merge_move(self, entry: Entry) -> bool:
         """Whether a line is a merge, and not the summary that belongs to a promotion."""
         if entry.type != "branch_summary" or not is_merge(entry.body):
             return False
-        return not (self._promotes and self.lines_since_record == 1)
+        return not (self._is_promotion and self.lines_since_record == 1)
 
-    def _jump(self, branch: str, leaf: EntryId | None) -> None:
+    def _move_head(self, branch: str, leaf: EntryId | None) -> None:
         if leaf != self.heads[branch]:
-            self._log(Move(branch, self.heads[branch], False))
+            self._log_move(Move(branch, self.heads[branch], False))
             self.heads[branch] = leaf
 
     def _make_current(self, branch: str) -> None:
         if branch != self.current:
-            self._log(Move(self.current, self.leaf, True))
+            self._log_move(Move(self.current, self.leaf, True))
             self.current = branch
 
-    def _log(self, move: Move) -> None:
+    def _log_move(self, move: Move) -> None:
         self._undoable.append(len(self.moves))
         self.moves.append(move)
 
-    def _record(self, entry: Entry) -> None:
+    def _apply_record(self, entry: Entry) -> None:
         # No record takes longer than what it says is long, or what it takes the place of.
-        data = _data(entry)
+        data = _read_record_data(entry)
         if data is None:
             return
         was, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
-        self._rename(data)
+        self._rename_branch(data)
         heads: Any = data.get("heads")
         if is_object(heads) and heads:
-            self.heads = {name: named(leaf) for name, leaf in heads.items()}
+            self.heads = {name: parse_entry_id(leaf) for name, leaf in heads.items()}
         sets_heads = self.heads is not heads_before
         current = data.get("current")
         if isinstance(current, str) and current in self.heads:
@@ -269,7 +269,7 @@ class Heads:
         self.archived = {name for name in listed if isinstance(name, str) and name in self.heads}
         self._line_branch = self.current
         self.lines_since_record = 0
-        self._promotes = False
+        self._is_promotion = False
         if data.get("reset") is True:
             self.moves.clear()
             self._undoable.clear()
@@ -278,7 +278,7 @@ class Heads:
                 self.info = {name: self.info[name] for name in self.heads if name in self.info}
         elif "from" in data:
             switched = was.branch != self.current
-            beside = None if switched or self.leaf != was.leaf else self._other_mover(data, heads_before)
+            beside = None if switched or self.leaf != was.leaf else self._find_other_branch(data, heads_before)
             first = () if beside is None else ((beside, heads_before[beside]),)
             moved = heads_before.items() if sets_heads else ()
             others = tuple(
@@ -287,28 +287,28 @@ class Heads:
                 if name not in (was.branch, beside) and name in self.heads and self.heads[name] != leaf
             )
             hid = tuple(sorted(self.archived - archived_before))
-            move = Move(was.branch, was.leaf, switched, (*first, *others), hid, beside=beside is not None)
-            mover, left = move.mover
+            move = Move(was.branch, was.leaf, switched, (*first, *others), hid, is_other_branch=beside is not None)
+            mover, left = move.moved_head
             stays = not switched and not others and self.heads[mover] == left
             if stays and not hid:
                 move = replace(move, copies=True)
             if data.get("undo") is not True:
-                self._log(move)
-                self._promotes = bool(move.hid) and not stays
+                self._log_move(move)
+                self._is_promotion = bool(move.newly_archived) and not stays
             else:
                 self.moves.append(move)
                 if self._undoable:
                     self._undoable.pop()
 
-    def _other_mover(self, data: JsonObject, before: dict[str, EntryId | None]) -> str | None:
+    def _find_other_branch(self, data: JsonObject, before: dict[str, EntryId | None]) -> str | None:
         """The branch that a record moves, where that is not the current one."""
         origin = data["from"]
         name = origin.get("branch") if is_object(origin) else None
         is_other = isinstance(name, str) and name != self.current and name in before and name in self.heads
         return name if is_other else None
 
-    def _rename(self, data: JsonObject) -> None:
-        names = _renamed(data)
+    def _rename_branch(self, data: JsonObject) -> None:
+        names = _parse_rename(data)
         if names is None:
             return
         old, new = names
@@ -326,17 +326,17 @@ class Heads:
             while renames and renames[-1][0] > number:
                 _, old, new = renames.pop()
                 called[old] = called.get(new, new)
-            moves[number] = moves[number].renamed(called)
+            moves[number] = moves[number].rename_branches(called)
         renames.clear()
 
-    def ends_here(self, tree: Tree) -> bool:
+    def is_at_last_line(self, tree: Tree) -> bool:
         """Whether the last line is at the current place, so that a peer which opens the file lands there."""
         last = tree.entries[-1] if tree.entries else None
-        return last is None or (tree.real(last.id) == self.leaf and self._line_branch == self.current)
+        return last is None or (tree.skip_annotations(last.id) == self.leaf and self._line_branch == self.current)
 
     # Head records to write
 
-    def record(
+    def build_record(
         self,
         *,
         moved: bool = False,
@@ -370,17 +370,17 @@ class Heads:
 
 def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
     """What an undo of `move` takes back, as the object of a sentence: `the merge of cache into main`."""
-    mover, _ = move.mover
+    mover, _ = move.moved_head
     if move.merge is not None:
-        names = _names_of(merged_from(tree[move.merge]), heads, tree)
+        names = _find_branch_names(get_merge_sources(tree[move.merge]), heads, tree)
         return f"the merge of {' and '.join(names)} into {mover}" if names else f"the merge into {mover}"
-    if move.copies:
+    if move.wrote_copies:
         return f"the copies on {mover}"
     what = f"the switch from {move.branch} to {heads.current}" if move.switched else f"the move of {mover}"
-    return f"{what}, which archived {few(move.hid)}" if move.hid else what
+    return f"{what}, which archived {format_names(move.newly_archived)}" if move.newly_archived else what
 
 
-def _names_of(leaves: Iterable[EntryId], heads: Heads, tree: Tree) -> list[str]:
+def _find_branch_names(leaves: Iterable[EntryId], heads: Heads, tree: Tree) -> list[str]:
     """The branches that entries were written on, by the names that these have now."""
     names: dict[str, None] = {}
     for leaf in leaves:
@@ -392,7 +392,7 @@ def _names_of(leaves: Iterable[EntryId], heads: Heads, tree: Tree) -> list[str]:
     return list(names)
 
 
-def first_record(current: str, heads: dict[str, EntryId | None], archived: Iterable[str] = ()) -> Custom:
+def build_first_record(current: str, heads: dict[str, EntryId | None], archived: Iterable[str] = ()) -> Custom:
     """The head record of a new file: what stands before it is no move that could be undone."""
     data: JsonObject = {"current": current, "heads": heads}
     if archive := sorted(archived):
@@ -400,7 +400,7 @@ def first_record(current: str, heads: dict[str, EntryId | None], archived: Itera
     return Custom(custom_type=HEAD_RECORD, data={**data, "reset": True})
 
 
-class Passed:
+class SkippedEntries:
     """What cannot be read and moved nobody."""
 
     def __init__(self) -> None:
@@ -408,7 +408,7 @@ class Passed:
         self.branches: set[str] = set()
         """Those that it would have moved."""
 
-    def concerns(self, items: Iterable[Entry | Chain], current: str) -> bool:
+    def is_affected_by(self, items: Iterable[Entry | Chain], current: str) -> bool:
         """Whether more lines, written while `current` was, may make history of it, so that all are replayed anew.
 
         A line that says which branches it is about does so only there; what a peer's is about depends on those before.
@@ -418,46 +418,46 @@ class Passed:
             or not self.branches.isdisjoint((current, entry.branch, entry.current))
             or entry.is_head_record
             or not entry.is_readable
-            for entry in entries_of(items)
+            for entry in iter_entries(items)
         )
 
 
-def leave_unreadable(heads: Heads, tree: Tree, passed: Passed) -> Heads:
+def skip_unreadable(heads: Heads, tree: Tree, passed: SkippedEntries) -> Heads:
     """The heads of the whole `tree` without what cannot be read, where `heads` are those with all of it.
 
     What moved nobody is added to `passed`.
     """
     skipped = passed.entries
-    while unreadable := unreadable_among(heads.heads.values(), tree) - skipped:
+    while unreadable := find_unreadable(heads.heads.values(), tree) - skipped:
         passed.branches.update(name for name, head in heads.heads.items() if head in unreadable)
-        skipped |= unreadable if len(skipped) < FEW else {entry.id for entry in tree if not entry.is_readable}
+        skipped |= unreadable if len(skipped) < SKIP_LIMIT else {entry.id for entry in tree if not entry.is_readable}
         heads = Heads()
         heads.replay([entry for entry in tree.entries if entry.id not in skipped], tree)
     for name, head in heads.heads.items():
         if head in skipped:  # a head record says so
             passed.branches.add(name)
-            heads.heads[name] = next((id for id in tree.up_ids(head) if tree[id].is_readable), None)
+            heads.heads[name] = next((id for id in tree.walk_up_ids(head) if tree[id].is_readable), None)
     return heads
 
 
-def unreadable_among(ids: Iterable[EntryId | None], tree: Tree) -> set[EntryId]:
+def find_unreadable(ids: Iterable[EntryId | None], tree: Tree) -> set[EntryId]:
     """Those of the entries that begin like entries and are no JSON."""
     return {id for id in ids if id is not None and id in tree and not tree[id].is_readable}
 
 
-def _data(entry: Entry) -> JsonObject | None:
+def _read_record_data(entry: Entry) -> JsonObject | None:
     """What a head record says; `None` where that is nothing."""
     data = entry.body.data if isinstance(entry.body, Custom) else None
     return data if is_object(data) else None
 
 
-def renamed_by(entry: Entry) -> tuple[str, str] | None:
+def read_rename(entry: Entry) -> tuple[str, str] | None:
     """The old and the new name of the branch that a line renames."""
-    data = _data(entry) if entry.is_head_record else None
-    return None if data is None else _renamed(data)
+    data = _read_record_data(entry) if entry.is_head_record else None
+    return None if data is None else _parse_rename(data)
 
 
-def _renamed(data: JsonObject) -> tuple[str, str] | None:
+def _parse_rename(data: JsonObject) -> tuple[str, str] | None:
     renamed = data.get("renamed")
     old, new = (renamed.get("from"), renamed.get("to")) if is_object(renamed) else (None, None)
     return (old, new) if isinstance(old, str) and isinstance(new, str) else None
@@ -467,12 +467,12 @@ def is_activity(entry: Entry) -> bool:
     """Whether somebody went on there: said something or moved. Names and labels are notes on what there is."""
     if not entry.is_annotation:
         return True
-    data = _data(entry) if entry.is_head_record else None
+    data = _read_record_data(entry) if entry.is_head_record else None
     return data is not None and "from" in data
 
 
-def tells_all(entry: Entry) -> bool:
+def is_full_record(entry: Entry) -> bool:
     """Whether a line is a head record that tells all heads and the current branch, whatever stands before it."""
-    data = _data(entry) if entry.is_head_record else None
+    data = _read_record_data(entry) if entry.is_head_record else None
     heads, current = (None, None) if data is None else (data.get("heads"), data.get("current"))
     return is_object(heads) and isinstance(current, str) and current in heads

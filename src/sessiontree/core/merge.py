@@ -22,8 +22,8 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
-from sessiontree.core.messages import answered_call, full_usage, is_list, is_object, role, tool_calls
-from sessiontree.core.plan import summarized
+from sessiontree.core.messages import complete_usage, get_answered_call, get_role, get_tool_calls, is_list, is_object
+from sessiontree.core.plan import select_for_summary
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 
@@ -33,23 +33,23 @@ def plan_merge(tree: Tree, source: EntryId | None, into: EntryId | None) -> tupl
 
     A merge of what `into` has is nothing new to it.
     """
-    merged = {id for entry in tree.up(into) for id in merged_from(entry)}
-    known = merged.union(tree.up_ids(into))
-    new = tree.abandoned(source, into)
+    merged = {id for entry in tree.walk_up(into) for id in get_merge_sources(entry)}
+    known = merged.union(tree.walk_up_ids(into))
+    new = tree.find_abandoned(source, into)
     for index in range(len(new) - 1, -1, -1):
         if new[index].id in merged:
             new = new[index + 1 :]
             break
-    return tuple(entry for entry in summarized(tree, new) if not _retells(entry, known))
+    return tuple(entry for entry in select_for_summary(tree, new) if not _is_known_merge(entry, known))
 
 
-def _retells(entry: Entry, known: set[EntryId]) -> bool:
+def _is_known_merge(entry: Entry, known: set[EntryId]) -> bool:
     """Whether it is a merge, and of nothing but what is known."""
-    sources = merged_from(entry)
+    sources = get_merge_sources(entry)
     return bool(sources) and known.issuperset(sources)
 
 
-def merge_details(sources: Sequence[EntryId | None], details: JsonObject | None = None) -> JsonObject:
+def build_merge_details(sources: Sequence[EntryId | None], details: JsonObject | None = None) -> JsonObject:
     """What the details of a summary say that makes it a merge of these heads, beside what else they say."""
     return {**(details or {}), "kind": "merge", "sources": list(sources)}
 
@@ -59,7 +59,7 @@ def is_merge(body: Body) -> bool:
     return is_object(details) and details.get("kind") == "merge"
 
 
-def merged_from(entry: Entry) -> list[EntryId]:
+def get_merge_sources(entry: Entry) -> list[EntryId]:
     """The heads that a merge was made from; none where the entry is no merge."""
     body = entry.body if entry.type == "branch_summary" else None
     sources = body.details.get("sources") if isinstance(body, BranchSummary) and is_merge(body) else None
@@ -69,15 +69,15 @@ def merged_from(entry: Entry) -> list[EntryId]:
 # Copying
 
 
-def copied(body: Body) -> Body:
+def copy_body(body: Body) -> Body:
     """What a copy says: the same, without what the original took.
 
     The tokens were counted for another conversation, and paid for once.
     """
     match body:
         case Message(message) if "usage" in message:
-            if role(message) == "assistant":  # peers look for its usage: there is one, of nothing
-                return Message({**message, "usage": full_usage(None)})
+            if get_role(message) == "assistant":  # peers look for its usage: there is one, of nothing
+                return Message({**message, "usage": complete_usage(None)})
             return Message({key: value for key, value in message.items() if key != "usage"})
         case Compaction() | BranchSummary():
             return msgspec.structs.replace(body, usage=None)
@@ -96,45 +96,45 @@ def plan_cherry_pick(tree: Tree, chosen: Sequence[EntryId]) -> tuple[Entry, ...]
         entry = tree[id]
         if not isinstance(entry.body, Message | CustomMessage | BranchSummary):
             raise InvalidOperation(f"{id!r} is of type {entry.type!r}, and only messages can be cherry-picked")
-        answered = _answered(entry)
-        turn = entry if answered is None else _caller(tree, entry, answered)
+        answered = _get_answered_call(entry)
+        turn = entry if answered is None else _find_caller(tree, entry, answered)
         group = groups.setdefault(turn.id, [turn])
-        if answered is not None and all(_answered(other) != answered for other in group[1:]):
+        if answered is not None and all(_get_answered_call(other) != answered for other in group[1:]):
             group.append(entry)
     for group in groups.values():
-        known = {_answered(result) for result in group[1:]}
-        group += [result for call, result in _results(tree, group[0]).items() if call not in known]
+        known = {_get_answered_call(result) for result in group[1:]}
+        group += [result for call, result in _find_results(tree, group[0]).items() if call not in known]
         group[1:] = sorted(group[1:], key=lambda result: order[result.id])
     return tuple(entry for turn in sorted(groups, key=order.__getitem__) for entry in groups[turn])
 
 
-def _answered(entry: Entry) -> str | None:
-    return answered_call(entry.body.message) if isinstance(entry.body, Message) else None
+def _get_answered_call(entry: Entry) -> str | None:
+    return get_answered_call(entry.body.message) if isinstance(entry.body, Message) else None
 
 
-def _calls(entry: Entry) -> set[str]:
-    return {call.id for call in tool_calls(entry.body.message)} if isinstance(entry.body, Message) else set()
+def _get_call_ids(entry: Entry) -> set[str]:
+    return {call.id for call in get_tool_calls(entry.body.message)} if isinstance(entry.body, Message) else set()
 
 
-def _caller(tree: Tree, result: Entry, call: str) -> Entry:
-    for entry in tree.up(tree.parent(result.id)):
-        if call in _calls(entry):
+def _find_caller(tree: Tree, result: Entry, call: str) -> Entry:
+    for entry in tree.walk_up(tree.get_parent(result.id)):
+        if call in _get_call_ids(entry):
             return entry
     raise InvalidOperation(f"{result.id!r} is the result of a call that is not on its path")
 
 
-def _results(tree: Tree, turn: Entry) -> dict[str, Entry]:
+def _find_results(tree: Tree, turn: Entry) -> dict[str, Entry]:
     """The first result of each call of a turn, in any branch below it, as far as the next turn."""
-    calls = _calls(turn)
+    calls = _get_call_ids(turn)
     found: dict[str, Entry] = {}
-    waiting = tree.children(turn.id)[::-1] if calls else []
+    waiting = tree.get_children(turn.id)[::-1] if calls else []
     while waiting and len(found) < len(calls):
         entry = waiting.pop()
-        answered = _answered(entry)
+        answered = _get_answered_call(entry)
         if answered in calls:
             found.setdefault(answered or "", entry)
-        if not (isinstance(entry.body, Message) and role(entry.body.message) == "assistant"):
-            waiting += tree.children(entry.id)[::-1]
+        if not (isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant"):
+            waiting += tree.get_children(entry.id)[::-1]
     return found
 
 
@@ -145,54 +145,56 @@ NOT_COPIED = frozenset({"branch_point"})
 
 def plan_rebase(tree: Tree, leaf: EntryId | None, onto: EntryId | None) -> tuple[Entry, ...]:
     """The entries to copy so that the path to `leaf` goes on from `onto`. Raises `InvalidOperation`."""
-    base = tree.common_ancestor(leaf, onto)
+    base = tree.find_common_ancestor(leaf, onto)
     if base == onto:
         raise InvalidOperation(f"the branch goes on from {onto or 'root'} already")
     entries = tuple(
-        entry for entry in tree.abandoned(leaf, onto) if not entry.is_annotation and entry.type not in NOT_COPIED
+        entry for entry in tree.find_abandoned(leaf, onto) if not entry.is_annotation and entry.type not in NOT_COPIED
     )
     if not entries:
         raise InvalidOperation(f"the branch has nothing that the path to {onto} does not have")
-    rebased(tree, entries, onto, {entry.id: entry.id for entry in entries})
+    rebase_bodies(tree, entries, onto, {entry.id: entry.id for entry in entries})
     return entries
 
 
-def rebased(tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: dict[EntryId, EntryId]) -> list[Body]:
+def rebase_bodies(
+    tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: dict[EntryId, EntryId]
+) -> list[Body]:
     """What the copies of `entries` say when they stand below `onto`; `copies` has the id of each by its original.
 
     Raises `InvalidOperation` where one names an entry that would not be on its path.
     """
-    above = set(tree.up_ids(onto))
+    above = set(tree.walk_up_ids(onto))
     bodies: list[Body] = []
     for entry in entries:
-        body = copied(entry.body)
+        body = copy_body(entry.body)
         match body:
             case Compaction():
-                kept = _anchor(tree, entry, body.first_kept, copies, above)
+                kept = _find_copied_anchor(tree, entry, body.first_kept, copies, above)
                 bodies.append(msgspec.structs.replace(body, first_kept=kept, state=None, system_message=None))
             case ContextEdit(target=target):
                 if target not in copies and target not in above:
-                    raise _unreachable(entry, "edits", target)
+                    raise _build_unreachable_error(entry, "edits", target)
                 bodies.append(msgspec.structs.replace(body, target=copies.get(target, target)))
             case _:
                 bodies.append(body)
     return bodies
 
 
-def _anchor(
+def _find_copied_anchor(
     tree: Tree, entry: Entry, anchor: EntryId | None, copies: dict[EntryId, EntryId], above: set[EntryId]
 ) -> EntryId | None:
     """The first entry that the copy of a compaction keeps; `None` where it keeps none."""
     if anchor is None or anchor == entry.id:
         return None
     following: EntryId | None = None
-    for up in tree.up(tree.parent(entry.id)):
+    for up in tree.walk_up(tree.get_parent(entry.id)):
         if up.id in copies:
             following = copies[up.id]
         if up.id == anchor:
             return anchor if anchor in above else following
-    raise _unreachable(entry, "keeps from", anchor)
+    raise _build_unreachable_error(entry, "keeps from", anchor)
 
 
-def _unreachable(entry: Entry, does: str, target: EntryId) -> InvalidOperation:
+def _build_unreachable_error(entry: Entry, does: str, target: EntryId) -> InvalidOperation:
     return InvalidOperation(f"{entry.id!r} {does} {target!r}, which would not be on its path")

@@ -47,10 +47,10 @@ def assistant(
 
     `Session.append` fills in what is not given: the model that holds at the place, and why it stopped.
     """
-    message: JsonObject = {"role": "assistant", "content": text_blocks(content), "api": api}
+    message: JsonObject = {"role": "assistant", "content": build_text_blocks(content), "api": api}
     given = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
     message.update((key, value) for key, value in given.items() if value is not None)
-    message["usage"] = full_usage(usage)
+    message["usage"] = complete_usage(usage)
     return Message(message)
 
 
@@ -67,7 +67,7 @@ def tool_result(
         "role": "toolResult",
         "toolCallId": call,
         "toolName": name,
-        "content": text_blocks(content),
+        "content": build_text_blocks(content),
         "isError": error,
     }
     if details is not None:
@@ -75,7 +75,7 @@ def tool_result(
     return Message(message)
 
 
-def bash_execution(
+def build_bash_execution(
     command: str,
     output: str,
     *,
@@ -101,44 +101,49 @@ def bash_execution(
     return Message({key: value for key, value in message.items() if value is not None})
 
 
-def image(data: bytes, media_type: str) -> JsonObject:
+def build_image_block(data: bytes, media_type: str) -> JsonObject:
     """A content block with an image."""
     from base64 import b64encode
 
     return {"type": "image", "data": b64encode(data).decode(), "mimeType": media_type}
 
 
-def text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
+def build_text_blocks(content: str | list[JsonObject]) -> list[JsonObject]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-COUNTS = ("input", "output", "cacheRead", "cacheWrite")
-COSTS = (*COUNTS, "total")
-FULL_USAGE = (*COUNTS, "totalTokens", "cost")
+TOKEN_KEYS = ("input", "output", "cacheRead", "cacheWrite")
+COST_KEYS = (*TOKEN_KEYS, "total")
+USAGE_KEYS = (*TOKEN_KEYS, "totalTokens", "cost")
 
-_answer = itemgetter("content", "usage", "api", "provider", "model", "stopReason", "timestamp")
-_cost = itemgetter("cost", *COUNTS, "totalTokens")
-_costs = itemgetter(*COSTS)
+_get_answer_fields = itemgetter("content", "usage", "api", "provider", "model", "stopReason", "timestamp")
+_get_usage_fields = itemgetter("cost", *TOKEN_KEYS, "totalTokens")
+_get_cost_fields = itemgetter(*COST_KEYS)
 
 
-def full_usage(usage: JsonObject | None) -> JsonObject:
+def complete_usage(usage: JsonObject | None) -> JsonObject:
     """`usage` in the complete form that peers write: token counts, their total, and cost by kind."""
-    if usage is not None and tuple(usage) == FULL_USAGE and is_object(usage["cost"]) and tuple(usage["cost"]) == COSTS:
+    if (
+        usage is not None
+        and tuple(usage) == USAGE_KEYS
+        and is_object(usage["cost"])
+        and tuple(usage["cost"]) == COST_KEYS
+    ):
         return usage
     given = dict(usage or {})
     cost = given.pop("cost", None)
-    counts = {key: given.pop(key, 0) for key in COUNTS}
+    counts = {key: given.pop(key, 0) for key in TOKEN_KEYS}
     total = given.pop("totalTokens", None)
-    costs: JsonObject = dict.fromkeys(COSTS, 0)
+    costs: JsonObject = dict.fromkeys(COST_KEYS, 0)
     if is_object(cost):
         costs.update(cost)
         if "total" not in cost:
-            costs["total"] = sum(number(costs[key]) for key in COUNTS)
+            costs["total"] = sum(coerce_number(costs[key]) for key in TOKEN_KEYS)
     elif cost is not None:
         costs["total"] = cost
     return {
         **counts,
-        "totalTokens": sum(number(count) for count in counts.values()) if total is None else total,
+        "totalTokens": sum(coerce_number(count) for count in counts.values()) if total is None else total,
         **given,
         "cost": costs,
     }
@@ -150,9 +155,9 @@ def is_complete(message: JsonObject) -> bool:
     if role == "assistant":
         # Looked up all at once, which takes a third less than one by one. Other kinds of dicts make up what they lack.
         try:
-            answer: Any = _answer(message) if message.__class__ is dict else (None, None)
-            cost: Any = _cost(answer[1])[0] if answer[1].__class__ is dict else None
-            return cost.__class__ is dict and _costs(cost) is not None and isinstance(answer[0], list)
+            answer: Any = _get_answer_fields(message) if message.__class__ is dict else (None, None)
+            cost: Any = _get_usage_fields(answer[1])[0] if answer[1].__class__ is dict else None
+            return cost.__class__ is dict and _get_cost_fields(cost) is not None and isinstance(answer[0], list)
         except KeyError:
             return False
     if role == "toolResult":
@@ -160,22 +165,22 @@ def is_complete(message: JsonObject) -> bool:
     return "timestamp" in message
 
 
-def complete(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:
+def complete_message(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:
     """`message` with what its role needs filled in, as peers write it; what is there stays."""
     if is_complete(message):
         return message
     filled = dict(message)
     role, content = message.get("role"), message.get("content")
     if role in ("assistant", "toolResult"):
-        filled["content"] = text_blocks(content) if isinstance(content, str) else (content or [])
+        filled["content"] = build_text_blocks(content) if isinstance(content, str) else (content or [])
     if role == "assistant":
         usage = message.get("usage")
         filled.setdefault("api", "unknown")
         filled.setdefault("provider", provider)
         filled.setdefault("model", model)
-        filled["usage"] = full_usage(usage if is_object(usage) else None)
+        filled["usage"] = complete_usage(usage if is_object(usage) else None)
         if "stopReason" not in filled:
-            filled["stopReason"] = "toolUse" if any(tool_calls(filled)) else "stop"
+            filled["stopReason"] = "toolUse" if any(get_tool_calls(filled)) else "stop"
     elif role == "toolResult":
         filled.setdefault("isError", False)
     filled.setdefault("timestamp", now)
@@ -193,28 +198,28 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value, list)
 
 
-def number(value: object) -> float | int:
+def coerce_number(value: object) -> float | int:
     """`value` if it is a finite number, else 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return value if -1e300 < value < 1e300 else 0
 
 
-def string(value: object) -> str:
+def coerce_string(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def role(message: JsonObject) -> str:
-    return string(message.get("role"))
+def get_role(message: JsonObject) -> str:
+    return coerce_string(message.get("role"))
 
 
-def role_of(entry: Entry) -> str | None:
+def get_entry_role(entry: Entry) -> str | None:
     """The role of a message entry; `None` for every other kind."""
-    body = entry.decoded() if entry.type == "message" else None
-    return role(body.message) if isinstance(body, Message) else None
+    body = entry.decode() if entry.type == "message" else None
+    return get_role(body.message) if isinstance(body, Message) else None
 
 
-def blocks(content: object) -> Iterator[JsonObject]:
+def iter_blocks(content: object) -> Iterator[JsonObject]:
     """The content blocks; a plain string is one text block."""
     if isinstance(content, str):
         yield {"type": "text", "text": content}
@@ -222,28 +227,28 @@ def blocks(content: object) -> Iterator[JsonObject]:
         yield from filter(is_object, content)
 
 
-def text(content: object) -> str:
+def extract_text(content: object) -> str:
     """The text in `content`, blocks joined by newlines, everything else left out."""
-    return "\n".join(string(block.get("text")) for block in blocks(content) if block.get("type") == "text")
+    return "\n".join(coerce_string(block.get("text")) for block in iter_blocks(content) if block.get("type") == "text")
 
 
-def tool_calls(message: JsonObject) -> Sequence[ToolCall]:
+def get_tool_calls(message: JsonObject) -> Sequence[ToolCall]:
     content = message.get("content") if message.get("role") == "assistant" else None
     if not is_list(content):
         return ()
     return [
-        ToolCall(string(block.get("id")), string(block.get("name")), block.get("arguments"))
+        ToolCall(coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments"))
         for block in content
         if is_object(block) and block.get("type") == "toolCall"
     ]
 
 
-def answered_call(message: JsonObject) -> str | None:
+def get_answered_call(message: JsonObject) -> str | None:
     """The id of the tool call that this message answers, if it is a tool result."""
-    return string(message.get("toolCallId")) if message.get("role") == "toolResult" else None
+    return coerce_string(message.get("toolCallId")) if message.get("role") == "toolResult" else None
 
 
-class GlancedBlock(Struct, gc=False):
+class PreviewBlock(Struct, gc=False):
     type: str = ""
     text: str = ""
     id: str = ""
@@ -251,11 +256,11 @@ class GlancedBlock(Struct, gc=False):
     arguments: Any = None
 
 
-class Glance(Struct, gc=False, rename="camel"):
+class MessagePreview(Struct, gc=False, rename="camel"):
     """What a line about a message says of it: quicker to read than all of it."""
 
     role: str = ""
-    content: str | list[GlancedBlock] = ""
+    content: str | list[PreviewBlock] = ""
     stop_reason: str = ""
     tool_call_id: str = ""
     tool_name: str = ""
@@ -277,49 +282,49 @@ class Glance(Struct, gc=False, rename="camel"):
         return [ToolCall(block.id, block.name, block.arguments) for block in self.content if block.type == "toolCall"]
 
     @property
-    def stopped_abnormally(self) -> bool:
+    def is_failed_turn(self) -> bool:
         return self.role == "assistant" and self.stop_reason in ABNORMAL_STOPS
 
 
-def glance(message: JsonObject) -> Glance:
+def preview_message(message: JsonObject) -> MessagePreview:
     """A message that was read, at a glance."""
-    return Glance(
-        role=role(message),
+    return MessagePreview(
+        role=get_role(message),
         content=[
-            GlancedBlock(
-                type=string(block.get("type")),
-                text=string(block.get("text")),
-                id=string(block.get("id")),
-                name=string(block.get("name")),
+            PreviewBlock(
+                type=coerce_string(block.get("type")),
+                text=coerce_string(block.get("text")),
+                id=coerce_string(block.get("id")),
+                name=coerce_string(block.get("name")),
                 arguments=block.get("arguments"),
             )
-            for block in blocks(message.get("content"))
+            for block in iter_blocks(message.get("content"))
         ],
-        stop_reason=stop_reason(message),
-        tool_call_id=string(message.get("toolCallId")),
-        tool_name=string(message.get("toolName")),
-        command=string(message.get("command")),
-        code=string(message.get("code")),
+        stop_reason=get_stop_reason(message),
+        tool_call_id=coerce_string(message.get("toolCallId")),
+        tool_name=coerce_string(message.get("toolName")),
+        command=coerce_string(message.get("command")),
+        code=coerce_string(message.get("code")),
     )
 
 
-def stop_reason(message: JsonObject) -> str:
+def get_stop_reason(message: JsonObject) -> str:
     """Why an assistant's message ended: `stop`, `toolUse`, `length`, `error` or `aborted`."""
-    return string(message.get("stopReason"))
+    return coerce_string(message.get("stopReason"))
 
 
-def stopped_abnormally(message: JsonObject) -> bool:
-    return message.get("role") == "assistant" and stop_reason(message) in ABNORMAL_STOPS
+def is_failed_turn(message: JsonObject) -> bool:
+    return message.get("role") == "assistant" and get_stop_reason(message) in ABNORMAL_STOPS
 
 
-def shortcoming(message: JsonObject) -> str | None:
+def describe_shortcoming(message: JsonObject) -> str | None:
     """Why what an assistant said last is no whole answer."""
-    if stop_reason(message) == "length" or stop_reason(message) in ABNORMAL_STOPS:
+    if get_stop_reason(message) == "length" or get_stop_reason(message) in ABNORMAL_STOPS:
         return "its answer was cut off"
-    return None if text(message.get("content")).strip() else "it answered nothing"
+    return None if extract_text(message.get("content")).strip() else "it answered nothing"
 
 
-def model_of(message: JsonObject) -> tuple[str, str] | None:
+def get_model(message: JsonObject) -> tuple[str, str] | None:
     """Provider and model that wrote an assistant message, where it says so."""
     if message.get("role") != "assistant":
         return None
@@ -327,21 +332,21 @@ def model_of(message: JsonObject) -> tuple[str, str] | None:
     return (provider, model) if isinstance(provider, str) and isinstance(model, str) else None
 
 
-class Spent(NamedTuple):
+class UsageSum(NamedTuple):
     tokens: float
     cost: float
 
 
-def spent(usage: object) -> Spent | None:
+def sum_usage(usage: object) -> UsageSum | None:
     """Tokens and cost in a usage object; `None` where nothing was recorded."""
     if not is_object(usage):
         return None
-    tokens = number(usage.get("totalTokens")) or sum(
-        number(usage.get(key)) for key in ("input", "output", "cacheRead", "cacheWrite")
+    tokens = coerce_number(usage.get("totalTokens")) or sum(
+        coerce_number(usage.get(key)) for key in ("input", "output", "cacheRead", "cacheWrite")
     )
     cost = usage.get("cost")
-    money = number(cost.get("total")) if is_object(cost) else number(cost)
-    return Spent(tokens, money) if tokens or money else None
+    money = coerce_number(cost.get("total")) if is_object(cost) else coerce_number(cost)
+    return UsageSum(tokens, money) if tokens or money else None
 
 
 # What a model is sent. The wording round summaries and shell runs is ours.
@@ -350,58 +355,62 @@ COMPACTION_LEAD = "Everything said so far, before the messages that follow, is s
 BRANCH_LEAD = "Another branch of this conversation was explored and left; this is a summary of it:"
 
 
-def for_model(message: JsonObject) -> JsonObject | None:
+def convert_for_model(message: JsonObject) -> JsonObject | None:
     """`message` as a model is sent it; `None` when it is not sent."""
     match message.get("role"):
         case "user" | "assistant" | "toolResult" | "system":
             return message
         case "compactionSummary":
-            return _user_text(message, _summary(COMPACTION_LEAD, message))
+            return _build_user_message(message, _format_summary(COMPACTION_LEAD, message))
         case "branchSummary":
-            return _user_text(message, _summary(BRANCH_LEAD, message))
+            return _build_user_message(message, _format_summary(BRANCH_LEAD, message))
         case "custom" | "hookMessage":
             content = message.get("content")
-            sent: Any = text_blocks(content) if isinstance(content, str) else list(blocks(content))
-            return {"role": "user", "content": sent, **_time(message)}
+            sent: Any = build_text_blocks(content) if isinstance(content, str) else list(iter_blocks(content))
+            return {"role": "user", "content": sent, **_copy_timestamp(message)}
         case "bashExecution" | "pythonExecution":
-            return None if message.get("excludeFromContext") is True else _user_text(message, _execution(message))
+            return (
+                None
+                if message.get("excludeFromContext") is True
+                else _build_user_message(message, _format_execution(message))
+            )
         case "developer":
             return {**message, "role": "system"}
         case "fileMention":
-            return _user_text(message, _mentioned(message))
+            return _build_user_message(message, _format_mentions(message))
         case _:
             return None
 
 
-def _user_text(message: JsonObject, content: str) -> JsonObject:
-    return {"role": "user", "content": [{"type": "text", "text": content}], **_time(message)}
+def _build_user_message(message: JsonObject, content: str) -> JsonObject:
+    return {"role": "user", "content": [{"type": "text", "text": content}], **_copy_timestamp(message)}
 
 
-def _time(message: JsonObject) -> JsonObject:
+def _copy_timestamp(message: JsonObject) -> JsonObject:
     return {"timestamp": message["timestamp"]} if "timestamp" in message else {}
 
 
-def _summary(lead: str, message: JsonObject) -> str:
-    return f"{lead}\n\n<summary>\n{string(message.get('summary'))}\n</summary>"
+def _format_summary(lead: str, message: JsonObject) -> str:
+    return f"{lead}\n\n<summary>\n{coerce_string(message.get('summary'))}\n</summary>"
 
 
-def _execution(message: JsonObject) -> str:
-    command = string(message.get("command")) or string(message.get("code"))
-    output = string(message.get("output"))
+def _format_execution(message: JsonObject) -> str:
+    command = coerce_string(message.get("command")) or coerce_string(message.get("code"))
+    output = coerce_string(message.get("output"))
     parts = [f"I ran `{command}`", f"```\n{output}\n```" if output else "It printed nothing."]
     if message.get("cancelled") is True:
         parts.append("It was cancelled.")
     elif message.get("exitCode") not in (None, 0):
-        parts.append(f"It exited with code {number(message.get('exitCode'))}.")
+        parts.append(f"It exited with code {coerce_number(message.get('exitCode'))}.")
     if message.get("truncated") is True:
-        path = string(message.get("fullOutputPath"))
+        path = coerce_string(message.get("fullOutputPath"))
         parts.append(f"The output is cut; more of it is in {path}" if path else "The output is cut.")
     return "\n\n".join(parts)
 
 
-def _mentioned(message: JsonObject) -> str:
+def _format_mentions(message: JsonObject) -> str:
     files = message.get("files")
-    parts = [string(message.get("text")), text(message.get("content"))]
+    parts = [coerce_string(message.get("text")), extract_text(message.get("content"))]
     for file in filter(is_object, files if is_list(files) else ()):
-        parts.append(f"{string(file.get('path'))}\n{string(file.get('content'))}")
+        parts.append(f"{coerce_string(file.get('path'))}\n{coerce_string(file.get('content'))}")
     return "\n\n".join(part for part in parts if part)

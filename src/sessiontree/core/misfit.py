@@ -7,7 +7,7 @@ import re
 import msgspec
 
 
-def misfit(error: msgspec.ValidationError, part: str) -> tuple[str, str]:
+def describe_validation_error(error: msgspec.ValidationError, part: str) -> tuple[str, str]:
     """Where a value is wrong, with dots, and why; `part` is the word for what it is made of.
 
     The place is empty where it is the value as a whole.

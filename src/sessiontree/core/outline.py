@@ -35,20 +35,20 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import tell_tokens
-from sessiontree.core.fulltext import fold, speaker, unify
+from sessiontree.core.figures import format_tokens
+from sessiontree.core.fulltext import fold, get_speaker, normalize_case
 from sessiontree.core.heads import Heads
 from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
-    Glance,
+    MessagePreview,
     ToolCall,
-    answered_call,
-    glance,
+    coerce_string,
+    extract_text,
+    get_answered_call,
+    get_role,
+    get_tool_calls,
     is_object,
-    role,
-    string,
-    text,
-    tool_calls,
+    preview_message,
 )
 from sessiontree.core.tree import Tree
 
@@ -75,7 +75,7 @@ BOOKKEEPING = frozenset(
     }
 )
 TEXT_LENGTH = 200
-REACH = 256
+CALL_SEARCH_LIMIT = 256
 """How far above a tool result its call is looked for."""
 
 
@@ -83,36 +83,36 @@ T = TypeVar("T")
 Steps: TypeAlias = Generator[float, None, T]
 """Work on a whole tree that can be paused: tells how far it is, from 0 to 1, and returns what it made."""
 
-NONE: dict[str, str] = {}
+NO_CALLS: dict[str, str] = {}
 
-WIDEST, PAN = 48, 24
+MAX_GUIDE_WIDTH, PAN_STEP = 48, 24
 """Columns of connectors that a drawing shows of a row at most, and how many it leaves out at a time of wider rows.
 Without a limit the drawing of a deep tree grows with the square of its depth."""
 
-DEEP = "(N… in front of a row: N levels of indentation are not drawn)"
+DEEP_NOTE = "(N… in front of a row: N levels of indentation are not drawn)"
 """What stands below a drawing that leaves out levels."""
 
-STRIDE = 512
+ENTRIES_PER_STEP = 512
 """How many entries are looked at between two pauses."""
 
 # What kind of row an entry makes, in a byte.
-BOOKKEPT, OTHER, USER, ASSISTANT, CALLING, RESULT = range(6)
-HIDDEN = {
-    "default": frozenset({BOOKKEPT, CALLING}),
-    "no-tools": frozenset({BOOKKEPT, CALLING, RESULT}),
-    "user-only": frozenset({BOOKKEPT, OTHER, ASSISTANT, CALLING, RESULT}),
+KIND_BOOKKEEPING, KIND_OTHER, KIND_USER, KIND_ASSISTANT, KIND_TOOL_CALL, KIND_TOOL_RESULT = range(6)
+HIDDEN_KINDS = {
+    "default": frozenset({KIND_BOOKKEEPING, KIND_TOOL_CALL}),
+    "no-tools": frozenset({KIND_BOOKKEEPING, KIND_TOOL_CALL, KIND_TOOL_RESULT}),
+    "user-only": frozenset({KIND_BOOKKEEPING, KIND_OTHER, KIND_ASSISTANT, KIND_TOOL_CALL, KIND_TOOL_RESULT}),
     "all": frozenset[int](),
 }
-SIEVES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN.items()}
+FILTER_TABLES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN_KINDS.items()}
 """For `bytes.translate`: 1 for the kinds that a filter shows."""
-KINDS = {"user": USER, "toolResult": RESULT}
+KINDS_BY_ROLE = {"user": KIND_USER, "toolResult": KIND_TOOL_RESULT}
 """By role; what an assistant said is looked at."""
-TURNS = frozenset({USER, ASSISTANT})
-TOLD_BY_ROW = frozenset({USER, ASSISTANT, CALLING})
+TURN_KINDS = frozenset({KIND_USER, KIND_ASSISTANT})
+ROW_TEXT_KINDS = frozenset({KIND_USER, KIND_ASSISTANT, KIND_TOOL_CALL})
 """Kinds whose rows have the role, and all that a search looks through."""
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class OutlineRow(Struct, frozen=True, kw_only=True):
     """One line of the drawing."""
 
     entry: Entry
@@ -130,25 +130,27 @@ class Row(Struct, frozen=True, kw_only=True):
     """Those whose heads are hidden, and this is the nearest row above."""
 
 
-def outline(tree: Tree, leaf: EntryId | None, filter: str = "default", heads: Heads | None = None) -> list[Row]:
+def build_outline(
+    tree: Tree, leaf: EntryId | None, filter: str = "default", heads: Heads | None = None
+) -> list[OutlineRow]:
     """The rows that `filter` shows, depth first, the active branch first, indented only where branches part.
 
     Branches are named at their rows where `heads` are given.
     """
-    return list(draw(finish(lay_out(finish(survey(tree, leaf)), filter)), heads))
+    return list(draw_rows(run_steps(lay_out(run_steps(survey_tree(tree, leaf)), filter)), heads))
 
 
-def draw(rows: Outline, heads: Heads | None = None) -> Iterator[Row]:
+def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]:
     """The rows of an outline one after another, so that a drawing of any length takes little memory."""
     tree, active = rows.shape.tree, rows.active
-    named = {} if heads is None else rows.branches(heads)
-    hidden = {} if heads is None else rows.branches_hidden(heads)
+    named = {} if heads is None else rows.find_branches(heads)
+    hidden = {} if heads is None else rows.find_hidden_branches(heads)
     active_hidden = rows.active_hidden
     for row in range(len(rows)):
-        yield Row(
-            entry=tree.peek(rows.id(row)),
-            prefix=rows.guide(row),
-            on_path=rows.on_path(row),
+        yield OutlineRow(
+            entry=tree.peek(rows.get_id(row)),
+            prefix=rows.draw_guide(row),
+            on_path=rows.is_on_path(row),
             active=row == active,
             branches=named.get(row, ()),
             active_hidden=row == active_hidden,
@@ -156,7 +158,7 @@ def draw(rows: Outline, heads: Heads | None = None) -> Iterator[Row]:
         )
 
 
-def finish(steps: Steps[T]) -> T:
+def run_steps(steps: Steps[T]) -> T:
     """Carry out all steps without a pause."""
     while True:
         try:
@@ -165,7 +167,7 @@ def finish(steps: Steps[T]) -> T:
             return stop.value
 
 
-class Shape:
+class TreeShape:
     """All entries of a tree in the order of the drawing, by their position in it. See `survey`."""
 
     def __init__(self, tree: Tree, leaf: EntryId | None) -> None:
@@ -174,19 +176,19 @@ class Shape:
         self.items = len(tree.items)
         """How many items the tree had; what was added later may not be here."""
         self.ids: list[EntryId] = []
-        self.above = array("l")
+        self.parent_positions = array("l")
         """The position of the entry above each; -1 above a root."""
         self.kinds = bytearray()
         self.positions: dict[EntryId, int] = {}
         self.path: set[EntryId] = set()
         """The entries from the root to the leaf."""
-        self._read = _Read()
-        self._reading: Steps[None] | None = None
+        self._search_texts = _SearchTexts()
+        self._read_steps: Steps[None] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def shown(self, filter: str) -> bytearray:
+    def find_shown(self, filter: str) -> bytearray:
         """For every position, whether `filter` shows it."""
         if filter == "labeled-only":
             shown = bytearray(len(self))
@@ -194,68 +196,70 @@ class Shape:
                 if id in self.positions:
                     shown[self.positions[id]] = 1
             return shown
-        shown = bytearray(self.kinds.translate(SIEVES[filter]))
+        shown = bytearray(self.kinds.translate(FILTER_TABLES[filter]))
         if self.leaf is not None and filter in ("default", "no-tools"):
             at = self.positions[self.leaf]
-            shown[at] |= self.kinds[at] == CALLING
+            shown[at] |= self.kinds[at] == KIND_TOOL_CALL
         return shown
 
-    def read(self) -> Steps[None]:
+    def read_texts(self) -> Steps[None]:
         """Read what a search looks through. What was begun is gone on with."""
-        if self._reading is None:
-            self._reading = self._reads()
+        if self._read_steps is None:
+            self._read_steps = self._read_in_steps()
         # No `yield from`, which would end it together with whoever does not go on.
-        while (progress := next(self._reading, None)) is not None:
+        while (progress := next(self._read_steps, None)) is not None:
             yield progress
 
-    def _reads(self) -> Steps[None]:
-        for start in range(0, len(self), STRIDE):
+    def _read_in_steps(self) -> Steps[None]:
+        for start in range(0, len(self), ENTRIES_PER_STEP):
             places = [
                 (position, self.tree[id])
-                for position, id in enumerate(self.ids[start : start + STRIDE], start)
-                if id not in self._read.texts
+                for position, id in enumerate(self.ids[start : start + ENTRIES_PER_STEP], start)
+                if id not in self._search_texts.texts
             ]
             for source, several in groupby(places, key=lambda place: place[1].source):
                 known = list(several)
-                for (position, entry), raw in zip(known, source.raws([e.line for _, e in known]), strict=True):
-                    self._read.texts[entry.id] = unify(self._said(position, entry, raw))
+                for (position, entry), raw in zip(known, source.read_raws([e.line for _, e in known]), strict=True):
+                    self._search_texts.texts[entry.id] = normalize_case(self._build_search_text(position, entry, raw))
             yield start / len(self)
 
-    def _said(self, position: int, entry: Entry, raw: bytes) -> str:
-        message = entry.source.glance(raw) if entry.type == "message" else None
+    def _build_search_text(self, position: int, entry: Entry, raw: bytes) -> str:
+        message = entry.source.decode_preview(raw) if entry.type == "message" else None
         if message is None:
-            return f"{speaker(entry)} {row_text(entry)} {plain_text(entry)}"
+            return f"{get_speaker(entry)} {format_entry_row(entry)} {format_entry(entry)}"
         if calls := message.calls:
-            self._read.calls[entry.id] = {call.id: _call_row(call) for call in reversed(calls)}
+            self._search_texts.calls[entry.id] = {call.id: _format_call(call) for call in reversed(calls)}
         kind = self.kinds[position]
-        row = (self._call(position, message.tool_call_id) if kind == RESULT else None) or _message_row(message)
-        return row if kind in TOLD_BY_ROW else f"{message.role or entry.type} {row} {_message_text(message)}"
+        row = (
+            self._find_call_row(position, message.tool_call_id) if kind == KIND_TOOL_RESULT else None
+        ) or _format_message_row(message)
+        return row if kind in ROW_TEXT_KINDS else f"{message.role or entry.type} {row} {_format_message_text(message)}"
 
-    def _call(self, position: int, answered: str) -> str | None:
+    def _find_call_row(self, position: int, answered: str) -> str | None:
         """What `Calls` gives for a result, as a row says it; those above were read before."""
-        for _ in range(REACH - 1):
-            position = self.above[position]
-            if position < 0 or self.kinds[position] == USER:
+        for _ in range(CALL_SEARCH_LIMIT - 1):
+            position = self.parent_positions[position]
+            if position < 0 or self.kinds[position] == KIND_USER:
                 return None
-            row = self._read.calls.get(self.ids[position], NONE).get(answered)
+            row = self._search_texts.calls.get(self.ids[position], NO_CALLS).get(answered)
             if row is not None:
                 return row
         return None
 
-    def text(self, position: int) -> str:
+    def get_search_text(self, position: int) -> str:
         """What a search looks through, folded: label, role, and what the row and the entry say. It was read before."""
         id = self.ids[position]
-        label = self.tree.label(id)
-        return f"{fold(label)} {self._read.texts[id]}" if label else self._read.texts[id]
+        label = self.tree.get_label(id)
+        return f"{fold(label)} {self._search_texts.texts[id]}" if label else self._search_texts.texts[id]
 
-    def inherit(self, older: Shape) -> None:
+    def inherit(self, older: TreeShape) -> None:
         """Take over what was read of the same tree before it grew."""
-        self._read = older._read
+        self._search_texts = older._search_texts
         for id, position in older.positions.items():
             self.kinds[self.positions[id]] = older.kinds[position]
 
 
-class _Read:
+class _SearchTexts:
     """What a search needs of entries, as far as they were read."""
 
     def __init__(self) -> None:
@@ -264,17 +268,17 @@ class _Read:
         """The calls that a message makes, by their ids, as rows say them."""
 
 
-def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Steps[Shape]:
+def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None) -> Steps[TreeShape]:
     """The shape of a tree whose active leaf is `leaf`.
 
     Bodies are read once, and not again if `older`, a shape of the same tree, knows them.
     """
-    shape = Shape(tree, leaf)
-    ids, above, positions = shape.ids, shape.above, shape.positions
+    shape = TreeShape(tree, leaf)
+    ids, above, positions = shape.ids, shape.parent_positions, shape.positions
     total = max(len(tree), 1)
-    for steps, id in enumerate(tree.up_ids(leaf)):
+    for steps, id in enumerate(tree.walk_up_ids(leaf)):
         shape.path.add(id)
-        if not steps % STRIDE:
+        if not steps % ENTRIES_PER_STEP:
             yield 0
     depths: list[int] = []
     for position, (id, depth) in enumerate(tree.walk_ids(leaf)):
@@ -283,7 +287,7 @@ def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Step
         depths.append(position)
         positions[id] = position
         ids.append(id)
-        if not position % STRIDE:
+        if not position % ENTRIES_PER_STEP:
             yield position / total * 0.1
     kinds = shape.kinds = bytearray(len(ids))
     known = 0
@@ -291,15 +295,15 @@ def survey(tree: Tree, leaf: EntryId | None, older: Shape | None = None) -> Step
         shape.inherit(older)
         known = older.items
     # In file order, which is quick to read; another entry may be added meanwhile, and of one id the last counts.
-    for done, (id, kind) in enumerate(_kinds(tree.items[known:])):
+    for done, (id, kind) in enumerate(_iter_kinds(tree.items[known:])):
         if id in positions:
             kinds[positions[id]] = kind
-        if not done % STRIDE:
+        if not done % ENTRIES_PER_STEP:
             yield 0.1 + min(done / total, 1) * 0.9
     return shape
 
 
-def _kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
+def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
     """What kind of row each entry makes, without making an entry of any in a chain."""
     for (is_message, source), several in groupby(items, key=lambda item: (_is_message(item), item.source)):
         run = list(several)
@@ -308,10 +312,12 @@ def _kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
             lines = chain.from_iterable(
                 range(item.line, item.line + (len(item) if isinstance(item, Chain) else 1)) for item in run
             )
-            yield from zip(ids, map(kind_of, map(source.glance, source.raws(lines))), strict=True)
+            yield from zip(ids, map(classify_message, map(source.decode_preview, source.read_raws(lines))), strict=True)
         else:
             yield from (
-                (item.id, BOOKKEPT if item.type in BOOKKEEPING else OTHER) for item in run if isinstance(item, Entry)
+                (item.id, KIND_BOOKKEEPING if item.type in BOOKKEEPING else KIND_OTHER)
+                for item in run
+                if isinstance(item, Entry)
             )
 
 
@@ -319,13 +325,13 @@ def _is_message(item: Entry | Chain) -> bool:
     return isinstance(item, Chain) or item.type == "message"
 
 
-def kind_of(message: Glance | None) -> int:
+def classify_message(message: MessagePreview | None) -> int:
     """What kind of row a message makes."""
     if message is None:
-        return OTHER
+        return KIND_OTHER
     if message.role == "assistant":
-        return ASSISTANT if message.stopped_abnormally or message.text.strip() else CALLING
-    return KINDS.get(message.role, OTHER)
+        return KIND_ASSISTANT if message.is_failed_turn or message.text.strip() else KIND_TOOL_CALL
+    return KINDS_BY_ROLE.get(message.role, KIND_OTHER)
 
 
 class Outline(Struct, frozen=True, kw_only=True, eq=False):
@@ -335,12 +341,12 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
     other, each with all that is below it.
     """
 
-    shape: Shape
+    shape: TreeShape
     filter: str
     words: tuple[str, ...]
     rows: array[int]
     """The position of each row in the shape."""
-    shown_above: array[int]
+    nearest_rows: array[int]
     """For every position, its row or that of the nearest shown entry above; -1 where there is none."""
     segments: array[int]
     """The segment of each row."""
@@ -356,44 +362,44 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
     """The row behind everything below each segment's first."""
     turns: array[int]
     """The rows where the user or the assistant speaks."""
-    several: bool
+    has_several_roots: bool
     """Whether there are several roots: then what follows a root stands further in, so that each is seen to begin."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def id(self, row: int) -> EntryId:
+    def get_id(self, row: int) -> EntryId:
         return self.shape.ids[self.rows[row]]
 
-    def nearest(self, id: EntryId | None) -> int | None:
+    def find_row(self, id: EntryId | None) -> int | None:
         """The row of an entry, or of the nearest one above it that is shown."""
         position = None if id is None else self.shape.positions.get(id)
-        row = -1 if position is None else self.shown_above[position]
+        row = -1 if position is None else self.nearest_rows[position]
         return None if row < 0 else row
 
     @property
     def active(self) -> int | None:
         """The row of the active leaf, if it is shown."""
-        return self.nearest(self.shape.leaf) if self._is_shown(self.shape.leaf, {}) else None
+        return self.find_row(self.shape.leaf) if self._is_shown(self.shape.leaf, {}) else None
 
     @property
     def active_hidden(self) -> int | None:
         """The nearest row above the active leaf, if that is hidden."""
-        return None if self._is_shown(self.shape.leaf, {}) else self.nearest(self.shape.leaf)
+        return None if self._is_shown(self.shape.leaf, {}) else self.find_row(self.shape.leaf)
 
-    def branches(self, heads: Heads) -> dict[int, list[str]]:
+    def find_branches(self, heads: Heads) -> dict[int, list[str]]:
         """The branches whose heads are shown, by their rows. Archived ones are left out."""
-        return self._named(heads, shown=True)
+        return self._map_branches(heads, shown=True)
 
-    def branches_hidden(self, heads: Heads) -> dict[int, list[str]]:
+    def find_hidden_branches(self, heads: Heads) -> dict[int, list[str]]:
         """The branches whose heads are hidden, by the nearest row above. Archived ones are left out."""
-        return self._named(heads, shown=False)
+        return self._map_branches(heads, shown=False)
 
-    def _named(self, heads: Heads, *, shown: bool) -> dict[int, list[str]]:
+    def _map_branches(self, heads: Heads, *, shown: bool) -> dict[int, list[str]]:
         named: dict[int, list[str]] = {}
         known: dict[int, bool] = {}
         for name, head in heads.heads.items():
-            row = None if name in heads.archived else self.nearest(head)
+            row = None if name in heads.archived else self.find_row(head)
             if row is not None and self._is_shown(head, known) == shown:
                 named.setdefault(row, []).append(name)
         return named
@@ -403,83 +409,85 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
         `known` keeps what was found out, so that many entries at the end of one long chain are not each followed up.
         """
-        row = self.nearest(id)
+        row = self.find_row(id)
         if id is None or row is None:
             return False
         position, passed = self.shape.positions[id], list[int]()
-        while position not in known and position != self.rows[row] and self.shape.kinds[position] == BOOKKEPT:
+        while position not in known and position != self.rows[row] and self.shape.kinds[position] == KIND_BOOKKEEPING:
             passed.append(position)
-            position = self.shape.above[position]
+            position = self.shape.parent_positions[position]
         shown = known.get(position, position == self.rows[row])
         known.update(dict.fromkeys(passed, shown))
         return shown
 
-    def on_path(self, row: int) -> bool:
-        return self.id(row) in self.shape.path
+    def is_on_path(self, row: int) -> bool:
+        return self.get_id(row) in self.shape.path
 
-    def width(self, row: int) -> int:
+    def get_width(self, row: int) -> int:
         """How wide the row's prefix is."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
-            return 3 if self.several and row != self.firsts[segment] else 0
+            return 3 if self.has_several_roots and row != self.firsts[segment] else 0
         return self.columns[segment] + (3 if row == self.firsts[segment] else 6)
 
-    def prefix(self, row: int, room: int | None = None) -> str:
+    def draw_prefix(self, row: int, room: int | None = None) -> str:
         """Connectors and indentation, three columns a level; of a wide one only the last `room` columns."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
-            return " " * (self.width(row) if room is None else min(room, self.width(row)))
+            return " " * (self.get_width(row) if room is None else min(room, self.get_width(row)))
         if row == self.firsts[segment]:
             parts = ["└─ " if self.lasts[segment] else "├─ "]
         else:
-            parts = [self._rail(segment) + "   "]
+            parts = [self._draw_rail(segment) + "   "]
         width = len(parts[0])
         while (column := self.columns[segment]) and (room is None or width < room):
             segment = self.parents[segment]
-            parts.append(self._rail(segment) + " " * (column - self.columns[segment] - 3))
+            parts.append(self._draw_rail(segment) + " " * (column - self.columns[segment] - 3))
             width += len(parts[-1])
         drawn = "".join(reversed(parts))
         return drawn if room is None else drawn[max(0, len(drawn) - room) :]
 
-    def guide(self, row: int) -> str:
+    def draw_guide(self, row: int) -> str:
         """What a drawing without a cursor shows left of a row: connectors and indentation, no wider than `WIDEST`.
 
         Of a wider row the first levels are left out, so many that rows near each other still line up, and their number
         stands in front: `24… │  └─ `.
         """
-        width = self.width(row)
-        if width <= WIDEST:
-            return self.prefix(row)
-        hidden = -(-(width - WIDEST) // PAN) * PAN
-        return f"{hidden // 3}… {self.prefix(row, width - hidden)}"
+        width = self.get_width(row)
+        if width <= MAX_GUIDE_WIDTH:
+            return self.draw_prefix(row)
+        hidden = -(-(width - MAX_GUIDE_WIDTH) // PAN_STEP) * PAN_STEP
+        return f"{hidden // 3}… {self.draw_prefix(row, width - hidden)}"
 
     @property
     def is_deep(self) -> bool:
         """Whether levels of some row are left out by `guide`."""
-        return max(self.columns, default=0) + 6 > WIDEST and any(self.width(row) > WIDEST for row in range(len(self)))
+        return max(self.columns, default=0) + 6 > MAX_GUIDE_WIDTH and any(
+            self.get_width(row) > MAX_GUIDE_WIDTH for row in range(len(self))
+        )
 
-    def _rail(self, segment: int) -> str:
+    def _draw_rail(self, segment: int) -> str:
         """What stands under a segment's connector: a bar while siblings follow."""
         return "   " if self.lasts[segment] else "│  "
 
-    def segment(self, row: int) -> range:
+    def get_segment(self, row: int) -> range:
         """The rows of the segment that `row` is in."""
         segment = self.segments[row]
         is_last = segment + 1 == len(self.firsts)
         return range(self.firsts[segment], len(self) if is_last else self.firsts[segment + 1])
 
-    def above(self, row: int) -> int | None:
+    def find_segment_above(self, row: int) -> int | None:
         """The first row of the segment above that of `row`."""
         parent = self.parents[self.segments[row]]
         return None if parent < 0 else self.firsts[parent]
 
-    def below(self, row: int) -> range:
+    def get_foldable(self, row: int) -> range:
         """What can be folded away under `row`: all that is below it, if it is the first of its segment."""
         segment = self.segments[row]
         return range(row + 1, self.ends[segment] if row == self.firsts[segment] else row + 1)
 
 
-def tell_hidden(branches: Sequence[str], active: bool) -> str:
+def format_hidden(branches: Sequence[str], active: bool) -> str:
     """What a row says of heads that are hidden below it."""
     told = [f"({', '.join(branches)}: hidden below)"] if branches else []
     if active:
@@ -487,19 +495,19 @@ def tell_hidden(branches: Sequence[str], active: bool) -> str:
     return " ".join(told)
 
 
-def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
+def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
     """The rows that `filter` shows of a shape, and of these the ones that say all of `words`, which are folded.
 
     What hangs from a hidden entry hangs from the nearest shown one above.
     """
-    shown = shape.shown(filter)
+    shown = shape.find_shown(filter)
     if words:
-        yield from _sift(shape, shown, words)
+        yield from _filter_by_words(shape, shown, words)
     rows, turns, hanging = array("l"), array("l"), array("l")
     shown_above = array("l", [-1]) * len(shape)
     below = [0] * (len(shape) + 1)  # how many rows hang from each; the last is for roots, which hang from -1
     last_below = [-1] * (len(shape) + 1)
-    for position, above in enumerate(shape.above):
+    for position, above in enumerate(shape.parent_positions):
         row = shown_above[above] if above >= 0 else -1
         if shown[position]:
             below[row] += 1
@@ -507,10 +515,10 @@ def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) 
             hanging.append(row)
             row = len(rows)
             rows.append(position)
-            if shape.kinds[position] in TURNS:
+            if shape.kinds[position] in TURN_KINDS:
                 turns.append(row)
         shown_above[position] = row
-        if not position % STRIDE:
+        if not position % ENTRIES_PER_STEP:
             yield 0.5 + position / len(shape) * 0.3
     several = below[-1] > 1
     segments, firsts, parents, columns, lasts = array("l"), array("l"), array("l"), array("l"), bytearray()
@@ -528,38 +536,38 @@ def lay_out(shape: Shape, filter: str = "default", words: tuple[str, ...] = ()) 
             lasts.append(above < 0 or last_below[above] == row)
             columns.append(column)
         segments.append(len(firsts) - 1)
-        if not row % STRIDE:
+        if not row % ENTRIES_PER_STEP:
             yield 0.8 + row / len(shape) * 0.2
     ends = array("l", [*firsts[1:], len(rows)])
     for segment in range(len(firsts) - 1, -1, -1):
         if parents[segment] >= 0:
             ends[parents[segment]] = max(ends[parents[segment]], ends[segment])
     return Outline(
-        shape=shape, filter=filter, words=words, rows=rows, shown_above=shown_above, segments=segments, firsts=firsts,
+        shape=shape, filter=filter, words=words, rows=rows, nearest_rows=shown_above, segments=segments, firsts=firsts,
         parents=parents, lasts=lasts, columns=columns, ends=ends, turns=turns,
-        several=several,
+        has_several_roots=several,
     )  # fmt: skip
 
 
-def _sift(shape: Shape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]:
+def _filter_by_words(shape: TreeShape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]:
     """Leave of the shown entries those that say all of `words`."""
-    for progress in shape.read():
+    for progress in shape.read_texts():
         yield progress * 0.4
     for position in range(len(shape)):
         if shown[position]:
-            said = shape.text(position)
+            said = shape.get_search_text(position)
             shown[position] = all(word in said for word in words)
-        if not position % STRIDE:
+        if not position % ENTRIES_PER_STEP:
             yield 0.4 + position / len(shape) * 0.1
 
 
-class CallsOfResults(Protocol):
+class CallFinder(Protocol):
     def get(self, id: EntryId, /) -> ToolCall | None:
         """The call that the result `id` answers."""
         ...
 
 
-class Calls:
+class CallLookup:
     """The calls that tool results answer, each looked for when it is asked for.
 
     That is the nearest one above with its id, for branches may use one id for different calls; what the user says ends
@@ -570,37 +578,37 @@ class Calls:
         self._tree = tree
         self._calls: dict[EntryId, dict[str, ToolCall]] = {}
         """The calls of messages that were looked at last, by their ids: many results may answer one message."""
-        self._stops: dict[EntryId, bool | None] = {}
+        self._has_calls: dict[EntryId, bool | None] = {}
         """Of entries that were looked at last, whether they call tools; `None` where the user speaks."""
         self._callers: dict[EntryId, tuple[EntryId | None, int]] = {}
         """The nearest entry above that calls tools and how many steps it is away; `None` where none is within reach."""
 
     def get(self, id: EntryId, /) -> ToolCall | None:
-        answered = answered_call(self._message(id))
+        answered = get_answered_call(self._get_message(id))
         if answered is None:
             return None
-        above, reached = self._caller(id)
-        while above is not None and reached < REACH:
-            found = self._calls_of(above).get(answered)
+        above, reached = self._find_caller(id)
+        while above is not None and reached < CALL_SEARCH_LIMIT:
+            found = self._get_calls(above).get(answered)
             if found is not None:
                 return found
-            above, steps = self._caller(above)
+            above, steps = self._find_caller(above)
             reached += steps
         return None
 
-    def _caller(self, id: EntryId) -> tuple[EntryId | None, int]:
+    def _find_caller(self, id: EntryId) -> tuple[EntryId | None, int]:
         """The nearest entry above `id` that calls tools, and the number of steps to it."""
-        if len(self._callers) > REACH * 16:
+        if len(self._callers) > CALL_SEARCH_LIMIT * 16:
             self._callers.clear()
         walked: list[EntryId] = []
         at, caller, steps = id, None, 0
-        while len(walked) < REACH * 2:
+        while len(walked) < CALL_SEARCH_LIMIT * 2:
             if at in self._callers:
                 caller, steps = self._callers[at]
                 break
             walked.append(at)
-            above = self._tree.parent(at)
-            stops = None if above is None else self._stops_at(above)
+            above = self._tree.get_parent(at)
+            stops = None if above is None else self._check_for_calls(above)
             if above is None or stops is None:
                 break
             if stops:
@@ -608,121 +616,127 @@ class Calls:
                 break
             at = above
         else:
-            del walked[REACH:]  # what is further up may still have one within reach
+            del walked[CALL_SEARCH_LIMIT:]  # what is further up may still have one within reach
         for step, entry in enumerate(reversed(walked), steps + 1):
             self._callers[entry] = caller, step
         return self._callers[id]
 
-    def _stops_at(self, id: EntryId) -> bool | None:
-        if id not in self._stops:
-            if len(self._stops) > REACH * 16:
-                self._stops.clear()
-            message = self._message(id)
-            self._stops[id] = None if role(message) == "user" else bool(tool_calls(message))
-        return self._stops[id]
+    def _check_for_calls(self, id: EntryId) -> bool | None:
+        if id not in self._has_calls:
+            if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
+                self._has_calls.clear()
+            message = self._get_message(id)
+            self._has_calls[id] = None if get_role(message) == "user" else bool(get_tool_calls(message))
+        return self._has_calls[id]
 
-    def _calls_of(self, id: EntryId) -> dict[str, ToolCall]:
+    def _get_calls(self, id: EntryId) -> dict[str, ToolCall]:
         calls = self._calls.get(id)
         if calls is None:
-            if len(self._calls) >= REACH:
+            if len(self._calls) >= CALL_SEARCH_LIMIT:
                 self._calls.clear()
-            calls = self._calls[id] = {call.id: call for call in reversed(tool_calls(self._message(id)))}
+            calls = self._calls[id] = {call.id: call for call in reversed(get_tool_calls(self._get_message(id)))}
         return calls
 
-    def _message(self, id: EntryId) -> JsonObject:
+    def _get_message(self, id: EntryId) -> JsonObject:
         entry = self._tree.peek(id)
-        body = entry.decoded() if entry.type == "message" else None
+        body = entry.decode() if entry.type == "message" else None
         return body.message if isinstance(body, Message) else {}
 
 
-def calls_of_results(tree: Tree) -> dict[EntryId, ToolCall]:
+def map_results_to_calls(tree: Tree) -> dict[EntryId, ToolCall]:
     """The call that each tool result of a tree answers, by the result's id."""
-    calls = Calls(tree)
-    return {id: call for id in tree.ids() if (call := calls.get(id)) is not None}
+    calls = CallLookup(tree)
+    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}
 
 
-def row_text(entry: Entry, calls: CallsOfResults | None = None, raw: bytes | None = None) -> str:
+def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes | None = None) -> str:
     """What one line says of `entry`, its role in front; a tool result says what was called.
 
     Who has read the line already gives it as `raw`.
     """
-    said = _glance(entry, raw)
+    said = _preview_entry(entry, raw)
     if said is not None:
-        return _message_row(said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None)
-    match entry.decoded():
+        return _format_message_row(
+            said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None
+        )
+    match entry.decode():
         case CustomMessage(custom_type=kind):
-            return f"[{kind}]: {plain_text(entry)}"
+            return f"[{kind}]: {format_entry(entry)}"
         case BranchSummary() as body:
-            return f"[{'merge' if is_merge(body) else 'branch summary'}]: {plain_text(entry)}"
+            return f"[{'merge' if is_merge(body) else 'branch summary'}]: {format_entry(entry)}"
         case Compaction(tokens_before=tokens):
-            return f"[compaction: {tell_tokens(tokens)}]"
+            return f"[compaction: {format_tokens(tokens)}]"
         case _:
-            return f"[{plain_text(entry)}]"
+            return f"[{format_entry(entry)}]"
 
 
-def _glance(entry: Entry, raw: bytes | None = None) -> Glance | None:
+def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | None:
     """What a message says, without decoding all of it; `None` for every other entry."""
     if entry.type != "message":
         return None
-    if entry.kept is None:
-        return entry.source.glance(entry.raw if raw is None else raw)
-    return glance(entry.kept.message) if isinstance(entry.kept, Message) else None
+    if entry.cached_body is None:
+        return entry.source.decode_preview(entry.raw if raw is None else raw)
+    return preview_message(entry.cached_body.message) if isinstance(entry.cached_body, Message) else None
 
 
-def _message_row(message: Glance, call: ToolCall | None = None) -> str:
+def _format_message_row(message: MessagePreview, call: ToolCall | None = None) -> str:
     match message.role:
         case "assistant":
-            words = one_line(message.text)
+            words = shorten_to_line(message.text)
             if words:
                 return f"assistant: {words}"
-            if message.stopped_abnormally:
+            if message.is_failed_turn:
                 return f"assistant: ({message.stop_reason})"
-            return f"assistant: {_calls_row(message.calls) or '(no content)'}"
+            return f"assistant: {_format_calls(message.calls) or '(no content)'}"
         case "toolResult":
-            return _call_row(call) if call else f"[{message.tool_name or 'tool result'}]"
+            return _format_call(call) if call else f"[{message.tool_name or 'tool result'}]"
         case "bashExecution" | "pythonExecution":
-            return f"[run: {one_line(message.command or message.code)}]"
+            return f"[run: {shorten_to_line(message.command or message.code)}]"
         case kind:
-            return f"{kind or 'message'}: {one_line(message.text) or '(no content)'}"
+            return f"{kind or 'message'}: {shorten_to_line(message.text) or '(no content)'}"
 
 
-def _message_text(message: Glance) -> str:
-    words = one_line(message.text or message.command or message.code)
-    return words or _calls_row(message.calls)
+def _format_message_text(message: MessagePreview) -> str:
+    words = shorten_to_line(message.text or message.command or message.code)
+    return words or _format_calls(message.calls)
 
 
-def _calls_row(calls: Sequence[ToolCall]) -> str:
+def _format_calls(calls: Sequence[ToolCall]) -> str:
     """Calls one after another, as many as a row can hold."""
     told: list[str] = []
     length = 0
     for call in calls:
         if length > TEXT_LENGTH:
             return f"{', '.join(told)} and {len(calls) - len(told):,} more"
-        told.append(_call_row(call))
+        told.append(_format_call(call))
         length += len(told[-1]) + 2
     return ", ".join(told)
 
 
-def _call_row(call: ToolCall) -> str:
+def _format_call(call: ToolCall) -> str:
     """A call with the argument that says most."""
     arguments: Any = call.arguments if is_object(call.arguments) else {}
     told: str = next(
-        (string(arguments[key]) for key in ("path", "file_path", "command", "pattern", "query") if arguments.get(key)),
+        (
+            coerce_string(arguments[key])
+            for key in ("path", "file_path", "command", "pattern", "query")
+            if arguments.get(key)
+        ),
         "",
     )
-    return f"[{call.name}: {one_line(told)[:80]}]" if told else f"[{call.name}]"
+    return f"[{call.name}: {shorten_to_line(told)[:80]}]" if told else f"[{call.name}]"
 
 
-def plain_text(entry: Entry, raw: bytes | None = None) -> str:
+def format_entry(entry: Entry, raw: bytes | None = None) -> str:
     """What `entry` says, on one line, without its role. Who has read the line already gives it as `raw`."""
-    said = _glance(entry, raw)
+    said = _preview_entry(entry, raw)
     if said is not None:
-        return _message_text(said)
-    match entry.decoded():
+        return _format_message_text(said)
+    match entry.decode():
         case CustomMessage(content=content):
-            return one_line(text(content))
+            return shorten_to_line(extract_text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
-            return one_line(summary)
+            return shorten_to_line(summary)
         case ModelChange(model=model):
             return f"model: {model or '?'}"
         case ThinkingLevelChange(level):
@@ -738,7 +752,7 @@ def plain_text(entry: Entry, raw: bytes | None = None) -> str:
         case ContextEdit(target=target):
             return f"edit of {target}"
         case BranchPoint(name=name, description=description):
-            return f"branch {name}" + (f": {one_line(description)}" if description else "")
+            return f"branch {name}" + (f": {shorten_to_line(description)}" if description else "")
         case AgentAction(action=action, agent=agent):
             return f"agent {agent}: {action}"
         case ModeChange(mode=mode):
@@ -747,6 +761,6 @@ def plain_text(entry: Entry, raw: bytes | None = None) -> str:
             return entry.type
 
 
-def one_line(words: str) -> str:
+def shorten_to_line(words: str) -> str:
     """`words` with all white space as single blanks, cut to what a row can hold."""
     return " ".join(words[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]

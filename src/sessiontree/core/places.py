@@ -18,54 +18,54 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 
-PREFIX = 8
+ID_PREFIX_LENGTH = 8
 """Length of the ids that are shown, and the least that is taken as a prefix."""
 
-BRANCH = "branch:"
+BRANCH_PREFIX = "branch:"
 """Before the name of a branch: nothing else is meant then."""
 
-_OURS = re.compile(r"[0-9a-f]{16}")
-_LIKE_AN_ID = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
-_UP = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
+_OWN_ID = re.compile(r"[0-9a-f]{16}")
+_ID_SHAPE = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
+_UP_SUFFIX = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
 _MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 """So many characters the name of a branch may have."""
 
 
-def shortened(id: EntryId) -> str:
+def shorten_id(id: EntryId) -> str:
     """An entry id as people are shown it: the beginning of one of ours, which are random; any other in full."""
-    return id[:PREFIX] if _OURS.fullmatch(id) else id
+    return id[:ID_PREFIX_LENGTH] if _OWN_ID.fullmatch(id) else id
 
 
 def looks_like_id(text: str) -> bool:
     """Whether `text` has the shape of the entry ids that we and other programs make, or of the beginning of one."""
-    return _LIKE_AN_ID.fullmatch(text) is not None
+    return _ID_SHAPE.fullmatch(text) is not None
 
 
-def branch_named(place: str, tree: Tree, heads: Heads) -> str | None:
+def find_branch(place: str, tree: Tree, heads: Heads) -> str | None:
     """The branch that `place` names; `None` if it names something else, such as an entry by its id."""
-    if place.startswith(BRANCH) and place.removeprefix(BRANCH) in heads.heads:
-        return place.removeprefix(BRANCH)
+    if place.startswith(BRANCH_PREFIX) and place.removeprefix(BRANCH_PREFIX) in heads.heads:
+        return place.removeprefix(BRANCH_PREFIX)
     return place if place in heads.heads and not (place in tree and looks_like_id(place)) else None
 
 
-def resolve(place: str, tree: Tree, heads: Heads) -> EntryId | None:
+def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     """The entry that `place` names; `None` is the place before everything."""
     try:
-        return _exact(place, tree, heads)
+        return _resolve_exact(place, tree, heads)
     except Ambiguous:
         raise
     except NotFound:
-        suffixed = _UP.fullmatch(place)
+        suffixed = _UP_SUFFIX.fullmatch(place)
         if suffixed is None:
             raise
-    start = _exact(suffixed[1], tree, heads)
+    start = _resolve_exact(suffixed[1], tree, heads)
     for step in suffixed[2].split("~")[1:]:
-        start = _up(tree, start, int(step or 1), place)
+        start = _walk_up(tree, start, int(step or 1), place)
     return start
 
 
-def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
+def _resolve_exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     if place == "HEAD":
         return heads.leaf
     if place == "root":
@@ -76,7 +76,7 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
         if count > len(heads.moves):
             raise NotFound("place", place, f"{pluralize(len(heads.moves), 'move')} so far")
         return heads.moves[-count].leaf if count else heads.leaf
-    branch = branch_named(place, tree, heads)
+    branch = find_branch(place, tree, heads)
     if branch is not None:
         return heads.heads[branch]
     if place in tree and looks_like_id(place):
@@ -88,8 +88,8 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
         return labeled[0]
     if place in tree:
         return place
-    if len(place) >= PREFIX:
-        matches = tree.starting_with(place)
+    if len(place) >= ID_PREFIX_LENGTH:
+        matches = tree.find_by_prefix(place)
         if len(matches) > 1:
             raise Ambiguous("prefix", place, matches)
         if matches:
@@ -97,8 +97,8 @@ def _exact(place: str, tree: Tree, heads: Heads) -> EntryId | None:
     raise NotFound("place", place, "a place is HEAD, root, a branch, a label, an entry id or its first 8 characters")
 
 
-def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | None:
-    above = [entry.id for entry in tree.up(start) if not entry.is_annotation]
+def _walk_up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | None:
+    above = [entry.id for entry in tree.walk_up(start) if not entry.is_annotation]
     if start is not None and start not in above[:1]:
         count -= 1
     if count < 0:
@@ -108,16 +108,16 @@ def _up(tree: Tree, start: EntryId | None, count: int, place: str) -> EntryId | 
     return None if count == len(above) else above[count]
 
 
-def free_name(stem: str, taken: Container[str], first: int = 1) -> str:
+def find_free_name(stem: str, taken: Container[str], first: int = 1) -> str:
     """The first name of a branch with a number behind `stem` that no other has."""
     return next(name for number in count(first) if (name := f"{stem}-{number}") not in taken)
 
 
 def check_branch_name(name: str) -> None:
     """Refuse names that could not be told from other places, or could not be shown."""
-    fault = _fault_of(name)
+    fault = _find_name_fault(name)
     if fault is not None:
-        raise InvalidOperation(f"{name[:LONGEST_NAME]!r} cannot be the name of a branch: {fault}")
+        raise InvalidOperation(f"{name[:MAX_NAME_LENGTH]!r} cannot be the name of a branch: {fault}")
 
 
 def check_new_branch(name: str, tree: Tree, heads: Heads) -> None:
@@ -129,12 +129,12 @@ def check_new_branch(name: str, tree: Tree, heads: Heads) -> None:
         raise InvalidOperation(f"there is a branch {name!r} already")
 
 
-def _fault_of(name: str) -> str | None:
+def _find_name_fault(name: str) -> str | None:
     if not name:
         return "it is empty"
-    if len(name) > LONGEST_NAME:
-        return f"it has more than {LONGEST_NAME} characters"
-    if name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", BRANCH)):
+    if len(name) > MAX_NAME_LENGTH:
+        return f"it has more than {MAX_NAME_LENGTH} characters"
+    if name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", BRANCH_PREFIX)):
         return "that means something else"
     if looks_like_id(name):
         return "it looks like an entry id"

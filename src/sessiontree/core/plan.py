@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from sessiontree.core.context import context_at
+from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
-from sessiontree.core.messages import role, text
-from sessiontree.core.summaries import Files, files_of
+from sessiontree.core.messages import extract_text, get_role
+from sessiontree.core.summaries import TouchedFiles, collect_files
 from sessiontree.core.tree import Tree
 
 
@@ -30,27 +30,27 @@ class NavigatePlan(Struct, frozen=True, kw_only=True):
     """What a summary of the branch that is left covers, oldest first."""
     editor_text: str | None
     """Text to put back in the editor, when a user's or custom message was chosen."""
-    undone: str | None = None
+    undo_description: str | None = None
     """What an undo takes back, in words: `the merge of cache into main`."""
 
     @property
-    def moves(self) -> bool:
+    def is_move(self) -> bool:
         return self.new_leaf != self.old_leaf
 
 
 def plan_navigate(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) -> NavigatePlan:
     """The plan for choosing `target` in the tree while the head is at `old_leaf`."""
-    new_leaf, editor_text = tree.real(target), None
+    new_leaf, editor_text = tree.skip_annotations(target), None
     if target is not None:
-        editable = editable_text(tree[target], own_leaf=target == old_leaf)
+        editable = get_editable_text(tree[target], own_leaf=target == old_leaf)
         if editable is not None:
-            new_leaf, editor_text = tree.real(tree.parent(target)), editable
+            new_leaf, editor_text = tree.skip_annotations(tree.get_parent(target)), editable
     return NavigatePlan(
         target=target,
         old_leaf=old_leaf,
         new_leaf=new_leaf,
-        common_ancestor=tree.common_ancestor(old_leaf, target),
-        abandoned=summarized(tree, tree.abandoned(old_leaf, target)),
+        common_ancestor=tree.find_common_ancestor(old_leaf, target),
+        abandoned=select_for_summary(tree, tree.find_abandoned(old_leaf, target)),
         editor_text=editor_text,
     )
 
@@ -60,76 +60,76 @@ def plan_move(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) -> N
     return NavigatePlan(
         target=target,
         old_leaf=old_leaf,
-        new_leaf=tree.real(target),
-        common_ancestor=tree.common_ancestor(old_leaf, target),
-        abandoned=summarized(tree, tree.abandoned(old_leaf, target)),
+        new_leaf=tree.skip_annotations(target),
+        common_ancestor=tree.find_common_ancestor(old_leaf, target),
+        abandoned=select_for_summary(tree, tree.find_abandoned(old_leaf, target)),
         editor_text=None,
     )
 
 
-def editable_text(entry: Entry, *, own_leaf: bool = False) -> str | None:
+def get_editable_text(entry: Entry, *, own_leaf: bool = False) -> str | None:
     """The text that goes back to the editor when `entry` is chosen, if it is one to edit.
 
     A user's message is, and a custom message, unless it is the leaf itself.
     """
     match entry.body:
-        case Message(message) if role(message) == "user":
-            return text(message.get("content"))
+        case Message(message) if get_role(message) == "user":
+            return extract_text(message.get("content"))
         case CustomMessage(content=content) if not own_leaf:
-            return text(content)
+            return extract_text(content)
         case _:
             return None
 
 
-def summarized(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
+def select_for_summary(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
     """What stands for `abandoned` in a summary: from its last compaction on, only that and what it keeps."""
     for index in range(len(abandoned) - 1, -1, -1):
-        body = _compaction(abandoned[index])
+        body = _get_compaction(abandoned[index])
         if body is not None:
             left = [entry.id for entry in abandoned[:index]]
             if body.first_kept in left:
                 kept = left.index(body.first_kept)
-            elif any(entry.id == body.first_kept for entry in tree.up(tree.parent(abandoned[0].id))):
+            elif any(entry.id == body.first_kept for entry in tree.walk_up(tree.get_parent(abandoned[0].id))):
                 kept = 0
             else:
                 kept = index
             return tuple(
                 entry
                 for place, entry in enumerate(abandoned)
-                if place >= kept and (place >= index or _compaction(entry) is None)
+                if place >= kept and (place >= index or _get_compaction(entry) is None)
             )
     return tuple(abandoned)
 
 
-def _compaction(entry: Entry) -> Compaction | None:
+def _get_compaction(entry: Entry) -> Compaction | None:
     """What a compaction says; of anything else nothing is decoded."""
     body = entry.body if entry.type == "compaction" else None
     return body if isinstance(body, Compaction) else None
 
 
-class Said(Struct, frozen=True, kw_only=True):
+class SummaryInput(Struct, frozen=True, kw_only=True):
     """What entries said to the model, for a summary of them."""
 
     messages: tuple[JsonObject, ...]
-    files: Files
+    files: TouchedFiles
 
 
-def said(tree: Tree, leaf: EntryId | None, entries: Sequence[Entry]) -> Said:
+def collect_summary_input(tree: Tree, leaf: EntryId | None, entries: Sequence[Entry]) -> SummaryInput:
     """What `entries` say in the context at `leaf`, as context edits have left it, and the files that were touched."""
     ids = {entry.id for entry in entries}
-    context = context_at(tree, leaf)
+    context = build_shared_context(tree, leaf)
     messages = tuple(
         message
         for id, message in zip(context.sources, context.messages, strict=True)
-        if id in ids and role(message) != "system"
+        if id in ids and get_role(message) != "system"
     )
-    return Said(messages=messages, files=files_of(messages, entries))
+    return SummaryInput(messages=messages, files=collect_files(messages, entries))
 
 
-def last_prompt(path: Sequence[Entry]) -> Entry | None:
+def find_last_prompt(path: Sequence[Entry]) -> Entry | None:
     """The user's last message on a path."""
     for entry in reversed(path):
-        if isinstance(entry.body, Message) and role(entry.body.message) == "user":
+        if isinstance(entry.body, Message) and get_role(entry.body.message) == "user":
             return entry
     return None
 
@@ -157,7 +157,7 @@ NOT_FORKED = frozenset({"label", "branch_point"})
 
 def plan_fork(tree: Tree, leaf: EntryId | None) -> ForkPlan:
     """The path to `leaf` without labels, head records and branch points, chained anew."""
-    path = tree.path(leaf)
+    path = tree.get_path(leaf)
     kept = [entry for entry in path if not (entry.type in NOT_FORKED or entry.is_head_record)]
     ids = {entry.id for entry in kept}
     parents: dict[EntryId, EntryId | None] = {}
@@ -175,8 +175,8 @@ def plan_fork(tree: Tree, leaf: EntryId | None) -> ForkPlan:
         elif following is not None:
             next_kept[entry.id] = following
     for entry in kept:
-        body = _compaction(entry)
+        body = _get_compaction(entry)
         if body is not None and body.first_kept in next_kept:
             anchors[entry.id] = next_kept[body.first_kept]
-    labels = [setter for id in tree.labels if id in ids and (setter := tree.label_entry(id)) is not None]
+    labels = [setter for id in tree.labels if id in ids and (setter := tree.get_label_entry(id)) is not None]
     return ForkPlan(entries=tuple(kept), parents=parents, anchors=anchors, labels=tuple(labels))

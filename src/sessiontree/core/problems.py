@@ -21,16 +21,16 @@ from sessiontree.core.entries import (
     Message,
     Opaque,
     Problem,
-    raws,
+    read_raws,
 )
-from sessiontree.core.heads import Heads, tells_all
-from sessiontree.core.messages import ToolCall, answered_call, stopped_abnormally, tool_calls
-from sessiontree.core.spans import Spans
+from sessiontree.core.heads import Heads, is_full_record
+from sessiontree.core.messages import ToolCall, get_answered_call, get_tool_calls, is_failed_turn
+from sessiontree.core.spans import AncestryIndex
 from sessiontree.core.tree import Tree
-from sessiontree.errors import few
+from sessiontree.errors import format_names
 
 
-class _Said:
+class _BodyScan:
     """What the bodies say, gathered in one pass that keeps none of them."""
 
     def __init__(self, tree: Tree) -> None:
@@ -39,71 +39,75 @@ class _Said:
         self.anchors: list[tuple[Entry, EntryId]] = []
         self.calls: list[tuple[Entry, list[ToolCall]]] = []
         self.results: dict[str, list[EntryId]] = {}
-        for entry, raw in zip(tree.entries, raws(tree.entries), strict=True):
-            body = entry.source.body(raw) if entry.kept is None else entry.kept
-            reason = misses(entry, body)
+        for entry, raw in zip(tree.entries, read_raws(tree.entries), strict=True):
+            body = entry.source.decode_body(raw) if entry.cached_body is None else entry.cached_body
+            reason = describe_defect(entry, body)
             if reason is not None:
-                self.unreadable.append(_fault("malformed_line", entry, reason))
+                self.unreadable.append(_build_fault("malformed_line", entry, reason))
             elif not is_utf8(raw):
                 self.unreadable.append(
-                    _fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
+                    _build_fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
                 )
-            if keys := entry.source.hidden(raw):
-                reason = f"{few(keys)} behind the message: what stands there does not count"
-                self.unreadable.append(_fault("hidden_key", entry, reason))
+            if keys := entry.source.find_hidden_keys(raw):
+                reason = f"{format_names(keys)} behind the message: what stands there does not count"
+                self.unreadable.append(_build_fault("hidden_key", entry, reason))
             if tree[entry.id] is entry:
                 self._gather(tree, entry, body)
 
     def _gather(self, tree: Tree, entry: Entry, body: Body) -> None:
         match body:
             case Message(message):
-                call = answered_call(message)
+                call = get_answered_call(message)
                 if call is not None:
                     self.results.setdefault(call, []).append(entry.id)
-                elif not stopped_abnormally(message) and (calls := list(tool_calls(message))):
+                elif not is_failed_turn(message) and (calls := list(get_tool_calls(message))):
                     self.calls.append((entry, calls))
             case Compaction(first_kept=str(anchor)):
                 self.anchors.append((entry, anchor))
             case Label(target=target) if target not in tree:
-                self.notes.append(_note("unknown_target", entry, f"label on {target!r}, which is not in the file"))
+                self.notes.append(
+                    _build_note("unknown_target", entry, f"label on {target!r}, which is not in the file")
+                )
             case ContextEdit(target=target) if target not in tree:
-                self.notes.append(_note("unknown_target", entry, f"edit of {target!r}, which is not in the file"))
+                self.notes.append(_build_note("unknown_target", entry, f"edit of {target!r}, which is not in the file"))
             case Opaque(type="session"):
-                self.notes.append(_note("second_header", entry, "another session begins: two files were put together"))
+                self.notes.append(
+                    _build_note("second_header", entry, "another session begins: two files were put together")
+                )
             case _:
                 pass
 
 
 def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
     """Everything wrong with the entries, in file order within each kind."""
-    said = _Said(tree)
-    spans = Spans(tree if said.anchors or said.calls else Tree())
+    said = _BodyScan(tree)
+    spans = AncestryIndex(tree if said.anchors or said.calls else Tree())
     return [
         *said.unreadable,
-        *_shadowed(tree),
-        *_places(tree),
-        *_anchors(said, spans),
+        *_find_duplicates(tree),
+        *_find_misplaced(tree),
+        *_find_missing_anchors(said, spans),
         *said.notes,
-        *_calls(said, spans),
-        *_heads(tree, heads),
+        *_find_unanswered_calls(said, spans),
+        *_find_missing_heads(tree, heads),
     ]
 
 
-def _fault(kind: str, entry: Entry, message: str) -> Problem:
+def _build_fault(kind: str, entry: Entry, message: str) -> Problem:
     return Problem(kind=kind, severity="fault", message=message, entry=entry.id, line=entry.line)
 
 
-def _note(kind: str, entry: Entry, message: str) -> Problem:
+def _build_note(kind: str, entry: Entry, message: str) -> Problem:
     return Problem(kind=kind, severity="note", message=message, entry=entry.id, line=entry.line)
 
 
-def misses(entry: Entry, body: Body) -> str | None:
+def describe_defect(entry: Entry, body: Body) -> str | None:
     """What is wrong with an entry that does not say what one of its type must; `None` where it does."""
     if body is UNREADABLE:
         return "not JSON, or nested too deeply: only its place in the tree could be read"
     if body is NO_MESSAGE:
         return "it should have a message, and has none"
-    if entry.is_head_record and not tells_all(entry):
+    if entry.is_head_record and not is_full_record(entry):
         return "a head record should say where every branch is and which is current, and this one does not"
     return None
 
@@ -116,48 +120,52 @@ def is_utf8(raw: bytes) -> bool:
         return False
 
 
-def _shadowed(tree: Tree) -> Iterator[Problem]:
+def _find_duplicates(tree: Tree) -> Iterator[Problem]:
     if len(tree) == len(tree.entries):
         return
     for entry in tree.entries:
         winner = tree[entry.id]
         if winner is not entry:
-            yield _fault("duplicate_id", entry, f"line {winner.line} has the same id {entry.id!r} and is used instead")
+            yield _build_fault(
+                "duplicate_id", entry, f"line {winner.line} has the same id {entry.id!r} and is used instead"
+            )
 
 
-def _places(tree: Tree) -> Iterator[Problem]:
+def _find_misplaced(tree: Tree) -> Iterator[Problem]:
     for entry in tree:
-        if entry.parent is None or tree.parent(entry.id) is not None:
+        if entry.parent is None or tree.get_parent(entry.id) is not None:
             continue
         if entry.parent == entry.id:
-            yield _fault("self_parent", entry, f"entry {entry.id!r} names itself as its parent")
+            yield _build_fault("self_parent", entry, f"entry {entry.id!r} names itself as its parent")
         elif entry.parent not in tree:
-            yield _fault("orphan", entry, f"entry {entry.id!r} names a parent {entry.parent!r} that is not in the file")
+            yield _build_fault(
+                "orphan", entry, f"entry {entry.id!r} names a parent {entry.parent!r} that is not in the file"
+            )
         else:
-            yield _fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, by way of {entry.parent!r}")
+            yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, by way of {entry.parent!r}")
 
 
-def _anchors(said: _Said, spans: Spans) -> Iterator[Problem]:
+def _find_missing_anchors(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
     for entry, anchor in said.anchors:
         if not spans.is_on_path(anchor, entry.id):
-            yield _fault(
+            yield _build_fault(
                 "missing_anchor",
                 entry,
                 f"compaction {entry.id!r} keeps entries from {anchor!r} on, which is not on its path: it keeps none",
             )
 
 
-def _calls(said: _Said, spans: Spans) -> Iterator[Problem]:
+def _find_unanswered_calls(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
     results: dict[str, list[int]] = {}
     for entry, calls in said.calls:
         for call in calls:
             if call.id not in results:  # providers use ids again and again
-                results[call.id] = spans.order(said.results.get(call.id, ()))
-            if not spans.any_below(entry.id, results[call.id]):
-                yield _note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
+                results[call.id] = spans.sort_positions(said.results.get(call.id, ()))
+            if not spans.has_any_below(entry.id, results[call.id]):
+                yield _build_note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
 
 
-def _heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
+def _find_missing_heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
     for name, head in heads.heads.items():
         if head is not None and head not in tree:
             yield Problem(
@@ -168,7 +176,7 @@ def _heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
             )
 
 
-def problem_to_wire(problem: Problem) -> JsonObject:
+def encode_problem(problem: Problem) -> JsonObject:
     """As commands and the REST interface give it."""
     return {
         "kind": problem.kind,

@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from sessiontree.core.fulltext import fold
-from sessiontree.core.times import milliseconds
+from sessiontree.core.times import parse_timestamp
 from sessiontree.errors import InvalidOperation
 
 _TOKEN = re.compile(r'"([^"]*)(?:"|$)|(\S+)')
 _AGO = re.compile(r"([0-9]{1,6})([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
-_SET_TOGETHER = re.compile(
+_UNSPACED_SCRIPT = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 """Letters of scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
@@ -33,36 +33,36 @@ class Term(Struct, frozen=True, kw_only=True):
     """A word or a phrase, folded."""
 
     text: str
-    begins: bool = False
+    is_word_start: bool = False
     """It must stand at the beginning of a word."""
 
-    def position(self, text: str) -> int:
+    def find_position(self, text: str) -> int:
         """Where in the folded `text` it stands first; -1 when it does not."""
-        if not self.begins:
+        if not self.is_word_start:
             return text.find(self.text)
         last = -1
-        for at in _places(text, self.text):
-            if not _goes_on(text, at, last):
+        for at in _iter_occurrences(text, self.text):
+            if not _continues_word(text, at, last):
                 return at
             last = at
         return -1
 
 
-def _places(text: str, part: str) -> Iterator[int]:
+def _iter_occurrences(text: str, part: str) -> Iterator[int]:
     at = text.find(part)
     while at >= 0:
         yield at
         at = text.find(part, at + 1)
 
 
-def _goes_on(text: str, at: int, last: int) -> bool:
+def _continues_word(text: str, at: int, last: int) -> bool:
     """Whether a word that began before goes on at this place, as one does at `last`; -1 for nowhere yet."""
     while at > max(last, 0) and not text[at - 1].isascii() and _is_mark(text[at - 1]):
         at -= 1  # vowel signs, accents: they belong to the letter before them
     if at == last:
         return True
     before = text[at - 1 : at]
-    return (before.isalnum() or before == "_") and not _SET_TOGETHER.match(before)
+    return (before.isalnum() or before == "_") and not _UNSPACED_SCRIPT.match(before)
 
 
 def _is_mark(letter: str) -> bool:
@@ -78,12 +78,12 @@ class Query(Struct, frozen=True, kw_only=True):
     since: int | None
     """Milliseconds since the epoch."""
 
-    def takes(self, role: str) -> bool:
+    def accepts_role(self, role: str) -> bool:
         return not self.roles or role.lower() in self.roles
 
     def matches(self, text: str) -> bool:
         """Whether all terms are in the folded `text`."""
-        return all(term.position(text) >= 0 for term in self.terms)
+        return all(term.find_position(text) >= 0 for term in self.terms)
 
 
 def parse_query(text: str, *, now: int) -> Query:
@@ -97,9 +97,9 @@ def parse_query(text: str, *, now: int) -> Query:
         if colon and value and key.lower() == "role":
             roles.update(_ROLES.get(role, role) for role in value.lower().split(","))
         elif colon and value and key.lower() == "since":
-            since = _since(value, now)
+            since = _parse_since(value, now)
         elif word.endswith("*") and (start := fold(word[:-1])):
-            terms.append(Term(text=start, begins=not _SET_TOGETHER.match(start)))
+            terms.append(Term(text=start, is_word_start=not _UNSPACED_SCRIPT.match(start)))
         elif folded := fold(phrase or word):
             terms.append(Term(text=folded))
     if not (terms or roles or since is not None):
@@ -107,11 +107,11 @@ def parse_query(text: str, *, now: int) -> Query:
     return Query(terms=tuple(terms), roles=frozenset(roles), since=since)
 
 
-def _since(value: str, now: int) -> int:
+def _parse_since(value: str, now: int) -> int:
     ago = _AGO.fullmatch(value)
     if ago is not None:
         return now - int(ago[1]) * _HOURS[ago[2]] * 3_600_000
-    moment = milliseconds(value)
+    moment = parse_timestamp(value)
     if moment is None:
         raise InvalidOperation(f"since: takes 12h, 7d, 2w or a date such as 2026-01-31, not {value!r}")
     return moment

@@ -22,45 +22,45 @@ _UNSAFE_IN_JSON = _UNSAFE.replace("\x00-\x1f", "")
 Text = TypeVar("Text", str, str | None)
 
 
-def safe(text: str) -> str:
+def escape_line(text: str) -> str:
     """`text` on one line, unable to control a terminal."""
-    return _escape(text, _UNSAFE)
+    return _escape_class(text, _UNSAFE)
 
 
-def safe_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """`text` with its lines and tabs, unable to control a terminal."""
-    return _escape(text, UNSAFE_IN_LINES)
+    return _escape_class(text, UNSAFE_IN_LINES)
 
 
-def safe_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """The text of a JSON value, which is the same value still."""
-    return _escape(text, _UNSAFE_IN_JSON, json=True)
+    return _escape_class(text, _UNSAFE_IN_JSON, json=True)
 
 
-def safe_raw(text: str) -> str:
+def escape_raw(text: str) -> str:
     """A line of a session as it is, but for what a terminal would obey."""
-    return _escape(text, UNSAFE_IN_LINES, json=True)
+    return _escape_class(text, UNSAFE_IN_LINES, json=True)
 
 
-def encodable(text: Text) -> Text:
+def replace_unencodable(text: Text) -> Text:
     """`text` without what UTF-8 cannot hold."""
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _escape(text: str, unsafe: str, *, json: bool = False) -> str:
+def _escape_class(text: str, unsafe: str, *, json: bool = False) -> str:
     """`text` with the characters of a class as escapes; nearly all text has none."""
     if text.isprintable():
         return text
 
-    def escaped(match: re.Match[str]) -> str:
+    def escape_match(match: re.Match[str]) -> str:
         code = ord(match[0])
         if code > 0xFFFF:
-            return "".join(f"\\u{half:04x}" for half in _halves(code)) if json else f"\\U{code:08x}"
+            return "".join(f"\\u{half:04x}" for half in _split_surrogates(code)) if json else f"\\U{code:08x}"
         return f"\\u{code:04x}" if json or code > 0xFF else f"\\x{code:02x}"
 
-    return re.sub(f"[{unsafe}]", escaped, text)
+    return re.sub(f"[{unsafe}]", escape_match, text)
 
 
-def _halves(code: int) -> tuple[int, int]:
+def _split_surrogates(code: int) -> tuple[int, int]:
     """A character beyond the first plane as JSON spells it."""
     return 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF)

@@ -13,7 +13,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.tree import Tree
 
 
-class Spans:
+class AncestryIndex:
     def __init__(self, tree: Tree) -> None:
         self._firsts: dict[EntryId, int] = {}
         """The number of each entry in a walk."""
@@ -32,11 +32,11 @@ class Spans:
         """Whether `id` is on the path to `leaf`, which is in the tree."""
         return leaf is not None and id in self._firsts and self._firsts[id] <= self._firsts[leaf] <= self._lasts[id]
 
-    def order(self, ids: Iterable[EntryId]) -> list[int]:
+    def sort_positions(self, ids: Iterable[EntryId]) -> list[int]:
         """What `any_below` takes."""
         return sorted(self._firsts[id] for id in ids)
 
-    def any_below(self, id: EntryId, others: list[int]) -> bool:
+    def has_any_below(self, id: EntryId, others: list[int]) -> bool:
         """Whether `id`, or an entry below it, is among `others`."""
         at = bisect_left(others, self._firsts[id])
         return at < len(others) and others[at] <= self._lasts[id]

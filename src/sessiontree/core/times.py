@@ -8,7 +8,7 @@ from functools import lru_cache
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def milliseconds(timestamp: str) -> int | None:
+def parse_timestamp(timestamp: str) -> int | None:
     """Milliseconds since the epoch; `None` when `timestamp` is no ISO time."""
     try:
         moment = datetime.fromisoformat(timestamp)
@@ -21,16 +21,16 @@ def milliseconds(timestamp: str) -> int | None:
 
 
 @lru_cache(maxsize=2)
-def iso(milliseconds: int) -> str:
+def format_timestamp(milliseconds: int) -> str:
     """The ISO time that entries carry: UTC, with milliseconds. Before and after all calendars it is their end.
 
     Entries come by the second or many in a moment, and formatting a time takes longer than writing a line.
     """
-    return f"{_iso_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
+    return f"{_format_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 
 
 @lru_cache(maxsize=2)
-def _iso_second(seconds: int) -> str:
+def _format_second(seconds: int) -> str:
     try:
         moment = datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):

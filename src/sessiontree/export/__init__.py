@@ -10,30 +10,30 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from sessiontree.core.places import resolve
+from sessiontree.core.places import resolve_place
 from sessiontree.errors import InvalidOperation
-from sessiontree.export.redact import Redactor, Report
+from sessiontree.export.redact import RedactionReport, Redactor
 from sessiontree.export.snapshot import Snapshot, read_snapshot
 
-FORMS = ("html", "md", "jsonl", "json", "text")
-ENDINGS = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
+FORMATS = ("html", "md", "jsonl", "json", "text")
+FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
 """How names of files end that are in one of them."""
 
 
-class Exported(Struct, frozen=True, kw_only=True):
+class ExportResult(Struct, frozen=True, kw_only=True):
     content: bytes
-    report: Report | None
+    report: RedactionReport | None
     """What was taken out, where redaction was asked for."""
 
 
-def form_of(file: str) -> str | None:
+def detect_format(file: str) -> str | None:
     """The form that the name of a file speaks of."""
-    return next((form for ending, form in ENDINGS.items() if file.lower().endswith(ending)), None)
+    return next((form for ending, form in FORMAT_BY_SUFFIX.items() if file.lower().endswith(ending)), None)
 
 
-def default_name(session: str, form: str) -> str:
+def build_file_name(session: str, form: str) -> str:
     """A name for the file that a session, by its id, is exported to."""
-    ending = next(ending for ending, named in ENDINGS.items() if named == form)
+    ending = next(ending for ending, named in FORMAT_BY_SUFFIX.items() if named == form)
     known = "".join(letter for letter in session if letter.isascii() and letter.isalnum())
     return f"session-{known[-12:] or 'unnamed'}{ending}"
 
@@ -45,17 +45,17 @@ def export(
     branch: str | None = None,
     subtree: str | None = None,
     redactor: Redactor | None = None,
-) -> Exported:
+) -> ExportResult:
     """A session, given by its lines, in one of `FORMS`.
 
     `branch` names a place whose path alone is exported; `subtree` an entry that is exported with all that hangs below
     it. Raises `NotFound`, `Ambiguous`, or `InvalidOperation` for what cannot be exported.
     """
-    content = b"".join(stream(lines, form, branch=branch, subtree=subtree, redactor=redactor))
-    return Exported(content=content, report=None if redactor is None else redactor.report)
+    content = b"".join(stream_export(lines, form, branch=branch, subtree=subtree, redactor=redactor))
+    return ExportResult(content=content, report=None if redactor is None else redactor.report)
 
 
-def stream(
+def stream_export(
     lines: Iterable[bytes],
     form: str = "html",
     *,
@@ -67,74 +67,74 @@ def stream(
 
     What cannot be exported is refused before the first piece. What `redactor` took out is known after the last one.
     """
-    if form not in FORMS:
-        raise InvalidOperation(f"no form {form!r}: choose one of {', '.join(FORMS)}")
+    if form not in FORMATS:
+        raise InvalidOperation(f"no form {form!r}: choose one of {', '.join(FORMATS)}")
     if branch is not None and subtree is not None:
         raise InvalidOperation("either one path or one subtree is exported, not both")
     if form == "html":
-        _check_page_can_be_made()
+        _check_page_dependencies()
     whole = read_snapshot(lines)
-    chosen = _part(whole, branch, subtree)
+    chosen = _select_lines(whole, branch, subtree)
     if redactor is not None:
-        chosen = redactor.lines(whole.lines if chosen is None else chosen)
+        chosen = redactor.redact_lines(whole.lines if chosen is None else chosen)
     if form == "jsonl":
         left = whole.lines if chosen is None else chosen
-        return _in_blocks(line + b"\n" for line in left)
+        return _join_into_blocks(line + b"\n" for line in left)
     if chosen is None:
         shown = whole
     else:
         del whole  # two in memory would be twice as much
         shown = read_snapshot(chosen)
-    return _in_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
+    return _join_into_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
 
 
-def _check_page_can_be_made() -> None:
+def _check_page_dependencies() -> None:
     from importlib.util import find_spec
 
     if any(find_spec(module) is None for module in ("jinja2", "markdown_it", "nh3", "pygments")):
         raise InvalidOperation("a page takes what `pip install 'sessiontree[export]'` installs")
 
 
-BLOCK = 1 << 16
+BLOCK_SIZE = 1 << 16
 """Bytes that are handed over together, or more where one piece has more."""
 
 
-def _in_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _join_into_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
     block = bytearray()
     for piece in pieces:
         block += piece
-        if len(block) >= BLOCK:
+        if len(block) >= BLOCK_SIZE:
             yield bytes(block)
             block.clear()
     if block:
         yield bytes(block)
 
 
-def _part(whole: Snapshot, branch: str | None, subtree: str | None) -> list[bytes] | None:
+def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> list[bytes] | None:
     """The lines of the part that is asked for; `None` for the whole."""
     if branch is None and subtree is None:
         return None
-    from sessiontree.export.part import path_part, subtree_part
+    from sessiontree.export.part import select_path, select_subtree
 
-    place = resolve(branch or subtree or "", whole.tree, whole.heads)
+    place = resolve_place(branch or subtree or "", whole.tree, whole.heads)
     if branch is not None:
-        return path_part(whole, place)
+        return select_path(whole, place)
     if place is None:
         raise InvalidOperation("the place before everything is no entry, so nothing hangs below it but the whole tree")
-    return subtree_part(whole, place)
+    return select_subtree(whole, place)
 
 
 def _render(whole: Snapshot, form: str) -> Iterator[str]:
     match form:
         case "html":
-            from sessiontree.export.page import page
+            from sessiontree.export.page import render_html
 
-            return page(whole)
+            return render_html(whole)
         case "json":
-            from sessiontree.export.document import document
+            from sessiontree.export.document import render_json
 
-            return document(whole)
+            return render_json(whole)
         case _:
-            from sessiontree.export.text import markdown, plain
+            from sessiontree.export.text import render_markdown, render_plain_text
 
-            return markdown(whole) if form == "md" else plain(whole)
+            return render_markdown(whole) if form == "md" else render_plain_text(whole)

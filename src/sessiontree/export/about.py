@@ -7,20 +7,20 @@ from itertools import islice
 
 from msgspec import Struct
 
-from sessiontree.comparison import PathStats, stats_of
+from sessiontree.comparison import PathStats, compute_stats
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.figures import short_count
-from sessiontree.core.fulltext import speaker
-from sessiontree.core.outline import one_line, plain_text
+from sessiontree.core.figures import format_count
+from sessiontree.core.fulltext import get_speaker
+from sessiontree.core.outline import format_entry, shorten_to_line
 from sessiontree.export.snapshot import Snapshot
-from sessiontree.export.view import money, visible
+from sessiontree.export.view import format_cost, make_visible
 
-MOST_BRANCHES = 1000
+MAX_BRANCHES = 1000
 """Branches whose figures are in the page: a browser is slow with longer tables."""
-MOST_MODELS = 20
+MAX_MODELS = 20
 
 
-class Figures(Struct, frozen=True, kw_only=True):
+class BranchFigures(Struct, frozen=True, kw_only=True):
     """What happened on a path, as people are told it."""
 
     name: str
@@ -37,7 +37,7 @@ class Figures(Struct, frozen=True, kw_only=True):
     models: str
 
 
-class About(Struct, frozen=True, kw_only=True):
+class PageSummary(Struct, frozen=True, kw_only=True):
     """What the page says of the session as a whole."""
 
     title: str
@@ -50,73 +50,73 @@ class About(Struct, frozen=True, kw_only=True):
     cost: str
     entries: int
     current: str
-    branches: list[Figures]
+    branches: list[BranchFigures]
     """The first `MOST_BRANCHES`."""
     branch_count: int
     faults: list[str]
     redacted: bool
 
 
-def about_of(whole: Snapshot) -> About:
+def build_summary(whole: Snapshot) -> PageSummary:
     """The figures of a session."""
     tree = whole.tree
     paths = PathStats(tree)
-    all = stats_of("", None, map(tree.peek, tree.ids()))
+    all = compute_stats("", None, map(tree.peek, tree.iter_ids()))
     faults = [problem.message for problem in whole.problems if problem.severity == "fault"]
-    return About(
-        title=visible(whole.name or _first_words(map(tree.peek, tree.ids())) or "Unnamed session"),
-        id=visible(whole.header.id),
-        cwd=visible(whole.header.cwd),
-        begun=_day(whole.header.timestamp),
-        ended=_day(all.last_activity or ""),
-        models=_models(all.models),
-        tokens=short_count(all.tokens) if all.tokens else "",
-        cost=money(all.cost) if all.cost else "",
+    return PageSummary(
+        title=make_visible(whole.name or _find_first_words(map(tree.peek, tree.iter_ids())) or "Unnamed session"),
+        id=make_visible(whole.header.id),
+        cwd=make_visible(whole.header.cwd),
+        begun=_format_time(whole.header.timestamp),
+        ended=_format_time(all.last_activity or ""),
+        models=_format_models(all.models),
+        tokens=format_count(all.tokens) if all.tokens else "",
+        cost=format_cost(all.cost) if all.cost else "",
         entries=len(tree),
-        current=visible(whole.heads.current),
+        current=make_visible(whole.heads.current),
         branches=[
-            _figures(whole, paths, name, head) for name, head in islice(whole.heads.heads.items(), MOST_BRANCHES)
+            _build_figures(whole, paths, name, head) for name, head in islice(whole.heads.heads.items(), MAX_BRANCHES)
         ],
         branch_count=len(whole.heads.heads),
-        faults=[visible(fault) for fault in faults],
+        faults=[make_visible(fault) for fault in faults],
         redacted=whole.header.redacted,
     )
 
 
-def _first_words(entries: Iterable[Entry]) -> str:
-    return next((one_line(plain_text(entry))[:80] for entry in entries if speaker(entry) == "user"), "")
+def _find_first_words(entries: Iterable[Entry]) -> str:
+    return next((shorten_to_line(format_entry(entry))[:80] for entry in entries if get_speaker(entry) == "user"), "")
 
 
-def _day(timestamp: str) -> str:
-    return visible(timestamp[:16].replace("T", " ")) + (" UTC" if timestamp.endswith("Z") else "")
+def _format_time(timestamp: str) -> str:
+    return make_visible(timestamp[:16].replace("T", " ")) + (" UTC" if timestamp.endswith("Z") else "")
 
 
-def _figures(whole: Snapshot, paths: PathStats, name: str, head: EntryId | None) -> Figures:
+def _build_figures(whole: Snapshot, paths: PathStats, name: str, head: EntryId | None) -> BranchFigures:
     known = head if head in whole.tree else None
-    stats = paths.of(name, known)
-    return Figures(
-        name=visible(name),
-        head="" if known is None else visible(known),
+    stats = paths.compute(name, known)
+    return BranchFigures(
+        name=make_visible(name),
+        head="" if known is None else make_visible(known),
         current=name == whole.heads.current,
         archived=name in whole.heads.archived,
         entries=stats.entries,
         messages=stats.messages,
         tool_calls=stats.tool_calls,
         errors=stats.errors,
-        tokens=short_count(stats.tokens) if stats.tokens else "–",
-        cost=money(stats.cost) if stats.cost else "–",
-        time=duration(stats.time),
-        models=", ".join(_models(stats.models)),
+        tokens=format_count(stats.tokens) if stats.tokens else "–",
+        cost=format_cost(stats.cost) if stats.cost else "–",
+        time=format_duration(stats.time),
+        models=", ".join(_format_models(stats.models)),
     )
 
 
-def _models(names: Iterable[str]) -> list[str]:
+def _format_models(names: Iterable[str]) -> list[str]:
     """The names of models, the first ones where there are many."""
-    known = [visible(name) for name in names if name != "unknown/unknown"]
-    return known if len(known) <= MOST_MODELS else [*known[:MOST_MODELS], f"and {len(known) - MOST_MODELS} more"]
+    known = [make_visible(name) for name in names if name != "unknown/unknown"]
+    return known if len(known) <= MAX_MODELS else [*known[:MAX_MODELS], f"and {len(known) - MAX_MODELS} more"]
 
 
-def duration(milliseconds: int) -> str:
+def format_duration(milliseconds: int) -> str:
     """90000 as `1 min 30 s`."""
     seconds = round(milliseconds / 1000)
     if seconds < 60:

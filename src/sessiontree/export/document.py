@@ -8,45 +8,45 @@ from typing import Any
 
 from sessiontree.comparison import PathStats, stats_to_wire
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.problems import problem_to_wire
+from sessiontree.core.problems import encode_problem
 from sessiontree.export.snapshot import Snapshot
 from sessiontree.format.codec import PARENT, NotJson, read_object
 
 
-def document(whole: Snapshot) -> Iterator[str]:
+def render_json(whole: Snapshot) -> Iterator[str]:
     """Header, name, branches with their figures, labels, entries in file order, and what is wrong with them."""
     tree, heads = whole.tree, whole.heads
     begin = {"session": read_object(whole.header_line), "name": whole.name, "branch": heads.current, "leaf": whole.leaf}
-    yield _text(begin)[:-1]
+    yield _dump(begin)[:-1]
     yield ',"branches":['
-    yield from _separated(_branches(whole))
-    yield f'],"labels":{_text(tree.labels)},"entries":['
-    yield from _separated(_entries(whole))
-    yield f'],"problems":{_text([problem_to_wire(problem) for problem in whole.problems])}}}\n'
+    yield from _join_values(_build_branches(whole))
+    yield f'],"labels":{_dump(tree.labels)},"entries":['
+    yield from _join_values(_build_entries(whole))
+    yield f'],"problems":{_dump([encode_problem(problem) for problem in whole.problems])}}}\n'
 
 
-def _branches(whole: Snapshot) -> Iterator[JsonObject]:
+def _build_branches(whole: Snapshot) -> Iterator[JsonObject]:
     stats = PathStats(whole.tree)
     for name, head in whole.heads.heads.items():
         yield {
-            **stats_to_wire(stats.of(name, head)),
+            **stats_to_wire(stats.compute(name, head)),
             "current": name == whole.heads.current,
             "archived": name in whole.heads.archived,
         }
 
 
-def _entries(whole: Snapshot) -> Iterator[JsonObject]:
-    for id in whole.tree.ids():
+def _build_entries(whole: Snapshot) -> Iterator[JsonObject]:
+    for id in whole.tree.iter_ids():
         try:
-            yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.parent(id)}
+            yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.get_parent(id)}
         except NotJson:  # it begins like an entry, and is told among the problems
             continue
 
 
-def _separated(values: Iterable[JsonObject]) -> Iterator[str]:
+def _join_values(values: Iterable[JsonObject]) -> Iterator[str]:
     for index, value in enumerate(values):
-        yield f",{_text(value)}" if index else _text(value)
+        yield f",{_dump(value)}" if index else _dump(value)
 
 
-def _text(value: Any) -> str:
+def _dump(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))

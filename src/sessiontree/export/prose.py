@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from pygments.lexer import Lexer
 
-LONGEST_CODE = 8_000
+MAX_CODE_LENGTH = 8_000
 """Characters of code that are highlighted; more is shown plain: some lexers take time with the square of it."""
 
 TAGS = {
@@ -35,19 +35,19 @@ _PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;:?'/()%+=-]*[A-Za-z0-9,.;:?'/()%+
 """A line that means the same with Markdown as without."""
 
 
-def prose(text: str) -> str:
+def markdown_to_html(text: str) -> str:
     """Markdown as clean HTML, with signs for characters that act unseen: Markdown can spell them as `&rlm;`."""
-    return f"<p>{text}</p>\n" if _PLAIN.fullmatch(text) else render_prose(text)
+    return f"<p>{text}</p>\n" if _PLAIN.fullmatch(text) else convert_markdown(text)
 
 
-def render_prose(text: str) -> str:
+def convert_markdown(text: str) -> str:
     """What `prose` gives, for text of any kind."""
     import nh3
 
-    from sessiontree.export.view import visible
+    from sessiontree.export.view import make_visible
 
     clean = nh3.clean(
-        _markdown().render(text),
+        _create_markdown().render(text),
         tags=TAGS,
         attributes=ATTRIBUTES,
         allowed_classes=CLASSES,
@@ -56,55 +56,55 @@ def render_prose(text: str) -> str:
         link_rel="noopener noreferrer nofollow",
         set_tag_attribute_values={"a": {"target": "_blank"}},
     )
-    return visible(clean)
+    return make_visible(clean)
 
 
 @cache
-def _markdown() -> MarkdownIt:
+def _create_markdown() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
-    markdown = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight})
+    markdown = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_fence})
     markdown.enable(["table", "strikethrough"])
-    markdown.add_render_rule("image", _no_image)
+    markdown.add_render_rule("image", _render_image_link)
     return markdown
 
 
-def _highlight(text: str, language: str, attributes: str) -> str:
-    return code(text, language)
+def _highlight_fence(text: str, language: str, attributes: str) -> str:
+    return highlight_code(text, language)
 
 
-def _no_image(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+def _render_image_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
     """A picture from elsewhere is a link: looking at a page asks nobody for anything."""
     address = str(tokens[index].attrs.get("src", ""))
     words = tokens[index].content or address
     return f'<a href="{escape(address)}">image: {escape(words)}</a>'
 
 
-def code(text: str, language: str) -> str:
+def highlight_code(text: str, language: str) -> str:
     """Code as HTML, highlighted where the language is known."""
-    if not language or len(text) > LONGEST_CODE:
+    if not language or len(text) > MAX_CODE_LENGTH:
         return escape(text)
-    return diff(text) if language == "diff" else _highlighted(text, language.lower())
+    return highlight_diff(text) if language == "diff" else _highlight_tokens(text, language.lower())
 
 
-def diff(text: str) -> str:
+def highlight_diff(text: str) -> str:
     """The lines of a difference, added and removed ones marked."""
-    return "\n".join(_marked(line) for line in text.split("\n"))
+    return "\n".join(_mark_line(line) for line in text.split("\n"))
 
 
-def _marked(line: str) -> str:
+def _mark_line(line: str) -> str:
     kind = "gu" if line.startswith(("@@", "+++", "---")) else {"+": "gi", "-": "gd"}.get(line[:1])
     return f'<span class="{kind}">{escape(line)}</span>' if kind else escape(line)
 
 
 @lru_cache(maxsize=512)
-def _highlighted(text: str, language: str) -> str:
-    lexer = _lexer(language)
+def _highlight_tokens(text: str, language: str) -> str:
+    lexer = _find_lexer(language)
     if lexer is None:
         return escape(text)
     pieces: list[tuple[str | None, str]] = []
     for token, value in lexer.get_tokens(text):
-        kind = _class_of(token)
+        kind = _find_class(token)
         if pieces and pieces[-1][0] == kind:
             pieces[-1] = kind, pieces[-1][1] + value
         else:
@@ -113,7 +113,7 @@ def _highlighted(text: str, language: str) -> str:
 
 
 @cache
-def _lexer(language: str) -> Lexer | None:
+def _find_lexer(language: str) -> Lexer | None:
     from pygments import lexers
     from pygments.util import ClassNotFound
 
@@ -125,7 +125,7 @@ def _lexer(language: str) -> Lexer | None:
 
 
 @cache
-def _class_of(token: Any) -> str | None:
+def _find_class(token: Any) -> str | None:
     """The class of a token, or of the nearest kind above that has one."""
     from pygments.token import Comment, Generic, Keyword, Name, Number, Operator, String
 

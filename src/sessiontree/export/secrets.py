@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-Found = re.Match[str]
+SecretMatch = re.Match[str]
 
-TAKEN_OUT = "[redacted"
+REDACTED_PREFIX = "[redacted"
 """How what stands in the place of a secret begins: it is none itself."""
-NAMES = (
+SECRET_NAMES = (
     *("password", "passwd", "pass phrase", "pass code", "secret", "secret key", "secret access key", "api key"),
     *("access key", "account key", "master key", "private key", "signing key", "encryption key", "access token"),
     *("api token", "auth token", "bearer token", "id token", "refresh token", "session token"),
@@ -25,9 +25,9 @@ NAMES = (
 )
 """Names whose value is a secret whatever it is; `dbPassword`, `X-Api-Key` and `client_secret` end in one of them."""
 
-SHORTEST_TOKEN = 13
+MIN_TOKEN_LENGTH = 13
 """No token has fewer characters."""
-HINTS = ("token", "pass", "pwd", "auth", "jwt", "otp", "key")
+SECRET_NAME_HINTS = ("token", "pass", "pwd", "auth", "jwt", "otp", "key")
 """Last words of names whose value is a secret if it looks made up: `token` is also what a parser reads."""
 
 _TOKENS = (
@@ -106,15 +106,15 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
 )
 
 _GAP = r"[ \t]{0,20}"
-_FIRST = "".join(sorted({name[0] for name in NAMES}))
+_FIRST = "".join(sorted({name[0] for name in SECRET_NAMES}))
 _STRONG = (  # the letter is looked at first: this is tried at every place of a text
     f"(?i:(?=[{_FIRST}])(?:"
-    + "|".join(name.replace(" ", "[ _.-]?") for name in sorted(NAMES, key=len, reverse=True))
+    + "|".join(name.replace(" ", "[ _.-]?") for name in sorted(SECRET_NAMES, key=len, reverse=True))
     + "))"
 )
 _WEAK = (  # the last word of a name, whether a_b, a-b or aB
-    "(?=[ajkoptAJKOPT])(?:(?<![A-Za-z])(?i:" + "|".join(HINTS[:-1]) + ")|(?<=[A-Za-z0-9][_-])(?i:key)"
-    "|(?<=[a-z0-9])(?:" + "|".join(hint.title() for hint in HINTS) + "))"
+    "(?=[ajkoptAJKOPT])(?:(?<![A-Za-z])(?i:" + "|".join(SECRET_NAME_HINTS[:-1]) + ")|(?<=[A-Za-z0-9][_-])(?i:key)"
+    "|(?<=[a-z0-9])(?:" + "|".join(hint.title() for hint in SECRET_NAME_HINTS) + "))"
 )
 _CLOSED = r"(?:\\{0,8}[\"'`]|&quot;)?\]?\*{0,2}"
 _TYPED = r":[ \t]{0,8}[A-Za-z_][A-Za-z0-9_.\[\]| ]{0,40}="
@@ -148,24 +148,24 @@ _WORDS = re.compile(r"(?:[A-Za-z]+[0-9]?|[0-9]{1,4}[a-z]?)(?:[-_./:]+(?:[A-Za-z]
 _MADE_UP = re.compile(r"(?![/.~$])[A-Za-z0-9_.~+/=@!#$%^*:-]{8,}")
 
 
-class Rule(Struct, frozen=True):
-    what: str
+class SecretRule(Struct, frozen=True):
+    kind: str
     pattern: re.Pattern[str]
-    told: Callable[[Found], bool]
+    is_secret: Callable[[SecretMatch], bool]
     """Whether what was found is a secret."""
-    needs: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
     """Words of which a text has one, in whatever letters, if anything is to be found in it."""
-    shortest: int = 0
+    min_length: int = 0
     """Texts of fewer characters hold nothing that it finds."""
 
 
-def secret_of(found: Found) -> tuple[int, int]:
+def find_secret_span(found: SecretMatch) -> tuple[int, int]:
     """Where in the text the secret stands."""
     groups = found.re.groupindex
     return next((found.span(name) for name in _SECRETS if name in groups and found[name] is not None), found.span())
 
 
-def made_up(text: str) -> bool:
+def is_random(text: str) -> bool:
     """Whether a value is no word, number, version or path, but letters and digits in a mess."""
     return (
         _MADE_UP.fullmatch(text) is not None
@@ -175,7 +175,7 @@ def made_up(text: str) -> bool:
     )
 
 
-def strength(name: str) -> str | None:
+def rate_name(name: str) -> str | None:
     """`certain` where a name says that its value is a secret, `likely` where the value has to look like one too."""
     name = re.sub(r"(?:[_-]?[Vv]alue|[_-]?[0-9]{1,3})$", "", name[-80:])
     squeezed = re.sub(r"[ _.-]", "", name).lower()
@@ -184,23 +184,23 @@ def strength(name: str) -> str | None:
     return "likely" if re.search(f"{_WEAK}$", name) else None
 
 
-def _always(found: Found) -> bool:
+def _accept_any(found: SecretMatch) -> bool:
     return True
 
 
-def _is_made_up(found: Found) -> bool:
-    start, end = secret_of(found)
-    return made_up(found.string[start:end])
+def _is_random_match(found: SecretMatch) -> bool:
+    start, end = find_secret_span(found)
+    return is_random(found.string[start:end])
 
 
-def _is_given(found: Found) -> bool:
+def _is_spelled_out(found: SecretMatch) -> bool:
     """Whether a secret of this name is spelled out here."""
-    start, end = secret_of(found)
+    start, end = find_secret_span(found)
     value = found.string[start:end]
-    if not value or value.startswith(TAKEN_OUT) or (found["bare"] and _REFERENCE.match(value)):
+    if not value or value.startswith(REDACTED_PREFIX) or (found["bare"] and _REFERENCE.match(value)):
         return False
     if found["certain"] is None:
-        return made_up(value)
+        return is_random(value)
     if value.lower() in _COMMON or value.lower() == found["certain"].lower():
         return False
     spelled_out = _FILLED_IN.sub("", value)
@@ -210,7 +210,7 @@ def _is_given(found: Found) -> bool:
     return len(spelled_out) >= 4 and not value.endswith(":") and not goes_on
 
 
-def _is_bot(found: Found) -> bool:
+def _is_bot_token(found: SecretMatch) -> bool:
     """Whether the first part of what looks like the token of a bot is a number, as Discord writes it."""
     first = found["id"]
     try:
@@ -219,14 +219,14 @@ def _is_bot(found: Found) -> bool:
         return False
 
 
-def _is_pgpass(found: Found) -> bool:
+def _is_pgpass(found: SecretMatch) -> bool:
     """Whether a line is one of a password file of PostgreSQL: by its port, or since such a file was spoken of."""
     if found["port"] == "*" or found["port"].startswith(("543", "643")):
         return True
     return found.string.rfind("pgpass", max(0, found.start() - 2000), found.start()) >= 0
 
 
-def _is_phrase(found: Found) -> bool:
+def _is_passphrase(found: SecretMatch) -> bool:
     """Whether words in a row are a passphrase, which no sentence is."""
     words = re.split(r"[ \t-]+", found["secret"].strip().lower())
     return 4 <= len(words) <= 24 and not _SENTENCE.intersection(words)
@@ -240,107 +240,113 @@ _SENTENCE = frozenset(
 """Words of sentences: what has one of them speaks of a passphrase."""
 
 
-def _is_header(found: Found) -> bool:
-    start, end = secret_of(found)
+def _is_header(found: SecretMatch) -> bool:
+    start, end = find_secret_span(found)
     value = found.string[start:end]
-    return not value.startswith(TAKEN_OUT) and _SPELLED_OUT.search(value) is not None
+    return not value.startswith(REDACTED_PREFIX) and _SPELLED_OUT.search(value) is not None
 
 
 _SPELLED_OUT = re.compile(r"[0-9]|[A-Za-z]=[^\s=]|[A-Za-z+/_-]{16}")
 _NEEDS = {
-    "named secret": (*HINTS, "secret", "cookie", "credential", "sig", "curl"),
+    "named secret": (*SECRET_NAME_HINTS, "secret", "cookie", "credential", "sig", "curl"),
     "authorization": ("authorization", "cookie", "bearer", "basic"),
     "private key": ("private",),
     "webhook": ("webhook", "hooks.slack.com"),
     "kubernetes secret": ("secret",),
 }
-_SQUEEZED = tuple(name.replace(" ", "") for name in NAMES)
+_SQUEEZED = tuple(name.replace(" ", "") for name in SECRET_NAMES)
 
 
-Row = tuple[str, str, Callable[[Found], bool]] | tuple[str, str, Callable[[Found], bool], tuple[str, ...]]
+RuleRow = (
+    tuple[str, str, Callable[[SecretMatch], bool]] | tuple[str, str, Callable[[SecretMatch], bool], tuple[str, ...]]
+)
 """A rule; the words that a text needs come last, where they are not those of its kind."""
 
 
-def _rules(rows: Iterable[Row]) -> tuple[Rule, ...]:
+def _build_rules(rows: Iterable[RuleRow]) -> tuple[SecretRule, ...]:
     return tuple(
-        Rule(
+        SecretRule(
             what,
             re.compile(pattern, re.MULTILINE),
             told,
             needs[0] if needs else _NEEDS.get(what, ()),
-            SHORTEST_TOKEN if what in ("token", "webhook") else 0,
+            MIN_TOKEN_LENGTH if what in ("token", "webhook") else 0,
         )
         for what, pattern, told, *needs in rows
     )
 
 
-RULES = _rules(
+RULES = _build_rules(
     (
         (
             "private key",
             r"-----BEGIN (?P<what>[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20})-----(?s:.*?)(?:-----END (?P=what)-----|\Z)",
-            _always,
+            _accept_any,
         ),
         (  # its end, where the beginning was cut off
             "private key",
             r"^(?:[ \t]{0,20}[A-Za-z0-9+/=]{1,80}\r?\n)++(?P<end>[ \t]{0,20}-----END [A-Z0-9 ]{0,40}PRIVATE KEY)?",
             lambda found: found["end"] is not None,
         ),
-        ("private key", r"(?<=Private-Lines: )[0-9]{1,4}\s++(?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++", _always),  # PuTTY
-        ("token", "(?<![A-Za-z0-9])(?:" + "|".join(_TOKENS) + ")", _always),
-        *(("token", f"(?<![A-Za-z0-9]){pattern}", _always, (begins,)) for begins, pattern in _MORE_TOKENS),
+        (
+            "private key",
+            r"(?<=Private-Lines: )[0-9]{1,4}\s++(?:[A-Za-z0-9+/=]{1,80}(?:\r?\n|\Z))++",
+            _accept_any,
+        ),  # PuTTY
+        ("token", "(?<![A-Za-z0-9])(?:" + "|".join(_TOKENS) + ")", _accept_any),
+        *(("token", f"(?<![A-Za-z0-9]){pattern}", _accept_any, (begins,)) for begins, pattern in _MORE_TOKENS),
         (
             "token",
             r"(?:(?<![A-Za-z0-9])|(?<=bot))[0-9]{6,12}:A[A-Za-z0-9_-]{34}(?![A-Za-z0-9_-])",
-            _always,
+            _accept_any,
             (":a",),
         ),  # Telegram
         (  # Discord
             "token",
             rf"(?<![A-Za-z0-9_.-])(?P<secret>(?P<id>(?:[MN][DTjz]|O[DT])[A-Za-z0-9_-]{{21,27}})\.[A-Za-z0-9_-]{{6,7}}"
             rf"\.[A-Za-z0-9_-]{{27,40}}){_END}",
-            _is_bot,
+            _is_bot_token,
             (".",),
         ),
         (  # Airtable, as it was
             "token",
             r"(?i:airtable)[^\n]{0,60}?(?<![A-Za-z0-9])(?P<secret>key[A-Za-z0-9]{14})(?![A-Za-z0-9])",
-            _is_made_up,
+            _is_random_match,
             ("airtable",),
         ),
         (
             "webhook",
             r"(?:hooks\.slack\.com/(?:services|workflows|triggers)/|discord(?:app)?\.com/api/(?:v[0-9]{1,2}/)?webhooks/"
             r"|webhook\.office\.com/webhookb2/)(?P<secret>[A-Za-z0-9_@/+-]{20,})",
-            _always,
+            _accept_any,
         ),
         (  # kind: Secret, and its data
             "kubernetes secret",
             r"^[ \t]{0,40}(?:- )?[\"']?kind[\"']?:[ \t]{0,8}[\"']?Secret[\"']?,?[ \t]{0,8}\r?\n"
             rf"(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?{_DATA}",
-            _always,
+            _accept_any,
         ),
         (  # the same in the order of the alphabet
             "kubernetes secret",
             rf"{_DATA}(?=(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?[ \t]{{0,40}}[\"']?kind[\"']?:[ \t]{{0,8}}[\"']?Secret\b)",
-            _always,
+            _accept_any,
         ),
         (
             "kubernetes secret",
             r"\"kind\":[ \t]{0,8}\"Secret\"[^{}]{0,500}(?:\{[^{}]{0,500}\}[^{}]{0,500}){0,3}?"
             r"\"(?:data|stringData)\":\s{0,20}\{(?P<secret>[^{}]+)",
-            _always,
+            _accept_any,
         ),
         (
             "kubernetes secret",
             r"\"(?:data|stringData)\":\s{0,20}\{(?P<secret>[^{}]{1,20000})\}"
             r"(?=[^{}]{0,500}\"kind\":[ \t]{0,8}\"Secret\")",
-            _always,
+            _accept_any,
         ),
         # user:password@, the password with a @ in it, or with a /, which a port is not
-        ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:[^\s/'\"]+(?=@)", _always),
-        ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:(?![0-9]{1,5}[/?#])[^\s@'\"]{1,200}(?=@)", _always),
-        ("password in an address", r"(?<=://)(?=[A-Za-z_.~%-]{0,200}[0-9])[A-Za-z0-9_.~%-]{16,}(?=@)", _always),
+        ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:[^\s/'\"]+(?=@)", _accept_any),
+        ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:(?![0-9]{1,5}[/?#])[^\s@'\"]{1,200}(?=@)", _accept_any),
+        ("password in an address", r"(?<=://)(?=[A-Za-z_.~%-]{0,200}[0-9])[A-Za-z0-9_.~%-]{16,}(?=@)", _accept_any),
         (
             "authorization",
             r"(?P<open>\\{0,8}[\"'`])?(?i:\b(?:proxy-)?authorization|\b(?:set-)?cookie)(?P<shut>\\{0,8}[\"'`])?"
@@ -356,34 +362,35 @@ RULES = _rules(
         (  # <password>...</password>
             "named secret",
             rf"<(?P<tag>[A-Za-z0-9_.:-]{{0,40}}?{_STRONG})>(?P<secret>[^<]+)(?=</(?P=tag)>)",
-            _always,
+            _accept_any,
         ),
         (  # password=..., "apiKey": "...", DB_PASS: ..., password: |
             "named secret",
             rf"(?:(?P<certain>{_STRONG})|{_WEAK})(?i:[_-]?(?:value|[0-9]{{1,3}}))?{_CLOSED}{_GAP}{_ASSIGNED}"
             rf"(?:{_QUOTED}|{_BLOCK}|(?:\r?\n[ \t]{{1,40}})?{_BARE})",
-            _is_given,
+            _is_spelled_out,
         ),
         (  # the password is ..., | password | ... |, login ada password ...
             "named secret",
             rf"{_STRONG}\*{{0,2}}[\"'`]?[ \t]{{1,20}}(?:(?:is|was|\|)[ \t]{{1,20}})?[\"'`]?{_BARE}",
-            _is_made_up,
+            _is_random_match,
         ),
         (  # --token ...
             "named secret",
-            rf"(?<![A-Za-z0-9-])--[A-Za-z-]{{0,30}}?(?:{_STRONG}|(?:{'|'.join(HINTS)}))[ \t]{{1,20}}[\"']?{_BARE}",
-            _is_made_up,
+            rf"(?<![A-Za-z0-9-])--[A-Za-z-]{{0,30}}?(?:{_STRONG}|(?:{'|'.join(SECRET_NAME_HINTS)}))"
+            rf"[ \t]{{1,20}}[\"']?{_BARE}",
+            _is_random_match,
         ),
         (  # ?sig=...
             "named secret",
             r"(?i:[?&;][A-Za-z_-]{0,40}?(?:key|sig|signature|token|pass|pwd|auth)=)(?P<bare>[^\s\"'`\\,;&<>{}|)]+)",
-            _is_made_up,
+            _is_random_match,
         ),
         (
             "named secret",
             r"\bcurl\b[^\n]{0,300}?[ \t](?:-u|--user)[ =]?[\"']?[^\s:'\"]{1,100}:"
-            rf"(?!{re.escape(TAKEN_OUT)})(?P<secret>[^\s'\"]+)",
-            _always,
+            rf"(?!{re.escape(REDACTED_PREFIX)})(?P<secret>[^\s'\"]+)",
+            _accept_any,
         ),
         (  # mysql -p..., docker login -p ..., redis-cli -a ..., sshpass -p ...
             "named secret",
@@ -391,16 +398,16 @@ RULES = _rules(
             r"|(?:docker|podman|helm registry|oras)[ \t]{1,8}login\b[^\n|;&]{0,300}?[ \t]-p[ \t=]{1,8}"
             r"|redis-cli\b[^\n|;&]{0,300}?[ \t]-a[ \t]{1,8}"
             r"|sshpass\b[^\n|;&]{0,80}?[ \t]-p[ \t]{0,8})"
-            rf"(?!{re.escape(TAKEN_OUT)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))",
-            _always,
+            rf"(?!{re.escape(REDACTED_PREFIX)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&]+))",
+            _accept_any,
             ("mysql", "mariadb", "login", "redis-cli", "sshpass"),
         ),
         (  # gpg --passphrase ..., openssl -passin pass:..., ssh-keygen -N ...
             "named secret",
             r"(?:(?<![A-Za-z0-9])--?passphrase[ \t=]{1,8}|(?<![A-Za-z0-9])-(?:pass|passin|passout)[ \t]{1,8}[\"']?pass:"
             r"|\bssh-keygen\b[^\n|;&]{0,200}?[ \t]-[NP][ \t]{0,8})"
-            rf"(?!{re.escape(TAKEN_OUT)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&-][^\s\"'|;&]*))",
-            _always,
+            rf"(?!{re.escape(REDACTED_PREFIX)}|[$])(?:(?P<quote>[\"'])(?P<quoted>[^\n]*?)(?=(?P=quote)|$)|(?P<bare>[^\s\"'|;&-][^\s\"'|;&]*))",
+            _accept_any,
             ("pass", "ssh-keygen"),
         ),
         (  # passphrase: correct horse battery staple
@@ -408,7 +415,7 @@ RULES = _rules(
             r"(?i:pass[ _-]?phrase|(?:seed|recovery)[ _-]phrase|mnemonic)[\"'`]?"
             r"[ \t]{0,8}(?::|=|\bis\b)[ \t]{0,8}[\"'`]?"
             r"(?P<secret>[A-Za-z0-9]{2,16}(?:[ \t-][A-Za-z0-9]{2,16}){3,24})(?![A-Za-z0-9])",
-            _is_phrase,
+            _is_passphrase,
             ("phrase", "mnemonic"),
         ),
         (  # host:5432:database:user:password
@@ -418,13 +425,17 @@ RULES = _rules(
             _is_pgpass,
             (":*:", ":543", ":643", "pgpass"),
         ),
-        ("home path", r"(?<![A-Za-z0-9_.-])(?:/(?:home|Users)/[^/\s\"'`:;,<>|\\]+|/root(?![A-Za-z0-9_.-]))", _always),
-        ("home path", r"(?i)\b[A-Z]:\\{1,4}Users\\{1,4}[^\\/\s\"'`:;,<>|]+", _always),
-        ("home path", r"(?i)(?<![A-Za-z0-9])--?(?:home|Users)-[^-/\s\"'`:;,<>|]+", _always),
+        (
+            "home path",
+            r"(?<![A-Za-z0-9_.-])(?:/(?:home|Users)/[^/\s\"'`:;,<>|\\]+|/root(?![A-Za-z0-9_.-]))",
+            _accept_any,
+        ),
+        ("home path", r"(?i)\b[A-Z]:\\{1,4}Users\\{1,4}[^\\/\s\"'`:;,<>|]+", _accept_any),
+        ("home path", r"(?i)(?<![A-Za-z0-9])--?(?:home|Users)-[^-/\s\"'`:;,<>|]+", _accept_any),
     )
 )
 
 
-def own(what: str, pattern: re.Pattern[str]) -> Rule:
+def build_rule(what: str, pattern: re.Pattern[str]) -> SecretRule:
     """A rule that takes out whatever it finds."""
-    return Rule(what, pattern, _always)
+    return SecretRule(what, pattern, _accept_any)

@@ -21,53 +21,62 @@ FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
 
 
 @cache
-def asset(name: str) -> str:
+def load_asset(name: str) -> str:
     """A file that is shipped beside this module."""
     data = pkgutil.get_data("sessiontree.export", name)
     assert data is not None
     return data.decode()
 
 
-def render_page(**values: Any) -> Iterator[str]:
+def render_page_template(**values: Any) -> Iterator[str]:
     """The page in pieces; what is iterated in it may be made meanwhile."""
-    return _environment().get_template("page.html.jinja").generate(values)
+    return _create_environment().get_template("page.html.jinja").generate(values)
 
 
 @cache
-def _article() -> Any:
-    return getattr(_environment().get_template("entry.html.jinja").module, "article")  # noqa: B009 - a macro
+def _load_article_macro() -> Any:
+    return getattr(_create_environment().get_template("entry.html.jinja").module, "article")  # noqa: B009 - a macro
 
 
 def render_article(entry: Any) -> str:
     """One entry; it counts as escaped when it is put into a page."""
-    return _article()(entry)
+    return _load_article_macro()(entry)
 
 
-def embedded(value: Any) -> str:
+def embed_json(value: Any) -> str:
     """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 @cache
-def _environment() -> Environment:
+def _create_environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
     from sessiontree.export import prose
 
     environment = Environment(
-        loader=FunctionLoader(asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(load_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
 
-    def safely(make: Any) -> Any:
-        def made(*values: Any) -> Markup:
+    def mark_safe(make: Any) -> Any:
+        def render(*values: Any) -> Markup:
             return Markup(make(*values))
 
-        return made
+        return render
 
     filters: dict[str, Any] = environment.filters
-    filters.update(prose=safely(prose.prose), code=safely(prose.code), diff=safely(prose.diff), ours=Markup)
+    filters.update(
+        prose=mark_safe(prose.markdown_to_html),
+        code=mark_safe(prose.highlight_code),
+        diff=mark_safe(prose.highlight_diff),
+        ours=Markup,
+    )
     tests: dict[str, Any] = environment.tests
     tests["long"] = is_long
     return environment

@@ -15,14 +15,14 @@ from msgspec import Struct
 
 from sessiontree.agent.tool import Tool, tool
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.process import Ran, run_command
-from sessiontree.commands.command import Argument, Command, Complete, Done
-from sessiontree.commands.desk import Desk
+from sessiontree.agent.tools.process import CommandResult, run_command
+from sessiontree.commands.command import Argument, Command, CommandOutcome, Completer
+from sessiontree.commands.desk import SessionController
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.errors import ExtensionError
-from sessiontree.hooks.bus import DEADLINE, Context, Handler
+from sessiontree.hooks.bus import DEADLINE, Handler, HookContext
 from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import Event, Notice
 from sessiontree.hooks.ui import Ui
@@ -30,13 +30,13 @@ from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
 from sessiontree.session import Branch, Place, Session
 
-CommandHandler: TypeAlias = Callable[[str, Context], Awaitable[str | None] | str | None]
+CommandHandler: TypeAlias = Callable[[str, HookContext], Awaitable[str | None] | str | None]
 """Takes what was typed behind the name, and the context. A text that it returns is sent as a prompt."""
 
 Renderer: TypeAlias = Callable[[Entry], Any]
 """What to show for an entry: a text, or a component of the front end's own kind."""
 
-ShortcutHandler: TypeAlias = Callable[[Context], Awaitable[None] | None]
+ShortcutHandler: TypeAlias = Callable[[HookContext], Awaitable[None] | None]
 
 
 class Shortcut(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Shortcut(Struct, frozen=True, kw_only=True):
     source: str
 
 
-class Fittings:
+class UiRegistry:
     """What extensions add to a front end."""
 
     def __init__(self) -> None:
@@ -56,53 +56,53 @@ class Fittings:
         """By key."""
 
 
-class Api:
-    def __init__(self, name: str, desk: Desk, fittings: Fittings) -> None:
+class ExtensionApi:
+    def __init__(self, name: str, desk: SessionController, ui_registry: UiRegistry) -> None:
         self.name = name
-        self._desk_of_all = desk
-        self._fittings = fittings
-        self._off: list[Callable[[], None]] = []
+        self._session_controller = desk
+        self._ui_registry = ui_registry
+        self._unregister: list[Callable[[], None]] = []
         self._closed = False
 
     def close(self) -> None:
         """Take off all that was registered. What the extension still holds of this object works no more."""
         self._closed = True
-        while self._off:
-            self._off.pop()()
+        while self._unregister:
+            self._unregister.pop()()
 
     @property
-    def _desk(self) -> Desk:
+    def _controller(self) -> SessionController:
         if self._closed:
             raise ExtensionError(self.name, "it is not loaded any more")
-        return self._desk_of_all
+        return self._session_controller
 
     # What there is
 
     @property
     def ui(self) -> Ui:
         """Asks and tells the person. In handlers, `ctx.ui` is the same, and stops the handler's clock meanwhile."""
-        return self._desk.ui
+        return self._controller.ui
 
     @property
     def session(self) -> Session:
-        return self._desk.session
+        return self._controller.session
 
     @property
     def branch(self) -> Branch:
         """The branch that is worked on."""
-        return self._desk.branch
+        return self._controller.branch
 
     def entries(self, custom_type: str | None = None) -> list[Entry]:
         """All entries of the session, in the order of the file; or those of one custom type."""
-        return _of_type(list(self._desk.session.tree), custom_type)
+        return _filter_by_type(list(self._controller.session.tree), custom_type)
 
     def path(self, custom_type: str | None = None) -> list[Entry]:
         """The entries from the root to here; or those of one custom type."""
-        return _of_type(self._desk.branch.path(), custom_type)
+        return _filter_by_type(self._controller.branch.get_path(), custom_type)
 
     def rebuild_context(self) -> ModelContext:
         """What the model sees from here, worked out anew."""
-        return self._desk.branch.context()
+        return self._controller.branch.build_context()
 
     # Registering
 
@@ -110,7 +110,7 @@ class Api:
         """Have a handler called at an event, by its type, its name or a peer's name. Also a decorator."""
 
         def register(handler: Handler) -> Handler:
-            self._off.append(self._desk.hooks.on(event, handler, source=self.name, deadline=deadline))
+            self._unregister.append(self._controller.hooks.on(event, handler, source=self.name, deadline=deadline))
             return handler
 
         return register if handler is None else register(handler)
@@ -122,36 +122,36 @@ class Api:
         *,
         help: str = "",
         usage: str = "",
-        complete: Complete | None = None,
+        complete: Completer | None = None,
     ) -> Any:
         """Add a slash command. Also a decorator, with the handler's docstring as help."""
 
         def register(handler: CommandHandler) -> CommandHandler:
-            async def run(desk: Desk, args: Sequence[str]) -> Done:
-                given = await self._called(f"/{name}", handler, args[0] if args else "", desk.hooks.context)
+            async def run(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+                given = await self._call_handler(f"/{name}", handler, args[0] if args else "", desk.hooks.context)
                 if given is not None and not isinstance(given, str):
                     raise ExtensionError(self.name, f"/{name} returned neither a prompt nor nothing")
-                return Done(prompt=given)
+                return CommandOutcome(prompt=given)
 
             said = (help or inspect.getdoc(handler) or "").split("\n")[0].rstrip(".")
-            offer = None if complete is None else self._guarded(f"the completion of /{name}", complete)
+            offer = None if complete is None else self._guard_completer(f"the completion of /{name}", complete)
             argument = Argument(name=usage or "TEXT", complete=offer, rest=True)
             command = Command(name=name, help=said, run=run, arguments=(argument,), source=self.name)
-            self._off.append(self._desk.commands.add(command))
+            self._unregister.append(self._controller.commands.add(command))
             return handler
 
         return register if handler is None else register(handler)
 
     def register_tool(self, given: Tool | Callable[..., Any]) -> Any:
         """Let the model use a tool: a `Tool`, or a typed function with a docstring. Also a decorator."""
-        self._off.append(self._desk.add_tool(given if isinstance(given, Tool) else tool(given)))
+        self._unregister.append(self._controller.add_tool(given if isinstance(given, Tool) else tool(given)))
         return given
 
     def register_renderer(self, custom_type: str, renderer: Renderer | None = None) -> Any:
         """Say how front ends are to show entries of a custom type. Also a decorator."""
 
         def register(renderer: Renderer) -> Renderer:
-            self._fit(self._fittings.renderers, custom_type, renderer, "a renderer for")
+            self._register_unique(self._ui_registry.renderers, custom_type, renderer, "a renderer for")
             return renderer
 
         return register if renderer is None else register(renderer)
@@ -161,21 +161,21 @@ class Api:
 
         def register(handler: ShortcutHandler) -> ShortcutHandler:
             async def run() -> None:
-                await self._called(key, handler, self._desk.hooks.context)
+                await self._call_handler(key, handler, self._controller.hooks.context)
 
             shortcut = Shortcut(key=key, help=help or inspect.getdoc(handler) or "", run=run, source=self.name)
-            self._fit(self._fittings.shortcuts, key, shortcut, "something at")
+            self._register_unique(self._ui_registry.shortcuts, key, shortcut, "something at")
             return handler
 
         return register if handler is None else register(handler)
 
-    def _fit(self, fitted: dict[str, Any], key: str, value: Any, what: str) -> None:
+    def _register_unique(self, fitted: dict[str, Any], key: str, value: Any, what: str) -> None:
         if key in fitted:
             raise ExtensionError(self.name, f"there is {what} {key!r} already, from another extension")
         fitted[key] = value
-        self._off.append(lambda: fitted.pop(key, None) and None)
+        self._unregister.append(lambda: fitted.pop(key, None) and None)
 
-    async def _called(self, what: str, handler: Callable[..., Any], *arguments: Any) -> Any:
+    async def _call_handler(self, what: str, handler: Callable[..., Any], *arguments: Any) -> Any:
         """What a handler returns. One that is not async runs in a thread of its own."""
         try:
             return await call(handler, *arguments)
@@ -184,11 +184,11 @@ class Api:
         except (Exception, SystemExit) as error:
             raise ExtensionError(self.name, f"{what} failed with {type(error).__name__}: {error}") from error
 
-    def _guarded(self, what: str, complete: Complete) -> Complete:
+    def _guard_completer(self, what: str, complete: Completer) -> Completer:
         """A completion that offers nothing where it fails, which is told once: it is asked for at every letter."""
         told = False
 
-        def offered(desk: Desk, begun: str) -> list[str]:
+        def complete_safely(desk: SessionController, begun: str) -> list[str]:
             nonlocal told
             try:
                 choices = list(complete(desk, begun))
@@ -198,11 +198,11 @@ class Api:
                 if not told:
                     told = True
                     text = f"extension {self.name}: {what} failed with {type(error).__name__}: {error}"
-                    desk.hooks.show(Notice(level="error", text=text))
+                    desk.hooks.notify_listeners(Notice(level="error", text=text))
                 return []
             return choices
 
-        return offered
+        return complete_safely
 
     # Doing
 
@@ -221,43 +221,47 @@ class Api:
         same, and `InvalidOperation` says that nobody answers.
         """
         message = CustomMessage(custom_type=custom_type or self.name, content=content, display=display, details=details)
-        if self._desk.has_agent:
-            await self._desk.agent.send_message(message, trigger_turn=trigger_turn)
+        if self._controller.has_agent:
+            await self._controller.agent.send_message(message, trigger_turn=trigger_turn)
         else:
-            await asyncio.to_thread(self._desk.branch.append, message)
+            await asyncio.to_thread(self._controller.branch.append, message)
             if trigger_turn:
-                raise InvalidOperation(f"the message was written, but nobody answers it: {self._desk.no_model}")
+                raise InvalidOperation(
+                    f"the message was written, but nobody answers it: {self._controller.no_model_message}"
+                )
 
     def append_entry(self, custom_type: str, data: Any = None) -> Entry:
         """Write down state. It is not in the context, and stands in the tree where the branch is now."""
-        return self._desk.branch.append(Custom(custom_type=custom_type, data=data))
+        return self._controller.branch.append(Custom(custom_type=custom_type, data=data))
 
     async def navigate(self, place: Place, **options: Any) -> NavigateOutcome:
         """Go to a place, with a summary if that is asked for: see `ops.navigate` for the options."""
-        return await self._desk.navigate(place, **options)
+        return await self._controller.navigate(place, **options)
 
     async def branch_in_place(self, place: Place | None = None, *, name: str | None = None) -> Branch:
         """A new branch in this session, which is current from now on; from here or from a place."""
-        return await self._desk.branch_here(name, place)
+        return await self._controller.branch_here(name, place)
 
     async def fork(self, place: Place = "HEAD", *, position: Literal["before", "at"] = "at") -> ForkOutcome:
         """Go over to a new session with the path to a place."""
-        return await self._desk.fork(place, position=position)
+        return await self._controller.fork(place, position=position)
 
-    async def exec(self, program: str, *arguments: str, cwd: str | None = None, timeout: float | None = None) -> Ran:
+    async def exec(
+        self, program: str, *arguments: str, cwd: str | None = None, timeout: float | None = None
+    ) -> CommandResult:
         """Run a program to its end, without a shell in between. Its output and errors come together.
 
         It gets the variables that commands of the model get.
         """
         return await run_command(
             shlex.join([program, *arguments]),
-            cwd=cwd or self._desk.cwd,
-            environment=clean_environment(self._desk.settings),
+            cwd=cwd or self._controller.cwd,
+            environment=clean_environment(self._controller.settings),
             timeout=timeout,
         )
 
 
-def _of_type(entries: list[Entry], custom_type: str | None) -> list[Entry]:
+def _filter_by_type(entries: list[Entry], custom_type: str | None) -> list[Entry]:
     if custom_type is None:
         return entries
     return [

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sessiontree.errors import NotFound
 from sessiontree.extensions.errors import ExtensionError
-from sessiontree.regular_file import read_regular
+from sessiontree.regular_file import read_regular_file
 
 EXTENSIONS, PROMPTS = "extensions", "commands"
 """The folders, in the home and in a project's `.sessiontree`."""
@@ -20,10 +20,10 @@ RULES = "permissions.toml"
 """The rules of a project, which are trusted with the rest."""
 
 CACHES = "__pycache__"
-MOST_FILES, MOST_BYTES = 2000, 32 << 20
+MAX_FILES, MAX_BYTES = 2000, 32 << 20
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class ExtensionSource(Struct, frozen=True, kw_only=True):
     """An extension that can be loaded."""
 
     name: str
@@ -31,7 +31,7 @@ class Found(Struct, frozen=True, kw_only=True):
     """Its file, or the `__init__.py` of its folder."""
 
 
-class Content(Struct, frozen=True, kw_only=True):
+class ExtensionFiles(Struct, frozen=True, kw_only=True):
     root: str
     """The folder that `extensions`, `commands` and rules of permissions are in."""
     files: dict[str, bytes]
@@ -52,14 +52,14 @@ class Content(Struct, frozen=True, kw_only=True):
         return sha.hexdigest()
 
     @property
-    def extensions(self) -> list[Found]:
+    def extensions(self) -> list[ExtensionSource]:
         """Files that end in `.py`, and folders with an `__init__.py`; not those whose name begins with `_` or `.`."""
-        found: dict[str, Found] = {}
+        found: dict[str, ExtensionSource] = {}
         for path in self.files:
             first, *rest = os.path.relpath(path, os.path.join(self.root, EXTENSIONS)).split(os.sep)
             name = first.removesuffix(".py")
             if rest in ([], ["__init__.py"]) and name and name[0] not in "_." and (rest or first.endswith(".py")):
-                found[path] = Found(name=name, path=path)
+                found[path] = ExtensionSource(name=name, path=path)
         return list(found.values())
 
     @property
@@ -73,7 +73,7 @@ class Content(Struct, frozen=True, kw_only=True):
         ]
 
 
-def read_content(root: str) -> Content:
+def read_extension_files(root: str) -> ExtensionFiles:
     """The files below `extensions` and `commands` in `root`, and its rules of permissions.
 
     Raises `ExtensionError` if there are too many.
@@ -83,27 +83,27 @@ def read_content(root: str) -> Content:
     files: dict[str, bytes] = {}
     problems: list[str] = []
     size = 0
-    for path in _paths(root):
+    for path in _list_paths(root):
         try:
-            files[path] = read_regular(path, MOST_BYTES)
+            files[path] = read_regular_file(path, MAX_BYTES)
             size += len(files[path])
         except OSError as error:
             problems.append(f"{path}: {error.strerror or error}")
-        if len(files) > MOST_FILES or size > MOST_BYTES:
+        if len(files) > MAX_FILES or size > MAX_BYTES:
             raise ExtensionError(root, "there is more in it than anybody can look through")
-    return Content(root=root, files=files, problems=tuple(problems))
+    return ExtensionFiles(root=root, files=files, problems=tuple(problems))
 
 
-def _paths(root: str) -> Iterator[str]:
+def _list_paths(root: str) -> Iterator[str]:
     seen: set[str] = set()
     rules = os.path.join(root, RULES)
     if os.path.lexists(rules):
         yield rules
     for folder in (EXTENSIONS, PROMPTS):
-        yield from _below(os.path.join(root, folder), seen)
+        yield from _walk_files(os.path.join(root, folder), seen)
 
 
-def _below(folder: str, seen: set[str] | None = None) -> Iterator[str]:
+def _walk_files(folder: str, seen: set[str] | None = None) -> Iterator[str]:
     """All files below a folder. Folders that were `seen` are not looked into again."""
     seen = set() if seen is None else seen
     for at, folders, names in os.walk(folder, followlinks=True):
@@ -116,34 +116,34 @@ def _below(folder: str, seen: set[str] | None = None) -> Iterator[str]:
         yield from (os.path.join(at, name) for name in sorted(names))
 
 
-def given(path: str) -> Found:
+def locate_extension(path: str) -> ExtensionSource:
     """An extension that was named by its path: a file, or a folder with an `__init__.py`."""
     whole = os.path.abspath(os.path.expanduser(path))
     if os.path.isdir(whole):
-        return Found(name=os.path.basename(whole), path=os.path.join(whole, "__init__.py"))
+        return ExtensionSource(name=os.path.basename(whole), path=os.path.join(whole, "__init__.py"))
     if not os.path.exists(whole):
         raise NotFound("extension", path)
-    return Found(name=os.path.basename(whole).removesuffix(".py"), path=whole)
+    return ExtensionSource(name=os.path.basename(whole).removesuffix(".py"), path=whole)
 
 
-def read_given(root: str, paths: Iterable[str]) -> Content:
+def read_named_extensions(root: str, paths: Iterable[str]) -> ExtensionFiles:
     """The files of extensions that `root` names by their paths. Raises `NotFound`, or `ExtensionError` for too many."""
     files: dict[str, bytes] = {}
     problems: list[str] = []
     for path in paths:
-        found = given(path).path
+        found = locate_extension(path).path
         is_folder = os.path.basename(found) == "__init__.py"
-        for file in _below(os.path.dirname(found)) if is_folder else [found]:
+        for file in _walk_files(os.path.dirname(found)) if is_folder else [found]:
             try:
-                files[file] = read_regular(file, MOST_BYTES)
+                files[file] = read_regular_file(file, MAX_BYTES)
             except OSError as error:
                 problems.append(f"{file}: {error.strerror or error}")
-        if len(files) > MOST_FILES or sum(map(len, files.values())) > MOST_BYTES:
+        if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_BYTES:
             raise ExtensionError(root, "there is more in it than anybody can look through")
-    return Content(root=root, files=files, problems=tuple(problems))
+    return ExtensionFiles(root=root, files=files, problems=tuple(problems))
 
 
-def project_root(cwd: str, home: str) -> str | None:
+def find_project_root(cwd: str, home: str) -> str | None:
     """The `.sessiontree` of the project that `cwd` is in; `None` where there is none, or where it is the home."""
     at = os.path.abspath(cwd)
     while True:

@@ -17,12 +17,12 @@ from importlib.util import module_from_spec, spec_from_file_location
 from types import CodeType, ModuleType
 from typing import Any
 
-from sessiontree.regular_file import read_regular
+from sessiontree.regular_file import read_regular_file
 
 _numbers = itertools.count(1)
 
 
-class Unit:
+class ExtensionModule:
     """The modules of one extension."""
 
     def __init__(self, name: str, path: str, files: Mapping[str, bytes] | None = None) -> None:
@@ -34,7 +34,7 @@ class Unit:
     def load(self) -> ModuleType:
         """Import it. Raises whatever its code raises."""
         within = [os.path.dirname(self._path)] if os.path.basename(self._path) == "__init__.py" else None
-        loader = self._loader(self._name, self._path)
+        loader = self._create_loader(self._name, self._path)
         spec = spec_from_file_location(self._name, self._path, loader=loader, submodule_search_locations=within)
         if spec is None:
             raise ImportError(f"{self._path} cannot be imported")
@@ -56,13 +56,13 @@ class Unit:
         if not name.startswith(f"{self._name}."):
             return None
         for folder in path or ():
-            finder = FileFinder(folder, (self._loader, [".py"]))  # pyright: ignore[reportArgumentType] - it makes one
+            finder = FileFinder(folder, (self._create_loader, [".py"]))  # pyright: ignore[reportArgumentType] - it makes one
             spec = finder.find_spec(name)
             if spec is not None:
                 return spec
         return None
 
-    def _loader(self, name: str, path: str) -> SourceFileLoader:
+    def _create_loader(self, name: str, path: str) -> SourceFileLoader:
         return _Loader(name, path, self._files)
 
 
@@ -77,7 +77,7 @@ class _Loader(SourceFileLoader):
 
     def get_data(self, path: str) -> bytes:
         if self._files is None:
-            return read_regular(path)
+            return read_regular_file(path)
         if path not in self._files:
             raise OSError(f"{path} was not there when this content was trusted")
         return self._files[path]

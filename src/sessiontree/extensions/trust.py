@@ -7,28 +7,28 @@ import os
 import msgspec
 
 from sessiontree.errors import StoreError
-from sessiontree.extensions.content import Content
-from sessiontree.regular_file import read_regular
+from sessiontree.extensions.content import ExtensionFiles
+from sessiontree.regular_file import read_regular_file
 from sessiontree.store.files import make_private_directory, write_private
 
 FILE = "trust.json"
 
 
-class Trust:
+class TrustStore:
     def __init__(self, home: str) -> None:
         self._file = os.path.join(home, FILE)
 
-    def has(self, content: Content) -> bool:
+    def is_trusted(self, content: ExtensionFiles) -> bool:
         """Whether exactly this content of this project is trusted."""
-        return self._read().get(_key(content)) == content.digest
+        return self._read().get(_get_key(content)) == content.digest
 
-    def add(self, content: Content) -> None:
+    def add(self, content: ExtensionFiles) -> None:
         """Trust this content, in the place of what was trusted of this project before."""
-        self._write({**self._read(), _key(content): content.digest})
+        self._write({**self._read(), _get_key(content): content.digest})
 
     def _read(self) -> dict[str, str]:
         try:
-            return msgspec.json.decode(read_regular(self._file), type=dict[str, str])
+            return msgspec.json.decode(read_regular_file(self._file), type=dict[str, str])
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -39,5 +39,5 @@ class Trust:
         write_private(self._file, msgspec.json.format(msgspec.json.encode(trusted)) + b"\n")
 
 
-def _key(content: Content) -> str:
+def _get_key(content: ExtensionFiles) -> str:
     return os.path.realpath(content.root)

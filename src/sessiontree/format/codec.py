@@ -20,9 +20,9 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
-from sessiontree.core.messages import Glance, glance, is_list, is_object, number
+from sessiontree.core.messages import MessagePreview, coerce_number, is_list, is_object, preview_message
 from sessiontree.errors import InvalidOperation
-from sessiontree.format.nesting import NESTING_LIMIT, is_deep, is_too_deep, may_be_deep
+from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_too_deep
 from sessiontree.format.splice import set_value
 
 VERSION = 3
@@ -33,7 +33,7 @@ LINE_LIMIT = 64 << 20
 """The longest line that is written, and that is looked into."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     wire: str
     read: Callable[[Any], Any]
     """Any JSON value to what the body holds: files are untrusted."""
@@ -41,115 +41,125 @@ class Field(NamedTuple):
     """Not written when `None`."""
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _maybe_text(value: Any) -> str | None:
+def _parse_optional_text(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _any(value: Any) -> Any:
+def _keep_value(value: Any) -> Any:
     return value
 
 
-def _count(value: Any) -> int:
-    return int(number(value))
+def _parse_count(value: Any) -> int:
+    return int(coerce_number(value))
 
 
-def _flag(value: Any) -> bool:
+def _parse_flag(value: Any) -> bool:
     return value is True
 
 
-def _maybe_flag(value: Any) -> bool | None:
+def _parse_optional_flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _object(value: Any) -> JsonObject:
+def _parse_object(value: Any) -> JsonObject:
     return value if is_object(value) else {}
 
 
-def _maybe_object(value: Any) -> JsonObject | None:
+def _parse_optional_object(value: Any) -> JsonObject | None:
     return value if is_object(value) else None
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _parse_texts(value: Any) -> tuple[str, ...]:
     return tuple(item for item in value if isinstance(item, str)) if is_list(value) else ()
 
 
-WIRE: dict[str, tuple[type[Any], dict[str, Field]]] = {
-    "message": (e.Message, {"message": Field("message", _object)}),
+WIRE: dict[str, tuple[type[Any], dict[str, WireField]]] = {
+    "message": (e.Message, {"message": WireField("message", _parse_object)}),
     "model_change": (
         e.ModelChange,
         {
-            "provider": Field("provider", _maybe_text),
-            "model": Field("modelId", _maybe_text),
-            "role": Field("role", _maybe_text),
+            "provider": WireField("provider", _parse_optional_text),
+            "model": WireField("modelId", _parse_optional_text),
+            "role": WireField("role", _parse_optional_text),
         },
     ),
     "thinking_level_change": (
         e.ThinkingLevelChange,
-        {"level": Field("thinkingLevel", _maybe_text, optional=False)},
+        {"level": WireField("thinkingLevel", _parse_optional_text, optional=False)},
     ),
     "compaction": (
         e.Compaction,
         {
-            "summary": Field("summary", _text),
-            "first_kept": Field("firstKeptEntryId", e.named),
-            "tokens_before": Field("tokensBefore", _count),
-            "details": Field("details", _any),
-            "from_hook": Field("fromHook", _maybe_flag),
-            "usage": Field("usage", _maybe_object),
-            "system_message": Field("systemMessage", _maybe_object),
-            "state": Field("state", _maybe_object),
+            "summary": WireField("summary", _parse_text),
+            "first_kept": WireField("firstKeptEntryId", e.parse_entry_id),
+            "tokens_before": WireField("tokensBefore", _parse_count),
+            "details": WireField("details", _keep_value),
+            "from_hook": WireField("fromHook", _parse_optional_flag),
+            "usage": WireField("usage", _parse_optional_object),
+            "system_message": WireField("systemMessage", _parse_optional_object),
+            "state": WireField("state", _parse_optional_object),
         },
     ),
     "branch_summary": (
         e.BranchSummary,
         {
-            "abandoned_leaf": Field("fromId", _maybe_text),
-            "summary": Field("summary", _text),
-            "details": Field("details", _any),
-            "from_hook": Field("fromHook", _maybe_flag),
-            "usage": Field("usage", _maybe_object),
+            "abandoned_leaf": WireField("fromId", _parse_optional_text),
+            "summary": WireField("summary", _parse_text),
+            "details": WireField("details", _keep_value),
+            "from_hook": WireField("fromHook", _parse_optional_flag),
+            "usage": WireField("usage", _parse_optional_object),
         },
     ),
-    "custom": (e.Custom, {"custom_type": Field("customType", _text), "data": Field("data", _any)}),
+    "custom": (e.Custom, {"custom_type": WireField("customType", _parse_text), "data": WireField("data", _keep_value)}),
     "custom_message": (
         e.CustomMessage,
         {
-            "custom_type": Field("customType", _text),
-            "content": Field("content", _any),
-            "display": Field("display", _flag),
-            "details": Field("details", _any),
+            "custom_type": WireField("customType", _parse_text),
+            "content": WireField("content", _keep_value),
+            "display": WireField("display", _parse_flag),
+            "details": WireField("details", _keep_value),
         },
     ),
-    "label": (e.Label, {"target": Field("targetId", _text), "text": Field("label", _maybe_text)}),
-    "session_info": (e.SessionInfo, {"name": Field("name", _maybe_text, optional=False)}),
+    "label": (
+        e.Label,
+        {"target": WireField("targetId", _parse_text), "text": WireField("label", _parse_optional_text)},
+    ),
+    "session_info": (e.SessionInfo, {"name": WireField("name", _parse_optional_text, optional=False)}),
     "usage": (
         e.Usage,
         {
-            "kind": Field("kind", _text),
-            "provider": Field("provider", _maybe_text),
-            "model": Field("model", _maybe_text),
-            "usage": Field("usage", _maybe_object),
-            "note": Field("note", _maybe_text),
+            "kind": WireField("kind", _parse_text),
+            "provider": WireField("provider", _parse_optional_text),
+            "model": WireField("model", _parse_optional_text),
+            "usage": WireField("usage", _parse_optional_object),
+            "note": WireField("note", _parse_optional_text),
         },
     ),
     "context_edit": (
         e.ContextEdit,
-        {"target": Field("targetId", _text), "replacement": Field("replacement", _maybe_object, optional=False)},
+        {
+            "target": WireField("targetId", _parse_text),
+            "replacement": WireField("replacement", _parse_optional_object, optional=False),
+        },
     ),
     "branch_point": (
         e.BranchPoint,
-        {"name": Field("branchName", _text), "description": Field("description", _maybe_text)},
+        {"name": WireField("branchName", _parse_text), "description": WireField("description", _parse_optional_text)},
     ),
     "agent_action": (
         e.AgentAction,
-        {"action": Field("action", _text), "agent": Field("agentId", _text), "data": Field("data", _any)},
+        {
+            "action": WireField("action", _parse_text),
+            "agent": WireField("agentId", _parse_text),
+            "data": WireField("data", _keep_value),
+        },
     ),
-    "mode_change": (e.ModeChange, {"mode": Field("mode", _text), "data": Field("data", _any)}),
-    "ttsr_injection": (e.RuleInjection, {"rules": Field("injectedRules", _texts)}),
+    "mode_change": (e.ModeChange, {"mode": WireField("mode", _parse_text), "data": WireField("data", _keep_value)}),
+    "ttsr_injection": (e.RuleInjection, {"rules": WireField("injectedRules", _parse_texts)}),
     "reset_boundary": (e.ResetBoundary, {}),
 }
 
@@ -157,7 +167,7 @@ ID, PARENT, ANCHOR, MESSAGE = "id", "parentId", "firstKeptEntryId", "message"
 HEAD_KEYS = ("type", ID, PARENT, "timestamp", "branch", "current")
 COPIED_FROM = "copiedFrom"
 
-_TYPES = {body: type for type, (body, _) in WIRE.items()}
+_TYPES_BY_BODY = {body: type for type, (body, _) in WIRE.items()}
 
 
 class LineHead(msgspec.Struct, gc=False):
@@ -176,21 +186,21 @@ class _AnyLine(msgspec.Struct, gc=False):
     """Nothing of a line, which is only checked to be JSON."""
 
 
-class _GlancedLine(msgspec.Struct, gc=False):
-    message: Glance
+class _PreviewLine(msgspec.Struct, gc=False):
+    message: MessagePreview
 
 
 _HEAD_FIELDS = tuple((field.name, field.encode_name) for field in msgspec.structs.fields(LineHead))
 _head_decoder = msgspec.json.Decoder(LineHead)
 _any_decoder = msgspec.json.Decoder(_AnyLine)
-_glance_decoder = msgspec.json.Decoder(_GlancedLine)
+_preview_decoder = msgspec.json.Decoder(_PreviewLine)
 _object_decoder = msgspec.json.Decoder(dict[str, Any])
 
 _encode = msgspec.json.Encoder().encode
 
-REFUSALS = (msgspec.MsgspecError, UnicodeDecodeError)
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError)
 """What msgspec raises on lines that may still be JSON."""
-UNWRITABLE = (ValueError, OverflowError, RecursionError)
+ENCODE_ERRORS = (ValueError, OverflowError, RecursionError)
 """What it raises on values that may still be written."""
 
 
@@ -200,10 +210,10 @@ class NotJson(ValueError):
 
 def read_head(raw: bytes) -> LineHead:
     """The head of a line. Raises `NotJson`."""
-    if not may_be_deep(raw):
+    if not can_be_deep(raw):
         try:
             return _head_decoder.decode(raw)
-        except REFUSALS:
+        except DECODE_ERRORS:
             pass
     wire = read_object(raw)
     return LineHead(**{name: wire[key] for name, key in _HEAD_FIELDS if key in wire})
@@ -215,18 +225,18 @@ def read_object(raw: bytes) -> JsonObject:
         raise NotJson("not a JSON object")
     if is_too_deep(raw):
         raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} deep")
-    return _decoded(raw)  # raises `RecursionError` if whoever calls has used up the stack
+    return _decode_object(raw)  # raises `RecursionError` if whoever calls has used up the stack
 
 
-def _decoded(raw: bytes) -> JsonObject:
+def _decode_object(raw: bytes) -> JsonObject:
     try:
         return _object_decoder.decode(raw)
-    except REFUSALS:
+    except DECODE_ERRORS:
         pass
     import json
 
     try:
-        return json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_refuse_constant)
+        return json.loads(raw.decode("utf-8", "replace"), parse_int=_parse_integer, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         reason = error.msg.removesuffix(" at")  # some of the decoder's messages end with it
         raise NotJson(f"{reason[:1].lower()}{reason[1:]} at character {error.pos + 1}") from None
@@ -234,7 +244,7 @@ def _decoded(raw: bytes) -> JsonObject:
         raise NotJson(str(error)) from None
 
 
-def _integer(digits: str) -> int | float:
+def _parse_integer(digits: str) -> int | float:
     try:
         return int(digits)
     except ValueError:  # more digits than Python takes
@@ -263,17 +273,17 @@ _HEAD = re.compile(
     rb'(,"branch":(?:null|"([^"\\\x00-\x1f\x7f-\xff]{1,200})")(?:,"current":"([^"\\\x00-\x1f\x7f-\xff]{1,200})")?)?'
     rb',"message":\{'
 )
-_PLAIN = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-"
+_ID_CHARACTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-"
 """What ids are made of."""
 
 
 @lru_cache(maxsize=64)
-def _layout(id: int, parent: int, time: int, rest: int) -> Struct:
+def _build_layout(id: int, parent: int, time: int, rest: int) -> Struct:
     """Where the parts of a head stand, by their lengths, from the end of the line before on."""
     return Struct(f"{len(_NEXT)}s{id}s{len(_PARENT)}s{parent}s{len(_TIME)}s{time}s{rest}s")
 
 
-def scan(
+def scan_lines(
     data: bytes, offsets: array[int], source: Source, found: list[Entry | Chain]
 ) -> Iterator[tuple[int, int, int]]:
     """Read lines of version 3 into `found`, messages only by how they begin, and where lines end into `offsets`.
@@ -299,7 +309,7 @@ def scan(
         first, parent, time, keys, branch, current = head.groups()
         ids, times = [first], [time]
         begun, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
-        layout = _layout(len(first), len(first), len(time), len(rest))
+        layout = _build_layout(len(first), len(first), len(time), len(rest))
         unpack, least = layout.unpack_from, layout.size - _GAP
         start = end + 1
         ended(base + start)
@@ -320,7 +330,7 @@ def scan(
         if data[start - _GAP : start - 1] != _END:  # the last one does not end as it should
             del ids[-1], times[-1]
             end, start = offsets.pop() - base - 1, offsets[-1] - base
-        if len(ids) > 1 and (b"".join(ids) + b"".join(times).replace(b":", b"")).translate(None, _PLAIN):
+        if len(ids) > 1 and (b"".join(ids) + b"".join(times).replace(b":", b"")).translate(None, _ID_CHARACTERS):
             # Something that ids and times are not made of: what was compared may not be what it seems.
             careful, start = start, begun
             del offsets[line:]
@@ -339,37 +349,37 @@ def scan(
         line += len(ids)
 
 
-class Reading(ABC):
+class LineSource(ABC):
     """How a source reads lines of version 3."""
 
     __slots__ = ()
 
     @abstractmethod
-    def raw(self, line: int) -> bytes: ...
+    def read_raw(self, line: int) -> bytes: ...
 
-    def raws(self, lines: Iterable[int]) -> Iterator[bytes]:
-        return map(self.raw, lines)
+    def read_raws(self, lines: Iterable[int]) -> Iterator[bytes]:
+        return map(self.read_raw, lines)
 
-    def alone(self, line: int) -> Source:
-        return Held(self.raw(line))
+    def detach(self, line: int) -> Source:
+        return MemoryLine(self.read_raw(line))
 
-    def timestamp(self, raw: bytes) -> str:
+    def decode_timestamp(self, raw: bytes) -> str:
         return read_timestamp(raw)
 
-    def body(self, raw: bytes) -> Body:
+    def decode_body(self, raw: bytes) -> Body:
         return read_body(raw)
 
     def can_read(self, raw: bytes) -> bool:
         return is_readable(raw)
 
-    def hidden(self, raw: bytes) -> list[str]:
-        return hidden_keys(raw)
+    def find_hidden_keys(self, raw: bytes) -> list[str]:
+        return find_hidden_keys(raw)
 
-    def glance(self, raw: bytes) -> Glance | None:
-        return read_glance(raw)
+    def decode_preview(self, raw: bytes) -> MessagePreview | None:
+        return read_preview(raw)
 
 
-class Held(Reading):
+class MemoryLine(LineSource):
     """A line in memory."""
 
     __slots__ = ("data",)
@@ -377,22 +387,22 @@ class Held(Reading):
     def __init__(self, data: bytes) -> None:
         self.data = data
 
-    def raw(self, line: int) -> bytes:
+    def read_raw(self, line: int) -> bytes:
         return self.data
 
 
 def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
     """A line as an entry, its body not looked at yet. Raises `NotJson`."""
-    return _entry(read_head(raw), line, Held(raw) if source is None else source)
+    return _build_entry(read_head(raw), line, MemoryLine(raw) if source is None else source)
 
 
 def read_line(raw: bytes, line: int, source: Source) -> Entry:
     """The same of a line among others: it is known by its beginning where `scan` would know it so."""
-    begun = _begun(raw)
-    return _entry(read_head(raw) if begun is None else begun, line, source)
+    begun = _read_message_head(raw)
+    return _build_entry(read_head(raw) if begun is None else begun, line, source)
 
 
-def _entry(head: LineHead, line: int, source: Source) -> Entry:
+def _build_entry(head: LineHead, line: int, source: Source) -> Entry:
     if not isinstance(head.type, str):
         raise NotJson("no type")
     if not isinstance(head.id, str):
@@ -402,19 +412,19 @@ def _entry(head: LineHead, line: int, source: Source) -> Entry:
         branch = UNSET
     return Entry(
         id=head.id,
-        parent=e.named(head.parent),
+        parent=e.parse_entry_id(head.parent),
         type=head.type,
         line=line,
         source=source,
         branch=branch,
-        current=_maybe_text(head.current),
-        custom_type=_maybe_text(head.custom_type),
+        current=_parse_optional_text(head.current),
+        custom_type=_parse_optional_text(head.custom_type),
     )
 
 
-def _begun(raw: bytes) -> LineHead | None:
+def _read_message_head(raw: bytes) -> LineHead | None:
     """The head of a line that is known by its beginning, as `scan` knows it."""
-    head = _match_begun(raw)
+    head = _match_message_head(raw)
     if head is None:
         return None
     id, parent, time, keys, branch, current = head.groups()
@@ -428,23 +438,23 @@ def _begun(raw: bytes) -> LineHead | None:
     )
 
 
-def _match_begun(raw: bytes) -> re.Match[bytes] | None:
+def _match_message_head(raw: bytes) -> re.Match[bytes] | None:
     return _HEAD.match(raw) if raw.endswith(_END) else None
 
 
 def set_parent(raw: bytes, parent: EntryId | None) -> bytes:
     """A line with another parent: set where readers look for it, which is not the last key in a damaged line."""
     value = write_value(parent)
-    head = _match_begun(raw)
+    head = _match_message_head(raw)
     if head is None:
         return set_value(raw, PARENT, value)
     start, end = head.end(1) + len(_PARENT) - 1, head.start(3) - len(_TIME) + 1
     return raw[:start] + value + raw[end:]
 
 
-def hidden_keys(raw: bytes) -> list[str]:
+def find_hidden_keys(raw: bytes) -> list[str]:
     """The keys of a head that stand behind the message, and say something else, in a line known by its beginning."""
-    begun = _begun(raw)
+    begun = _read_message_head(raw)
     if begun is None:
         return []
     try:
@@ -458,14 +468,14 @@ def hidden_keys(raw: bytes) -> list[str]:
 
 def read_timestamp(raw: bytes) -> str:
     """The time of a line; nothing where it has none."""
-    head = _match_begun(raw)
-    return head[3].decode("utf-8", "replace") if head is not None else _text(read_head(raw).timestamp)
+    head = _match_message_head(raw)
+    return head[3].decode("utf-8", "replace") if head is not None else _parse_text(read_head(raw).timestamp)
 
 
 def read_body(raw: bytes) -> Body:
     """What a line says. One that begins well but is no JSON after all says nothing: `e.UNREADABLE`."""
     try:
-        return body_from_wire(read_object(raw))
+        return parse_body(read_object(raw))
     except NotJson:
         return e.UNREADABLE
 
@@ -475,50 +485,50 @@ def is_readable(raw: bytes) -> bool:
     try:
         _any_decoder.decode(raw)
         return not is_too_deep(raw)
-    except (*REFUSALS, RecursionError):
+    except (*DECODE_ERRORS, RecursionError):
         return read_body(raw) is not e.UNREADABLE
 
 
-def read_glance(raw: bytes) -> Glance | None:
+def read_preview(raw: bytes) -> MessagePreview | None:
     """The message that a line holds, at a glance; `None` where the line is no JSON, or holds something else."""
     try:
-        message = _glance_decoder.decode(raw).message
+        message = _preview_decoder.decode(raw).message
         return None if is_too_deep(raw) else message
-    except (*REFUSALS, RecursionError):
+    except (*DECODE_ERRORS, RecursionError):
         body = read_body(raw)
-    return glance(body.message) if isinstance(body, e.Message) else None
+    return preview_message(body.message) if isinstance(body, e.Message) else None
 
 
-def body_from_wire(wire: JsonObject) -> Body:
+def parse_body(wire: JsonObject) -> Body:
     """What an object in wire form says; its id, parent and time are passed over."""
-    type = _text(wire.get("type"))
+    type = _parse_text(wire.get("type"))
     if type == "message" and not is_object(wire.get("message")):
         return e.NO_MESSAGE
     if type not in WIRE:
         return e.Opaque(type=type, fields={key: value for key, value in wire.items() if key not in HEAD_KEYS})
     if type == "model_change" and "modelId" not in wire:
         # oh-my-pi names provider and model in one field.
-        provider, slash, model = _text(wire.get("model")).partition("/")
+        provider, slash, model = _parse_text(wire.get("model")).partition("/")
         wire = {**wire, "provider": provider, "modelId": model} if slash else {**wire, "modelId": provider or None}
     body, fields = WIRE[type]
     return body(**{name: field.read(wire.get(field.wire)) for name, field in fields.items()})
 
 
-def unknown_fields(wire: JsonObject) -> JsonObject:
+def find_unknown_fields(wire: JsonObject) -> JsonObject:
     """The fields of an object in wire form that its body does not hold."""
-    type = _text(wire.get("type"))
+    type = _parse_text(wire.get("type"))
     if type not in WIRE:
         return {}
-    known = _known_fields(type)
+    known = _get_known_fields(type)
     return {key: value for key, value in wire.items() if key not in known and key not in HEAD_KEYS}
 
 
-def _known_fields(type: str) -> set[str]:
+def _get_known_fields(type: str) -> set[str]:
     """The fields in wire form that a body of that type holds."""
     return {field.wire for field in WIRE[type][1].values()} if type in WIRE else set()
 
 
-def copy_fields(entry: Entry) -> JsonObject:
+def build_copy_fields(entry: Entry) -> JsonObject:
     """The further fields of a copy of `entry`: those that its body does not hold, and which entry it is a copy of.
 
     Raises `InvalidOperation` for one that cannot be read.
@@ -527,27 +537,27 @@ def copy_fields(entry: Entry) -> JsonObject:
         wire = read_object(entry.raw)
     except NotJson as error:
         raise InvalidOperation(f"entry {entry.id!r} cannot be copied, since it cannot be read: {error}") from None
-    return {**unknown_fields(wire), COPIED_FROM: entry.id}
+    return {**find_unknown_fields(wire), COPIED_FROM: entry.id}
 
 
-def type_of(body: Body) -> str:
+def get_type(body: Body) -> str:
     """The wire type of a body."""
     if isinstance(body, e.Opaque):
         return body.type
     try:
-        return _TYPES[type(body)]
+        return _TYPES_BY_BODY[type(body)]
     except KeyError:
         given = f"{type(body).__name__!r} object"
         raise TypeError(f"a body is wanted, such as user('Hello') or Message({{...}}), not a {given}") from None
 
 
-def body_to_wire(body: Body) -> JsonObject:
+def encode_body(body: Body) -> JsonObject:
     """The fields of a body under their wire names."""
     if isinstance(body, e.Message):
         return {"message": body.message}
     if isinstance(body, e.Opaque):
         return {key: value for key, value in body.fields.items() if key not in HEAD_KEYS}
-    _, fields = WIRE[type_of(body)]
+    _, fields = WIRE[get_type(body)]
     values = {field.wire: (getattr(body, name), field.optional) for name, field in fields.items()}
     return {wire: value for wire, (value, optional) in values.items() if value is not None or not optional}
 
@@ -567,7 +577,7 @@ def write_entry(
 
     Raises `InvalidOperation` for what would be read back as something else than it is written as.
     """
-    type = type_of(body)
+    type = get_type(body)
     if isinstance(body, e.Opaque) and type in WIRE:
         raise InvalidOperation(f"an entry of type {type!r} is written as a {WIRE[type][0].__name__}")
     wire: JsonObject = {"type": type, ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
@@ -576,9 +586,9 @@ def write_entry(
     if isinstance(body, e.Message):  # nearly all are
         wire["message"] = body.message
     else:
-        wire.update(body_to_wire(body))
+        wire.update(encode_body(body))
     if extra is not None:
-        own = {*wire, *HEAD_KEYS, *_known_fields(type)} - {COPIED_FROM}  # which a copy of a copy tells anew
+        own = {*wire, *HEAD_KEYS, *_get_known_fields(type)} - {COPIED_FROM}  # which a copy of a copy tells anew
         taken = [key for key in extra if key in own]
         if taken:
             raise InvalidOperation(f"a further field cannot be called {taken[0]!r}: that is a field of the entry's own")
@@ -588,10 +598,10 @@ def write_entry(
         parent=parent,
         type=type,
         line=line,
-        source=Held(write_object(wire)),
+        source=MemoryLine(write_object(wire)),
         branch=branch,
         current=current,
-        custom_type=_maybe_text(wire.get("customType")),
+        custom_type=_parse_optional_text(wire.get("customType")),
     )
 
 
@@ -622,14 +632,14 @@ def write_object(wire: JsonObject) -> bytes:
     except TypeError:  # what it does not know, or holds to be too deep
         try:
             line = _encode(wire)
-        except UNWRITABLE:
-            line = _encoded(wire)
+        except ENCODE_ERRORS:
+            line = _encode_with_json(wire)
     if is_too_deep(line):
-        raise _too_deep()
+        raise _build_depth_error()
     return line
 
 
-def _dump_first(wire: JsonObject, default: None, options: int) -> bytes:
+def _import_and_dump(wire: JsonObject, default: None, options: int) -> bytes:
     """Import orjson when something is written. It takes a third less time than msgspec, and knows how deep it may go.
 
     What the two write in different ways is left to msgspec.
@@ -646,19 +656,19 @@ def _dump_first(wire: JsonObject, default: None, options: int) -> bytes:
     except TypeError:
         _dumps = orjson.dumps
     else:
-        _dumps = _dump_nothing  # another version, with another limit
+        _dumps = _refuse_dump  # another version, with another limit
     return _dumps(wire, None, _options)
 
 
-def _dump_nothing(wire: JsonObject, default: None, options: int) -> bytes:
+def _refuse_dump(wire: JsonObject, default: None, options: int) -> bytes:
     raise TypeError
 
 
-_dumps: Callable[[JsonObject, None, int], bytes] = _dump_first
+_dumps: Callable[[JsonObject, None, int], bytes] = _import_and_dump
 _options = 0
 
 
-def _encoded(wire: JsonObject) -> bytes:
+def _encode_with_json(wire: JsonObject) -> bytes:
     """A line of what msgspec refuses."""
     import json
 
@@ -671,13 +681,13 @@ def _encoded(wire: JsonObject) -> bytes:
     except RecursionError:
         if not is_deep(wire):
             raise  # whoever calls has used up the stack
-        raise _too_deep() from None
+        raise _build_depth_error() from None
     except ValueError:  # once more, and NaN is allowed this time
         raise InvalidOperation("an entry cannot hold an integer of more than 4300 digits") from None
     return text.encode("ascii")
 
 
-def _too_deep() -> InvalidOperation:
+def _build_depth_error() -> InvalidOperation:
     return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} deep")
 
 
@@ -695,12 +705,12 @@ def read_header(raw: bytes, wire: JsonObject) -> Header | None:
         raw=raw,
         id=wire["id"],
         version=version if isinstance(version, int) and not isinstance(version, bool) else VERSION,
-        timestamp=_text(wire.get("timestamp")),
-        cwd=_text(wire.get("cwd")),
-        parent_session=_maybe_text(wire.get("parentSession")),
-        forked_from=_maybe_text(wire.get("forkedFrom")),
-        title=_maybe_text(wire.get("title")) or _maybe_text(wire.get("name")),
-        redacted=_flag(wire.get("redacted")),
+        timestamp=_parse_text(wire.get("timestamp")),
+        cwd=_parse_text(wire.get("cwd")),
+        parent_session=_parse_optional_text(wire.get("parentSession")),
+        forked_from=_parse_optional_text(wire.get("forkedFrom")),
+        title=_parse_optional_text(wire.get("title")) or _parse_optional_text(wire.get("name")),
+        redacted=_parse_flag(wire.get("redacted")),
     )
 
 

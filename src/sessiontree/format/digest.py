@@ -22,20 +22,20 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation, named
+from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation, parse_entry_id
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import is_list, is_object, spent, string, text
-from sessiontree.core.outline import one_line
-from sessiontree.core.safe import encodable
-from sessiontree.core.tree import BLANKS
-from sessiontree.format.codec import ANCHOR, PARENT, REFUSALS, VERSION, NotJson, read_object, write_value
-from sessiontree.format.jsonl import Reader
+from sessiontree.core.messages import coerce_string, extract_text, is_list, is_object, sum_usage
+from sessiontree.core.outline import shorten_to_line
+from sessiontree.core.safe import replace_unencodable
+from sessiontree.core.tree import NAME_WHITESPACE
+from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value
+from sessiontree.format.jsonl import SessionReader
 from sessiontree.format.nesting import is_too_deep, looks_deep
 
-_NOWHERE = 1 << 62
-_NEAR = 64
+_NO_ENTRY = 1 << 62
+_NEAR_STEPS = 64
 """So far up one looks step by step."""
-_SPENDERS = frozenset(("assistant", "toolResult"))
+_COST_ROLES = frozenset(("assistant", "toolResult"))
 
 
 class _Cost(Struct, gc=False):
@@ -69,14 +69,14 @@ class _Line(Struct, gc=False):
     data: Raw = Raw()
 
 
-_lines = msgspec.json.Decoder(_Line)
+_line_decoder = msgspec.json.Decoder(_Line)
 
 
-class Unsound(Exception):
+class UnsoundSession(Exception):
     """The session has to be opened to say what is in it."""
 
 
-class Tally(Struct, kw_only=True):
+class SessionTotals(Struct, kw_only=True):
     """What was counted so far, without the ids."""
 
     id: str
@@ -100,12 +100,12 @@ class Tally(Struct, kw_only=True):
         return self.name if self.named else self.title
 
     @property
-    def branches(self) -> int:
+    def branch_count(self) -> int:
         """How many branches are not archived."""
         return len(self.heads.keys() - self.archived)
 
 
-class _Above:
+class _Ancestors:
     """Which entries stand above which, by their numbers, in few steps however far apart they are."""
 
     def __init__(self, parents: list[int]) -> None:
@@ -114,19 +114,19 @@ class _Above:
         self._jumps: list[int] = []
         """Some entry above each one, so chosen that a way of any length takes few jumps. Made when it is needed."""
 
-    def has(self, above: int, number: int) -> bool:
+    def contains(self, above: int, number: int) -> bool:
         """Whether the entry `above`, or the same one, is met on the way up from `number`."""
-        for _ in range(_NEAR):  # nearly always that is enough
+        for _ in range(_NEAR_STEPS):  # nearly always that is enough
             if number <= above:
                 return number == above
             number = self._parents[number]
-        self._make_jumps()
+        self._build_jumps()
         while number > above:
             jump = self._jumps[number]
             number = jump if jump >= above else self._parents[number]
         return number == above
 
-    def _make_jumps(self) -> None:
+    def _build_jumps(self) -> None:
         depths, jumps = self._depths, self._jumps
         for number in range(len(jumps), len(self._parents)):
             parent = self._parents[number]
@@ -143,7 +143,7 @@ class _Above:
             jumps.append(farther if depth - over == over - beyond else parent)
 
 
-class Kept(NamedTuple):
+class EntryLinks(NamedTuple):
     """What a digest knows of entries, to go on from another time."""
 
     ids: list[str]
@@ -154,11 +154,11 @@ class Kept(NamedTuple):
 
 
 class Digest:
-    def __init__(self, tally: Tally, entries: Iterable[Kept] = ()) -> None:
-        self.tally = tally
+    def __init__(self, tally: SessionTotals, entries: Iterable[EntryLinks] = ()) -> None:
+        self.totals = tally
         self._ids: list[str] = []
         self._parents: list[int] = []
-        self._above = _Above(self._parents)
+        self._ancestors = _Ancestors(self._parents)
         self._annotations: dict[int, int] = {}
         """The number of each annotation, and of the nearest entry above that is none."""
         for kept in entries:
@@ -170,14 +170,14 @@ class Digest:
         if not len(self._numbers) - 1 == len(self._parents) == tally.entries:
             raise ValueError("ids, parents and the tally do not go together")
 
-    def since(self, entry: int) -> Kept:
+    def get_links_since(self, entry: int) -> EntryLinks:
         """What is known of the entries from number `entry` on."""
         annotations = sorted(number for number in self._annotations if number >= entry)
-        return Kept(self._ids[entry:], self._parents[entry:], annotations)
+        return EntryLinks(self._ids[entry:], self._parents[entry:], annotations)
 
-    def branches_of(self, ids: Iterable[str]) -> dict[str, str | None]:
+    def find_branches(self, ids: Iterable[str]) -> dict[str, str | None]:
         """A branch that leads to each of these entries, the current one if it does; unknown ones are left out."""
-        tally = self.tally
+        tally = self.totals
         wanted = {self._numbers[id]: id for id in ids if id in self._numbers}
         found: dict[str, str | None] = dict.fromkeys(wanted.values())
         first, passed, hidden = min(wanted, default=0), set[int](), set(tally.archived)
@@ -190,45 +190,47 @@ class Digest:
                 number = self._parents[number]
         return found
 
-    def take(self, data: bytes) -> None:
+    def feed(self, data: bytes) -> None:
         """Take in whole lines. Raises `Unsound`."""
         if looks_deep(data):
             _check_nesting(data)
         try:
-            lines = _read(data)
+            lines = _decode_lines(data)
         except RecursionError:
             _check_nesting(data)
             raise  # whoever calls has used up the stack
-        self._link(lines)
-        self._count(lines)
+        self._link_lines(lines)
+        self._count_lines(lines)
         self._replay(lines)
 
-    def _link(self, lines: Sequence[_Line]) -> None:
+    def _link_lines(self, lines: Sequence[_Line]) -> None:
         """Take note of ids and parents. All at once: a loop over the lines would take longer than decoding them."""
         first, numbers = len(self._parents), range(len(self._parents), len(self._parents) + len(lines))
         new, parents = [line.id for line in lines], [line.parent for line in lines]
         self._ids += new
         self._numbers.update(zip(new, numbers, strict=True))
         if parents[1:] == new[:-1]:  # one chain, as nearly always
-            above = [self._numbers.get(parent, _NOWHERE) for parent in parents[:1]] + list(numbers[:-1])
+            above = [self._numbers.get(parent, _NO_ENTRY) for parent in parents[:1]] + list(numbers[:-1])
         else:
-            above = list(map(self._numbers.get, parents, repeat(_NOWHERE)))
+            above = list(map(self._numbers.get, parents, repeat(_NO_ENTRY)))
         if len(self._numbers) - 1 != first + len(lines) or not all(map(lt, above, numbers)):
-            raise Unsound  # an id was used twice, or a parent is missing or comes later
+            raise UnsoundSession  # an id was used twice, or a parent is missing or comes later
         self._parents.extend(above)
-        self.tally.entries = len(self._parents)
+        self.totals.entries = len(self._parents)
 
-    def _count(self, lines: Sequence[_Line]) -> None:
-        tally = self.tally
+    def _count_lines(self, lines: Sequence[_Line]) -> None:
+        tally = self.totals
         held = [line.message for line in lines if line.type == "message"]
         messages = list(filter(None, held))
         if len(messages) < len(held):
-            raise Unsound  # a line should have a message, and has none
+            raise UnsoundSession  # a line should have a message, and has none
         tally.messages += len(messages)
         if tally.first_message is None:
-            said = (_first(message) for message in messages if message.role == "user")
+            said = (_get_first_line(message) for message in messages if message.role == "user")
             tally.first_message = next(filter(None, said), None)
-        costs = [message.usage.cost for message in messages if message.usage is not None and message.role in _SPENDERS]
+        costs = [
+            message.usage.cost for message in messages if message.usage is not None and message.role in _COST_ROLES
+        ]
         tally.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], tally.cost)
 
     def _replay(self, lines: Sequence[_Line]) -> None:
@@ -247,23 +249,23 @@ class Digest:
         settled = -1
         for at in (*others, last):
             if at - settled > 1:
-                self._move(lines[at - 1], before + at - 1)
+                self._move_heads(lines[at - 1], before + at - 1)
             if at > settled:
-                self._settle(lines[at], before + at)
+                self._apply_line(lines[at], before + at)
             settled = at
 
-    def _settle(self, line: _Line, number: int) -> None:
+    def _apply_line(self, line: _Line, number: int) -> None:
         """Everything that is not one more message of a peer."""
         if line.type == "compaction":
             self._check_anchor(line.anchor, number)
         if line.type in ("compaction", "branch_summary", "usage", "model_usage") and line.usage is not None:
-            self.tally.cost += _money(line.usage)
+            self.totals.cost += _get_cost(line.usage)
         elif line.type == "session_info":
-            self.tally.named = True
-            self.tally.name = encodable(string(line.name).strip(BLANKS)) or None
+            self.totals.named = True
+            self.totals.name = replace_unencodable(coerce_string(line.name).strip(NAME_WHITESPACE)) or None
         if is_annotation(line.type, line.custom_type):
             self._annotate(number)
-        self._move(line, number)
+        self._move_heads(line, number)
 
     def _annotate(self, number: int) -> None:
         parent = self._parents[number]
@@ -271,18 +273,18 @@ class Digest:
 
     def check_heads(self) -> None:
         """Raises `Unsound` if a head is missing."""
-        if any(head not in self._numbers for head in self.tally.heads.values()):
-            raise Unsound
+        if any(head not in self._numbers for head in self.totals.heads.values()):
+            raise UnsoundSession
 
     def _check_anchor(self, anchor: str | None, number: int) -> None:
         """A compaction keeps entries from its own path."""
-        if anchor is not None and not self._above.has(self._numbers.get(anchor, _NOWHERE), number):
-            raise Unsound
+        if anchor is not None and not self._ancestors.contains(self._numbers.get(anchor, _NO_ENTRY), number):
+            raise UnsoundSession
 
-    def _move(self, line: _Line, number: int) -> None:
-        tally = self.tally
+    def _move_heads(self, line: _Line, number: int) -> None:
+        tally = self.totals
         if line.type == "custom" and line.custom_type == HEAD_RECORD:
-            self._record(line)
+            self._apply_record(line)
         elif isinstance(line.branch, str):
             if number not in self._annotations:
                 tally.heads[line.branch] = line.id
@@ -301,76 +303,76 @@ class Digest:
             tally.heads[branch] = None if number < 0 else self._ids[number]
             tally.current = tally.line_branch = branch
 
-    def _record(self, line: _Line) -> None:
-        tally = self.tally
-        value = _value(line.data) if line.data else None
+    def _apply_record(self, line: _Line) -> None:
+        tally = self.totals
+        value = _decode_value(line.data) if line.data else None
         data: JsonObject = value if is_object(value) else {}
         heads, current = data.get("heads"), data.get("current")
         if not is_object(heads) or not isinstance(current, str) or current not in heads:
-            raise Unsound
+            raise UnsoundSession
         if not all(_is_id(name) and (leaf is None or _is_id(leaf)) for name, leaf in heads.items()):
-            raise Unsound
+            raise UnsoundSession
         archived = data.get("archived")
         hidden = {name for name in archived if isinstance(name, str)} if is_list(archived) else ()
-        tally.heads = {name: named(leaf) for name, leaf in heads.items()}
+        tally.heads = {name: parse_entry_id(leaf) for name, leaf in heads.items()}
         tally.current = tally.line_branch = current
         tally.archived = [name for name in tally.heads if name in hidden]
 
 
-def begin(reader: Reader) -> Digest:
+def start_digest(reader: SessionReader) -> Digest:
     """A digest of the session whose header `reader` has read. Raises `Unsound`, and `FormatError` without a header."""
     header: Header = reader.header
     if header.version < VERSION or any(problem.severity == "fault" for problem in reader.problems):
-        raise Unsound
+        raise UnsoundSession
     return Digest(
-        Tally(
-            id=encodable(header.id),
-            created=encodable(header.timestamp),
-            cwd=encodable(header.cwd),
-            parent_session=encodable(header.parent_session),
-            title=encodable(reader.title or "") or None,
+        SessionTotals(
+            id=replace_unencodable(header.id),
+            created=replace_unencodable(header.timestamp),
+            cwd=replace_unencodable(header.cwd),
+            parent_session=replace_unencodable(header.parent_session),
+            title=replace_unencodable(reader.title or "") or None,
         )
     )
 
 
-def _first(message: _Message) -> str | None:
+def _get_first_line(message: _Message) -> str | None:
     """What a message says, on one line."""
     if not message.content:
         return None
-    return encodable(one_line(text(_value(message.content)))) or None
+    return replace_unencodable(shorten_to_line(extract_text(_decode_value(message.content)))) or None
 
 
-def _value(raw: Raw) -> Any:
-    return _object(b'{"":%b}' % bytes(raw))[""]
+def _decode_value(raw: Raw) -> Any:
+    return _decode_object(b'{"":%b}' % bytes(raw))[""]
 
 
 def _check_nesting(data: bytes) -> None:
     if any(map(is_too_deep, data.split(b"\n"))):
-        raise Unsound
+        raise UnsoundSession
 
 
-def _object(raw: bytes) -> JsonObject:
+def _decode_object(raw: bytes) -> JsonObject:
     try:
         return read_object(raw)
     except NotJson:
-        raise Unsound from None
+        raise UnsoundSession from None
 
 
-def _money(usage: _Usage) -> float:
+def _get_cost(usage: _Usage) -> float:
     return usage.cost.total if isinstance(usage.cost, _Cost) else usage.cost
 
 
-def _read(data: bytes) -> Sequence[_Line]:
+def _decode_lines(data: bytes) -> Sequence[_Line]:
     try:
-        lines = _lines.decode_lines(data)
-        if _are_lines(data, len(lines)):
+        lines = _line_decoder.decode_lines(data)
+        if _is_one_value_per_line(data, len(lines)):
             return lines
-    except REFUSALS:
+    except DECODE_ERRORS:
         pass
-    return [_line(raw) for raw in data.split(b"\n") if raw.strip()]
+    return [_decode_line(raw) for raw in data.split(b"\n") if raw.strip()]
 
 
-def _are_lines(data: bytes, values: int) -> bool:
+def _is_one_value_per_line(data: bytes, values: int) -> bool:
     """Whether so many values stand in a line each, with nothing else: to the decoder a newline is a blank as any other.
 
     One between `}` and `{` is never within a value, where a comma would be. This takes a fraction of what
@@ -386,48 +388,48 @@ def _are_lines(data: bytes, values: int) -> bool:
     return newlines + 1 == values
 
 
-def _line(raw: bytes) -> _Line:
+def _decode_line(raw: bytes) -> _Line:
     """A line that is not as one expects: odd values where a listing looks are as good as none."""
     try:
-        return _lines.decode(raw)
-    except REFUSALS:
+        return _line_decoder.decode(raw)
+    except DECODE_ERRORS:
         pass
-    wire = _object(raw)
-    message, usage = wire.get("message"), _usage(wire.get("usage"))
+    wire = _decode_object(raw)
+    message, usage = wire.get("message"), _parse_usage(wire.get("usage"))
     if not isinstance(wire.get("type"), str) or not _is_id(wire.get("id")):
-        raise Unsound
+        raise UnsoundSession
     branch = wire.get("branch", UNSET)
     line = _Line(
         type=wire["type"],
         id=wire["id"],
-        parent=named(wire.get(PARENT)),
+        parent=parse_entry_id(wire.get(PARENT)),
         branch=branch if branch is None or isinstance(branch, str) else UNSET,
-        current=_maybe(wire.get("current")),
-        custom_type=_maybe(wire.get("customType")),
+        current=_parse_optional_text(wire.get("current")),
+        custom_type=_parse_optional_text(wire.get("customType")),
         usage=usage,
-        anchor=named(wire.get(ANCHOR)),
+        anchor=parse_entry_id(wire.get(ANCHOR)),
         name=wire.get("name"),
-        branch_name=_maybe(wire.get("branchName")),
+        branch_name=_parse_optional_text(wire.get("branchName")),
         data=Raw(write_value(wire["data"])) if "data" in wire else Raw(),
     )
     if is_object(message):
         content = Raw(write_value(message["content"])) if "content" in message else Raw()
-        line.message = _Message(string(message.get("role")), _usage(message.get("usage")), content)
+        line.message = _Message(coerce_string(message.get("role")), _parse_usage(message.get("usage")), content)
     names = (line.branch, line.current, line.branch_name, line.anchor, line.parent)
     if not all(_is_id(name) for name in names if isinstance(name, str)):
-        raise Unsound
+        raise UnsoundSession
     return line
 
 
 def _is_id(value: object) -> bool:
     """Whether `value` is a string that can be kept."""
-    return isinstance(value, str) and (value.isascii() or value == encodable(value))
+    return isinstance(value, str) and (value.isascii() or value == replace_unencodable(value))
 
 
-def _maybe(value: object) -> str | None:
+def _parse_optional_text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _usage(value: object) -> _Usage | None:
-    sums = spent(value)
+def _parse_usage(value: object) -> _Usage | None:
+    sums = sum_usage(value)
     return None if sums is None else _Usage(float(sums.cost))

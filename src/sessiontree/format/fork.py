@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Label, SessionInfo, raws
-from sessiontree.core.heads import MAIN, first_record
+from sessiontree.core.entries import Body, Compaction, Entry, EntryId, Label, SessionInfo, read_raws
+from sessiontree.core.heads import MAIN, build_first_record
 from sessiontree.core.plan import ForkPlan
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.codec import (
     ANCHOR,
     LINE_LIMIT,
-    Held,
+    MemoryLine,
     NotJson,
     read_body,
     read_line,
@@ -27,31 +27,31 @@ from sessiontree.format.codec import (
 from sessiontree.format.splice import set_value
 
 
-def path_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Callable[[], EntryId]) -> list[bytes]:
+def build_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Callable[[], EntryId]) -> list[bytes]:
     """The lines behind the header: the path, its live labels, and a head record that makes it `main`.
 
     Raises `InvalidOperation` if a damaged line keeps a fork from having the context of its source.
     """
-    return lines_of(path_fork_parts(plan, name=name, now=now, new_id=new_id))
+    return read_parts(build_fork_parts(plan, name=name, now=now, new_id=new_id))
 
 
-def lines_of(parts: Sequence[Entry | bytes]) -> list[bytes]:
+def read_parts(parts: Sequence[Entry | bytes]) -> list[bytes]:
     """Parts of a fork, all as lines."""
-    copied = raws(part for part in parts if isinstance(part, Entry))
+    copied = read_raws(part for part in parts if isinstance(part, Entry))
     return [next(copied) if isinstance(part, Entry) else part for part in parts]
 
 
-def path_fork_parts(
+def build_fork_parts(
     plan: ForkPlan, *, name: str | None, now: str, new_id: Callable[[], EntryId]
 ) -> list[Entry | bytes]:
     """The same, with the entries themselves in the place of lines that stay as they are."""
-    changed = raws(entry for entry in plan.entries if _changes(entry, plan))
+    changed = read_raws(entry for entry in plan.entries if _is_changed(entry, plan))
     lines: list[Entry | bytes] = []
     last: EntryId | None = None
     for entry in plan.entries:
-        if _changes(entry, plan):
+        if _is_changed(entry, plan):
             parent = plan.parents.get(entry.id, entry.parent)
-            lines.append(move_line(entry, next(changed), parent, plan.anchors.get(entry.id)))
+            lines.append(reparent_line(entry, next(changed), parent, plan.anchors.get(entry.id)))
         else:
             lines.append(entry)
         last = entry.id
@@ -67,11 +67,11 @@ def path_fork_parts(
     if name is not None:
         last = annotate(SessionInfo(name), now, last)
     if plan.entries:
-        annotate(first_record(MAIN, {MAIN: plan.leaf}), now, plan.leaf if plan.leaf is not None else last)
+        annotate(build_first_record(MAIN, {MAIN: plan.leaf}), now, plan.leaf if plan.leaf is not None else last)
     return lines
 
 
-def move_line(entry: Entry, raw: bytes, parent: EntryId | None, anchor: EntryId | None = None) -> bytes:
+def reparent_line(entry: Entry, raw: bytes, parent: EntryId | None, anchor: EntryId | None = None) -> bytes:
     """The line `raw` of `entry` below another parent, with another anchor if one is given.
 
     Raises `InvalidOperation` if the new line would be read as something else, as may be where it is damaged.
@@ -92,7 +92,7 @@ def _is_same(entry: Entry, raw: bytes, line: bytes, parent: EntryId | None, anch
     if len(line) > LINE_LIMIT:
         return False
     try:
-        copy = read_line(line, entry.line, Held(line))
+        copy = read_line(line, entry.line, MemoryLine(line))
     except NotJson:
         return False
     body, expected = read_body(line), read_body(raw)
@@ -104,5 +104,5 @@ def _is_same(entry: Entry, raw: bytes, line: bytes, parent: EntryId | None, anch
     )
 
 
-def _changes(entry: Entry, plan: ForkPlan) -> bool:
+def _is_changed(entry: Entry, plan: ForkPlan) -> bool:
     return entry.id in plan.parents or entry.id in plan.anchors

@@ -17,56 +17,63 @@ from typing import Any, Protocol
 
 from sessiontree.core.entries import EntryId, JsonObject
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import full_usage, is_list, is_object, number, string, text_blocks
-from sessiontree.core.times import milliseconds
+from sessiontree.core.messages import (
+    build_text_blocks,
+    coerce_number,
+    coerce_string,
+    complete_usage,
+    is_list,
+    is_object,
+)
+from sessiontree.core.times import parse_timestamp
 from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_value
-from sessiontree.format.splice import drop_key, rename_key, set_value, value_of
+from sessiontree.format.splice import drop_key, get_value, rename_key, set_value
 
 
 class Dialect(Protocol):
     name: str
 
-    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+    def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         """The line in version 3. Lines come in file order."""
         ...
 
 
-def dialect_of(header: JsonObject, version: int) -> Callable[[JsonObject], Dialect] | None:
+def choose_dialect(header: JsonObject, version: int) -> Callable[[JsonObject], Dialect] | None:
     """How to choose the dialect of a file from its first entry; `None` when it is of version 3 or newer."""
     if version <= 1:
-        session = string(header.get("id"))
-        return lambda first: Dash() if isinstance(first.get(ID), str) else Linear(session)
+        session = coerce_string(header.get("id"))
+        return lambda first: DashDialect() if isinstance(first.get(ID), str) else LinearDialect(session)
     if version == 2:
         top = header.get("uuid")
-        return lambda first: Uuid(top) if "uuid" in first or top is not None else Hooks()
+        return lambda first: UuidDialect(top) if "uuid" in first or top is not None else HookRoleDialect()
     return None
 
 
-def current_header(raw: bytes) -> bytes:
+def update_header_version(raw: bytes) -> bytes:
     """The header line with this version in it."""
     return set_value(raw, "version", str(VERSION).encode())
 
 
-def _custom_role(raw: bytes, wire: JsonObject) -> bytes:
+def _rename_hook_role(raw: bytes, wire: JsonObject) -> bytes:
     """Version 2 called the role of custom messages `hookMessage`."""
     message = wire.get("message")
     if is_object(message) and message.get("role") == "hookMessage":
-        inner = value_of(raw, "message")
+        inner = get_value(raw, "message")
         assert inner is not None
         return set_value(raw, "message", set_value(inner, "role", b'"custom"'))
     return raw
 
 
-class Hooks:
+class HookRoleDialect:
     """Version 2: only a role has another name."""
 
     name = "hooks"
 
-    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
-        return _custom_role(raw, wire)
+    def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+        return _rename_hook_role(raw, wire)
 
 
-class Linear:
+class LinearDialect:
     """Version 1: the order of the lines is the conversation."""
 
     name = "linear"
@@ -77,21 +84,21 @@ class Linear:
         """By the index that compactions use: the header is 0."""
         self._last: EntryId | None = None
 
-    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+    def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         given = wire.get(ID)
-        id = given if isinstance(given, str) else _made_id(self._session, number)
-        raw = _custom_role(raw, wire)
+        id = given if isinstance(given, str) else _derive_id(self._session, number)
+        raw = _rename_hook_role(raw, wire)
         parent = self._last
         match wire.get("type"):
             case "compaction":
-                anchor = self._at(wire.get("firstKeptEntryIndex"))
+                anchor = self._get_id_at(wire.get("firstKeptEntryIndex"))
                 raw = drop_key(raw, "firstKeptEntryIndex")
                 if anchor is not None:
                     raw = set_value(raw, ANCHOR, write_value(anchor))
             case "stack_pop":
                 raw = set_value(raw, "type", b'"branch_summary"')
                 raw = set_value(raw, "fromId", write_value(self._last or "root"))
-                parent = self._at(wire.get("backToIndex"))
+                parent = self._get_id_at(wire.get("backToIndex"))
             case _:
                 pass
         raw = set_value(raw, PARENT, write_value(parent))
@@ -102,12 +109,12 @@ class Linear:
             self._last = id  # other lines are no entries, so nothing can hang from them
         return raw
 
-    def _at(self, index: Any) -> EntryId | None:
+    def _get_id_at(self, index: Any) -> EntryId | None:
         valid = isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(self._ids)
         return self._ids[index] if valid else None
 
 
-class Uuid:
+class UuidDialect:
     """Version 2 as first drafted: other names for ids, and the header as root of the tree."""
 
     name = "uuid"
@@ -117,7 +124,7 @@ class Uuid:
         self._header = header
         self._last: EntryId | None = None
 
-    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+    def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         for old, new in self.KEYS:
             raw = rename_key(raw, old, new)
         if wire.get("parentUuid") == self._header:
@@ -129,10 +136,10 @@ class Uuid:
             raw = set_value(raw, "fromId", write_value(self._last or "root"))
         id = wire.get("uuid")
         self._last = id if isinstance(id, str) else self._last
-        return _custom_role(raw, wire)
+        return _rename_hook_role(raw, wire)
 
 
-class Dash:
+class DashDialect:
     """Dash's form: flat messages, and branches that are known by their branch points only."""
 
     name = "dash"
@@ -142,9 +149,9 @@ class Dash:
         self._model = ("unknown", "unknown")
         """Provider and model of the last message that names them, for those that do not."""
 
-    def line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
+    def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         if wire.get("type") == "message" and not is_object(wire.get("message")):
-            raw = self._message(raw, wire)
+            raw = self._nest_message(raw, wire)
         parent, id = wire.get(PARENT), wire.get(ID)
         branch = self._branches.get(parent, MAIN) if isinstance(parent, str) else MAIN
         if wire.get("type") == "branch_point" and isinstance(wire.get("branchName"), str):
@@ -153,31 +160,33 @@ class Dash:
             self._branches[id] = branch
         return raw if "branch" in wire else set_value(raw, "branch", write_value(branch))
 
-    def _message(self, raw: bytes, wire: JsonObject) -> bytes:
+    def _nest_message(self, raw: bytes, wire: JsonObject) -> bytes:
         """Role and content move into a message; the metadata stays where it is."""
         given = wire.get("metadata")
         metadata: JsonObject = given if is_object(given) else {}
-        message: JsonObject = {"role": string(wire.get("role")), "content": None}
-        role, content = value_of(raw, "role"), value_of(raw, "content")
+        message: JsonObject = {"role": coerce_string(wire.get("role")), "content": None}
+        role, content = get_value(raw, "role"), get_value(raw, "content")
         if message["role"] == "assistant":
-            provider, model = string(metadata.get("provider")), string(metadata.get("model"))
+            provider, model = coerce_string(metadata.get("provider")), coerce_string(metadata.get("model"))
             self._model = (provider or self._model[0], model or self._model[1])
-            content = _blocks(content, wire.get("content"))
+            content = _build_blocks(content, wire.get("content"))
             message.update(
                 api="unknown",
                 provider=self._model[0],
                 model=self._model[1],
-                usage=full_usage({"totalTokens": number(metadata.get("tokens")), "cost": number(metadata.get("cost"))}),
+                usage=complete_usage(
+                    {"totalTokens": coerce_number(metadata.get("tokens")), "cost": coerce_number(metadata.get("cost"))}
+                ),
                 stopReason="stop",
             )
         elif message["role"] == "tool":
-            role, content = b'"toolResult"', _blocks(content, wire.get("content"))
+            role, content = b'"toolResult"', _build_blocks(content, wire.get("content"))
             message.update(
-                toolCallId=string(metadata.get("toolCallId")),
-                toolName=string(metadata.get("toolName")) or string(metadata.get("tool")),
+                toolCallId=coerce_string(metadata.get("toolCallId")),
+                toolName=coerce_string(metadata.get("toolName")) or coerce_string(metadata.get("tool")),
                 isError=metadata.get("isError") is True,
             )
-        message["timestamp"] = milliseconds(string(wire.get("timestamp"))) or 0
+        message["timestamp"] = parse_timestamp(coerce_string(wire.get("timestamp"))) or 0
         written = write_value(message)
         # What was said moves as it is spelled: bytes that are not UTF-8 are kept, and reported.
         if role is not None and message["role"]:
@@ -188,14 +197,14 @@ class Dash:
         return drop_key(drop_key(raw, "role"), "content")
 
 
-def _blocks(spelled: bytes | None, content: Any) -> bytes:
+def _build_blocks(spelled: bytes | None, content: Any) -> bytes:
     """The text of a list of blocks that says what `content` says, which is spelled so."""
     if spelled is None or not (isinstance(content, str) or is_list(content)):
-        return write_value(text_blocks(""))
+        return write_value(build_text_blocks(""))
     return b'[{"type":"text","text":%b}]' % spelled if isinstance(content, str) else spelled
 
 
-def _made_id(session: str, number: int) -> EntryId:
+def _derive_id(session: str, number: int) -> EntryId:
     from hashlib import sha256
 
     return sha256(f"{session}:{number}".encode("utf-8", "surrogatepass")).hexdigest()[:16]

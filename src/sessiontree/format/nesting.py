@@ -17,13 +17,13 @@ from sessiontree.core.messages import is_object
 NESTING_LIMIT = 254
 """So deep, as deep as orjson writes objects and lists. Lines of peers are nested less than ten deep."""
 
-MANY = NESTING_LIMIT + 1
+MIN_BRACKETS = NESTING_LIMIT + 1
 """A line that is nested deeper has so many opening brackets, and as many closing ones."""
 
-SHORT = 2 * NESTING_LIMIT
+SHALLOW_SIZE = 2 * NESTING_LIMIT
 """No line of so few bytes has."""
 
-LONG = 1 << 20
+LONG_LINE = 1 << 20
 """A line of more bytes is not cut into all its parts at once."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
@@ -32,16 +32,19 @@ _PART = re.compile(rb'(?:[^"]*+%b){1,1000}+|[^"]++' % _STRING.pattern, re.DOTALL
 _STEPS = bytes.maketrans(b"{[}]", b"\2\2\0\0")
 _REST = bytes(set(range(256)) - set(b"{[}]"))
 _CLOSINGS = (b"]" * 64, b"}" * 64, b"}]" * 32)
-_HOLDERS: tuple[type[Any], ...] = (dict, list, tuple)
+_CONTAINERS: tuple[type[Any], ...] = (dict, list, tuple)
 
 
-def may_be_deep(raw: bytes) -> bool:
+def can_be_deep(raw: bytes) -> bool:
     """Whether a line has so many brackets, in strings or not, that it has to be looked at closely.
 
     Nearly all that is read and written passes through here. `bytes.count` would take longer: it looks at every byte.
     """
     size = len(raw)
-    return size > SHORT and size - len(raw.replace(b"[", b"", MANY).replace(b"{", b"", MANY)) >= MANY
+    return (
+        size > SHALLOW_SIZE
+        and size - len(raw.replace(b"[", b"", MIN_BRACKETS).replace(b"{", b"", MIN_BRACKETS)) >= MIN_BRACKETS
+    )
 
 
 def is_too_deep(raw: bytes) -> bool:
@@ -49,7 +52,7 @@ def is_too_deep(raw: bytes) -> bool:
 
     It goes by the text. A value whose key is repeated later counts too, although decoders drop it.
     """
-    return may_be_deep(raw) and is_deep_text(raw)
+    return can_be_deep(raw) and is_deep_text(raw)
 
 
 def looks_deep(lines: bytes) -> bool:
@@ -65,7 +68,7 @@ def is_deep(value: Any) -> bool:
     within = [iter((value,))]
     while within:
         for item in within[-1]:
-            if isinstance(item, _HOLDERS):
+            if isinstance(item, _CONTAINERS):
                 if len(within) > NESTING_LIMIT:
                     return True
                 within.append(iter(item.values() if is_object(item) else item))
@@ -77,7 +80,7 @@ def is_deep(value: Any) -> bool:
 
 def is_deep_text(raw: bytes) -> bool:
     """The same of a line that is not decoded. A long one is taken in parts, so that this takes little memory."""
-    if len(raw) > LONG:
+    if len(raw) > LONG_LINE:
         parts = (_STRING.sub(b"", part.group()) for part in _PART.finditer(raw))
     else:  # in a quarter of the time: what stands between quotes, once those within strings are gone
         parts = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]

@@ -26,7 +26,7 @@ class Member(NamedTuple):
     end: int
 
 
-def members(raw: bytes) -> list[Member]:
+def find_members(raw: bytes) -> list[Member]:
     """The members of the object that `raw` is, in order."""
     found: list[Member] = []
     depth = 0
@@ -40,15 +40,15 @@ def members(raw: bytes) -> list[Member]:
             case b"}" | b"]":
                 depth -= 1
                 if depth == 0 and key:
-                    found.append(Member(_name(key), key, start, value, _trim(raw, value, token.start())))
+                    found.append(Member(_decode_name(key), key, start, value, _trim_space(raw, value, token.start())))
                 continue
             case _ if depth != 1:
                 continue
             case b",":
-                found.append(Member(_name(key), key, start, value, _trim(raw, value, token.start())))
+                found.append(Member(_decode_name(key), key, start, value, _trim_space(raw, value, token.start())))
                 key = b""
             case b":":
-                value = _skip(raw, token.end())
+                value = _skip_space(raw, token.end())
             case _ if not key:
                 key, start = token.group(), token.start()
             case _:
@@ -56,7 +56,7 @@ def members(raw: bytes) -> list[Member]:
     return found
 
 
-def _name(key: bytes) -> str:
+def _decode_name(key: bytes) -> str:
     spelled = key.decode("utf-8", "replace")
     if "\\" not in spelled:
         return spelled[1:-1]
@@ -65,27 +65,27 @@ def _name(key: bytes) -> str:
     return json.loads(spelled)
 
 
-def _skip(raw: bytes, at: int) -> int:
+def _skip_space(raw: bytes, at: int) -> int:
     while raw[at : at + 1].isspace():
         at += 1
     return at
 
 
-def _trim(raw: bytes, start: int, end: int) -> int:
+def _trim_space(raw: bytes, start: int, end: int) -> int:
     while end > start and raw[end - 1 : end].isspace():
         end -= 1
     return end
 
 
-def value_of(raw: bytes, key: str) -> bytes | None:
+def get_value(raw: bytes, key: str) -> bytes | None:
     """The text of a member's value: the last one counts, as in every reader."""
-    return next((raw[m.value : m.end] for m in reversed(members(raw)) if m.name == key), None)
+    return next((raw[m.value : m.end] for m in reversed(find_members(raw)) if m.name == key), None)
 
 
 def set_value(raw: bytes, key: str, value: bytes) -> bytes:
     """`raw` with `key` set to the JSON text `value`, put in after the first member if it is new."""
     quoted = b'"%s"' % key.encode()
-    spans = members(raw)
+    spans = find_members(raw)
     for member in reversed(spans):
         if member.name == key:
             return raw[: member.value] + value + raw[member.end :]
@@ -100,7 +100,7 @@ def rename_key(raw: bytes, old: str, new: str) -> bytes:
     """`raw` with every member `old` called `new`."""
     parts: list[bytes] = []
     done = 0
-    for member in members(raw):
+    for member in find_members(raw):
         if member.name == old:
             parts += raw[done : member.start], b'"%s"' % new.encode()
             done = member.start + len(member.key)
@@ -109,20 +109,20 @@ def rename_key(raw: bytes, old: str, new: str) -> bytes:
 
 def drop_key(raw: bytes, key: str) -> bytes:
     """`raw` without any member `key`."""
-    spans = members(raw)
-    return _with(raw, spans, [place for place, member in enumerate(spans) if member.name != key])
+    spans = find_members(raw)
+    return _keep_members(raw, spans, [place for place, member in enumerate(spans) if member.name != key])
 
 
-def drop_behind(raw: bytes, key: str, names: Container[str]) -> bytes:
+def drop_after(raw: bytes, key: str, names: Container[str]) -> bytes:
     """`raw` without any of the members `names` that stands behind the first member `key`."""
-    spans = members(raw)
+    spans = find_members(raw)
     first = next(place for place, member in enumerate(spans) if member.name == key)
-    return _with(
+    return _keep_members(
         raw, spans, [place for place, member in enumerate(spans) if place <= first or member.name not in names]
     )
 
 
-def _with(raw: bytes, spans: list[Member], kept: list[int]) -> bytes:
+def _keep_members(raw: bytes, spans: list[Member], kept: list[int]) -> bytes:
     """`raw` with those of its members alone."""
     if len(kept) == len(spans):
         return raw

@@ -22,9 +22,9 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import NotFound
 from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import (
-    ALIASES,
+    EVENT_ALIASES,
+    EVENT_NAMES,
     EVENTS,
-    NAMES,
     Answer,
     BeforeMerge,
     BeforeNavigate,
@@ -37,7 +37,7 @@ from sessiontree.hooks.events import (
     ToolCallAnswer,
     ToolResult,
 )
-from sessiontree.hooks.ui import Clock, patient
+from sessiontree.hooks.ui import DeadlineClock, stop_clock_during_questions
 
 Handler: TypeAlias = Callable[[Any, Any], Any | Awaitable[Any]]
 """Takes the event and the context; may be async. One that is not runs in a thread of its own."""
@@ -48,17 +48,17 @@ Listener: TypeAlias = Callable[[Event], None]
 DEADLINE = 60.0
 """How long a handler may take, in seconds, not counting the time that a person takes to answer its questions."""
 
-PLACES = (Navigated, Forked, Switched)
+PLACE_EVENTS = (Navigated, Forked, Switched)
 """Events after which a tool may be at another place than before."""
 
-PLAIN = frozenset({str, int, float, bool, type(None)})
+IMMUTABLE_TYPES = frozenset({str, int, float, bool, type(None)})
 """What in JSON cannot be changed in place."""
 
 E = TypeVar("E", bound=Event)
 
 
 @dataclass
-class Context:
+class HookContext:
     """What handlers get beside the event."""
 
     session: Any = None
@@ -74,24 +74,24 @@ class Context:
 
 
 @dataclass(frozen=True, eq=False)
-class _Registered:
+class _Registration:
     handler: Handler
     source: str
     deadline: float
 
 
-class _Failed:
+class _HandlerFailure:
     """What came of a handler that failed."""
 
 
 class Hooks:
-    def __init__(self, context: Context | None = None) -> None:
-        self.context = Context() if context is None else context
-        self._handlers: dict[type[Event], list[_Registered]] = {}
-        self._tools: list[_Registered] = []
+    def __init__(self, context: HookContext | None = None) -> None:
+        self.context = HookContext() if context is None else context
+        self._handlers: dict[type[Event], list[_Registration]] = {}
+        self._tools: list[_Registration] = []
         self._listeners: list[Listener] = []
 
-    def beside(self, context: Context) -> Hooks:
+    def derive(self, context: HookContext) -> Hooks:
         """Hooks with the same handlers, now and later, and a context, tools and listeners of their own.
 
         For an agent that works beside another: its handlers must know whose event it is, and its tools are told of no
@@ -105,18 +105,18 @@ class Hooks:
         self, event: str | type[Event], handler: Handler, *, source: str = "", deadline: float = DEADLINE
     ) -> Callable[[], None]:
         """Have `handler` called at an event, by its type, name, or a peer's name. Returns what takes it off again."""
-        kind = event_type(event) if isinstance(event, str) else event
-        return _added(self._handlers.setdefault(kind, []), _registered(handler, source, deadline))
+        kind = find_event_type(event) if isinstance(event, str) else event
+        return _add(self._handlers.setdefault(kind, []), _build_registration(handler, source, deadline))
 
     def on_session(self, handler: Handler, *, source: str = "", deadline: float = DEADLINE) -> Callable[[], None]:
         """Have a tool told of `Navigated`, `Forked` and `Switched`, when all handlers have been."""
-        return _added(self._tools, _registered(handler, source, deadline))
+        return _add(self._tools, _build_registration(handler, source, deadline))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Show `listener` every event from now on. Returns what takes it off again."""
-        return _added(self._listeners, listener)
+        return _add(self._listeners, listener)
 
-    def show(self, event: Event) -> None:
+    def notify_listeners(self, event: Event) -> None:
         """Show an event to the listeners alone. One that fails is reported to the others."""
         failed: list[tuple[Listener, Exception]] = []
         for listener in tuple(self._listeners):
@@ -125,7 +125,7 @@ class Hooks:
             except Exception as error:  # noqa: BLE001 - what happens must not depend on who looks on
                 failed.append((listener, error))
         for listener, error in failed:
-            text = f"{_name(listener, 'a listener')} failed with {type(error).__name__}: {error}"
+            text = f"{_get_name(listener, 'a listener')} failed with {type(error).__name__}: {error}"
             for other in tuple(self._listeners):
                 if other is not listener:
                     with contextlib.suppress(Exception):
@@ -133,168 +133,172 @@ class Hooks:
 
     def has_handlers(self, event: Event) -> bool:
         """Whether anybody but listeners is told of an event."""
-        return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACES)))
+        return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACE_EVENTS)))
 
-    async def tell(self, event: Event) -> None:
+    async def emit(self, event: Event) -> None:
         """Tell listeners and handlers of something that has happened."""
-        self.show(event)
-        tools = self._tools if isinstance(event, PLACES) else ()
+        self.notify_listeners(event)
+        tools = self._tools if isinstance(event, PLACE_EVENTS) else ()
         for registered in (*self._handlers.get(type(event), ()), *tools):
-            await self._called(registered, event)
+            await self._call_handler(registered, event)
 
     async def ask(self, event: E) -> tuple[E, Answer]:
         """Ask about something that is about to happen: the event as the handlers changed it, and their answer."""
-        self.show(event)
+        self.notify_listeners(event)
         kind = event.answer or Answer
         answers: list[Answer] = []
         for registered in tuple(self._handlers.get(type(event), ())):
-            given = await self._called(registered, event)
-            answer = self._understood(registered, event, kind, given)
+            given = await self._call_handler(registered, event)
+            answer = self._parse_answer(registered, event, kind, given)
             if answer is None:
                 continue
             answers.append(answer)
             if answer.cancel:
                 break
-            event = changed(event, answer)
-        return event, combine(kind, answers)
+            event = apply_answer(event, answer)
+        return event, combine_answers(kind, answers)
 
-    async def _called(self, registered: _Registered, event: Event) -> Any:
+    async def _call_handler(self, registered: _Registration, event: Event) -> Any:
         """What a handler gives; `_Failed` if it raises or is not done in time, for which nobody waits."""
-        clock = Clock(registered.deadline)
-        context = replace(self.context, ui=None if self.context.ui is None else patient(self.context.ui, clock))
-        task = asyncio.ensure_future(_call(registered.handler, _copied(event), context))
+        clock = DeadlineClock(registered.deadline)
+        context = replace(
+            self.context, ui=None if self.context.ui is None else stop_clock_during_questions(self.context.ui, clock)
+        )
+        task = asyncio.ensure_future(_call_without_exit(registered.handler, _copy_value(event), context))
         try:
-            while not task.done() and clock.left > 0:
-                await asyncio.wait({task}, timeout=clock.left)
+            while not task.done() and clock.remaining > 0:
+                await asyncio.wait({task}, timeout=clock.remaining)
         finally:
             late = not task.done()
             if late:
                 task.cancel()
-                task.add_done_callback(_forget)
+                task.add_done_callback(_consume_exception)
         if late:
-            return self._report(registered, event, f"took longer than {registered.deadline:g} s")
+            return self._report_failure(registered, event, f"took longer than {registered.deadline:g} s")
         if task.cancelled():
-            return self._report(registered, event, "was cancelled from inside")
+            return self._report_failure(registered, event, "was cancelled from inside")
         error = task.exception()
         if error is not None:
-            return self._report(registered, event, f"failed with {type(error).__name__}: {error}")
+            return self._report_failure(registered, event, f"failed with {type(error).__name__}: {error}")
         return task.result()
 
-    def _understood(self, registered: _Registered, event: Event, kind: type[Answer], given: Any) -> Answer | None:
+    def _parse_answer(self, registered: _Registration, event: Event, kind: type[Answer], given: Any) -> Answer | None:
         """An answer in its type; `None` for one that says nothing or that cannot be understood."""
         if given is None:
             return None
-        if not isinstance(given, _Failed):
+        if not isinstance(given, _HandlerFailure):
             try:
-                given = msgspec.convert(_fields(given) if isinstance(given, kind) else given, kind, strict=True)
+                given = msgspec.convert(_convert_struct(given) if isinstance(given, kind) else given, kind, strict=True)
             except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
-                given = self._report(registered, event, f"answered with something else than {kind.__name__}: {error}")
-        if isinstance(given, _Failed):
-            return guarded(event, registered.source)
+                given = self._report_failure(
+                    registered, event, f"answered with something else than {kind.__name__}: {error}"
+                )
+        if isinstance(given, _HandlerFailure):
+            return build_guard_answer(event, registered.source)
         return None if given == kind() else given
 
-    def _report(self, registered: _Registered, event: Event, what: str) -> _Failed:
-        self.show(Notice(level="error", text=f"{registered.source} {what} (at {NAMES[type(event)]})"))
-        return _Failed()
+    def _report_failure(self, registered: _Registration, event: Event, what: str) -> _HandlerFailure:
+        self.notify_listeners(Notice(level="error", text=f"{registered.source} {what} (at {EVENT_NAMES[type(event)]})"))
+        return _HandlerFailure()
 
 
 T = TypeVar("T")
 
 
-def _added(several: list[T], one: T) -> Callable[[], None]:
+def _add(several: list[T], one: T) -> Callable[[], None]:
     several.append(one)
 
-    def off() -> None:
+    def remove() -> None:
         several[:] = [other for other in several if other is not one]
 
-    return off
+    return remove
 
 
-def _registered(handler: Handler, source: str, deadline: float) -> _Registered:
-    return _Registered(handler, source or _name(handler, "a handler"), deadline)
+def _build_registration(handler: Handler, source: str, deadline: float) -> _Registration:
+    return _Registration(handler, source or _get_name(handler, "a handler"), deadline)
 
 
-def _name(function: Callable[..., Any], otherwise: str) -> str:
+def _get_name(function: Callable[..., Any], otherwise: str) -> str:
     return getattr(function, "__name__", otherwise)
 
 
-async def _call(handler: Handler, event: Event, context: Context) -> Any:
+async def _call_without_exit(handler: Handler, event: Event, context: HookContext) -> Any:
     try:
         return await call(handler, event, context)
     except SystemExit as error:
         raise RuntimeError("it wanted the program to end") from error
 
 
-def _forget(task: asyncio.Future[Any]) -> None:
+def _consume_exception(task: asyncio.Future[Any]) -> None:
     """Look at what came of a handler that nobody waits for, so that nothing is printed of it."""
     if not task.cancelled():
         task.exception()
 
 
-def event_type(name: str) -> type[Event]:
+def find_event_type(name: str) -> type[Event]:
     """The event of that name, ours or a peer's. Raises `NotFound`."""
-    kind = EVENTS.get(ALIASES.get(name, name))
+    kind = EVENTS.get(EVENT_ALIASES.get(name, name))
     if kind is None:
         raise NotFound("event", name, f"there are {', '.join(EVENTS)}")
     return kind
 
 
-def combine(kind: type[Answer], answers: Sequence[Answer]) -> Answer:
+def combine_answers(kind: type[Answer], answers: Sequence[Answer]) -> Answer:
     """Several answers as one: the first that cancels wins; otherwise, field by field, the last that says something."""
     merged: dict[str, Any] = {}
     for answer in answers:
         if answer.cancel:
             return answer
-        merged.update(_said(answer))
+        merged.update(_get_set_fields(answer))
     return kind(**merged)
 
 
-def guarded(event: Event, source: str) -> Answer | None:
+def build_guard_answer(event: Event, source: str) -> Answer | None:
     """What counts as the answer of a handler that failed."""
     if not event.guards:
         return None
     return ToolCallAnswer(cancel=True, reason=f"{source}, which has to agree to this call, failed")
 
 
-def _fields(value: Any) -> Any:
+def _convert_struct(value: Any) -> Any:
     """A struct as the dict that would be converted to it: what is in one that was made by hand was never checked."""
     if not isinstance(value, msgspec.Struct):
         return value
     fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
-    return {name: _fields(field) for name, field in fields if field is not UNSET}
+    return {name: _convert_struct(field) for name, field in fields if field is not UNSET}
 
 
-def _said(answer: Answer) -> dict[str, Any]:
+def _get_set_fields(answer: Answer) -> dict[str, Any]:
     fields = {name: getattr(answer, name) for name in answer.__struct_fields__ if name != "cancel"}
     return {name: value for name, value in fields.items() if value is not UNSET}
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     """An event, or what is in it, for a handler to change in place. An entry's copy reads its line anew.
 
     It may be of a whole conversation and is for each handler: `deepcopy` takes many times as long.
     """
     if isinstance(value, dict):
         fields = cast("JsonObject", value)
-        return {key: item if type(item) in PLAIN else _copied(item) for key, item in fields.items()}
+        return {key: item if type(item) in IMMUTABLE_TYPES else _copy_value(item) for key, item in fields.items()}
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return [item if type(item) in PLAIN else _copied(item) for item in items]
+        return [item if type(item) in IMMUTABLE_TYPES else _copy_value(item) for item in items]
     if isinstance(value, Entry):
         return msgspec.structs.replace(value, kept=None)
     if isinstance(value, msgspec.Struct):
         names = value.__struct_fields__
-        return msgspec.structs.replace(value, **{name: _copied(getattr(value, name)) for name in names})
+        return msgspec.structs.replace(value, **{name: _copy_value(getattr(value, name)) for name in names})
     if isinstance(value, ToolCall):
-        return ToolCall(*map(_copied, value))
+        return ToolCall(*map(_copy_value, value))
     if isinstance(value, tuple):
-        return tuple(map(_copied, cast("tuple[Any, ...]", value)))
+        return tuple(map(_copy_value, cast("tuple[Any, ...]", value)))
     return value
 
 
-def changed(event: E, answer: Answer) -> E:
+def apply_answer(event: E, answer: Answer) -> E:
     """The event as the next handler is shown it."""
-    said: dict[str, Any] = _said(answer)
+    said: dict[str, Any] = _get_set_fields(answer)
     match event:
         case BeforeToolCall() if "arguments" in said:
             said = {"call": ToolCall(event.call.id, event.call.name, said["arguments"])}

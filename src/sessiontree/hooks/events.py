@@ -26,7 +26,7 @@ class Signal:
 
     def __init__(self) -> None:
         self._aborted = False
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     @property
     def aborted(self) -> bool:
@@ -34,18 +34,18 @@ class Signal:
 
     def abort(self) -> None:
         self._aborted = True
-        for loop, given in tuple(self._waiting):
+        for loop, given in tuple(self._waiters):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(given.set)
 
     async def wait(self) -> None:
         waiting = asyncio.get_running_loop(), asyncio.Event()
-        self._waiting.append(waiting)
+        self._waiters.append(waiting)
         try:
             if not self._aborted:
                 await waiting[1].wait()
         finally:
-            self._waiting.remove(waiting)
+            self._waiters.remove(waiting)
 
 
 # What operations are about to do, for those who are asked.
@@ -445,7 +445,7 @@ EVENTS: dict[str, type[Event]] = {
 }
 """Events by name."""
 
-ALIASES: dict[str, str] = {
+EVENT_ALIASES: dict[str, str] = {
     "session_before_tree": "before_navigate",
     "session_tree": "navigated",
     "session_before_branch": "before_fork",
@@ -471,4 +471,4 @@ ALIASES: dict[str, str] = {
 }
 """Peers' names for the same events."""
 
-NAMES: dict[type[Event], str] = {event: name for name, event in EVENTS.items()}
+EVENT_NAMES: dict[type[Event], str] = {event: name for name, event in EVENTS.items()}

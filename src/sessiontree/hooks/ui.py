@@ -50,7 +50,7 @@ class NoUi:
     has_person = False
 
     def __init__(self) -> None:
-        self.told: list[tuple[Level, str]] = []
+        self.notices: list[tuple[Level, str]] = []
 
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
         return None
@@ -65,7 +65,7 @@ class NoUi:
         return None
 
     def notify(self, text: str, level: Level = "info") -> None:
-        self.told.append((level, text))
+        self.notices.append((level, text))
 
     def status(self, key: str, text: str | None) -> None:
         pass
@@ -74,25 +74,25 @@ class NoUi:
         return None
 
 
-class Clock:
+class DeadlineClock:
     """The time that a handler has left, which does not run while it waits for a person."""
 
     def __init__(self, seconds: float) -> None:
-        self._left = seconds
+        self._remaining = seconds
         self._since = time.monotonic()
         self._questions = 0
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """In seconds; a while from now where a person is being asked."""
         if self._questions:
-            return max(self._left, 0.05)
-        return self._left - (time.monotonic() - self._since)
+            return max(self._remaining, 0.05)
+        return self._remaining - (time.monotonic() - self._since)
 
-    async def stopped(self, answer: Awaitable[T]) -> T:
+    async def wait_stopped(self, answer: Awaitable[T]) -> T:
         """Wait for a person's answer with the clock stopped."""
         if not self._questions:
-            self._left = self.left
+            self._remaining = self.remaining
         self._questions += 1
         try:
             return await answer
@@ -101,8 +101,8 @@ class Clock:
             self._since = time.monotonic()
 
 
-class _Patient:
-    def __init__(self, ui: Ui, clock: Clock) -> None:
+class _ClockStoppingUi:
+    def __init__(self, ui: Ui, clock: DeadlineClock) -> None:
         self._ui = ui
         self._clock = clock
 
@@ -110,21 +110,21 @@ class _Patient:
         return getattr(self._ui, name)
 
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
-        return await self._clock.stopped(self._ui.select(title, options, at=at))
+        return await self._clock.wait_stopped(self._ui.select(title, options, at=at))
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
-        return await self._clock.stopped(self._ui.confirm(title, text, default=default))
+        return await self._clock.wait_stopped(self._ui.confirm(title, text, default=default))
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
-        return await self._clock.stopped(self._ui.input(title, placeholder=placeholder))
+        return await self._clock.wait_stopped(self._ui.input(title, placeholder=placeholder))
 
     async def editor(self, title: str, text: str = "") -> str | None:
-        return await self._clock.stopped(self._ui.editor(title, text))
+        return await self._clock.wait_stopped(self._ui.editor(title, text))
 
     async def custom(self, component: Any) -> Any:
-        return await self._clock.stopped(self._ui.custom(component))
+        return await self._clock.wait_stopped(self._ui.custom(component))
 
 
-def patient(ui: Ui, clock: Clock) -> Any:
+def stop_clock_during_questions(ui: Ui, clock: DeadlineClock) -> Any:
     """`ui`, with the clock stopped while a question is open."""
-    return _Patient(ui, clock)
+    return _ClockStoppingUi(ui, clock)

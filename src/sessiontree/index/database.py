@@ -22,17 +22,17 @@ import msgspec
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.store import waiting
 from sessiontree.store.files import make_private_directory
-from sessiontree.store.lock import Lock, lock_of
+from sessiontree.store.lock import FileLock, get_lock_path
 
-FILE = "index.db"
-VERSION = 7
+INDEX_NAME = "index.db"
+INDEX_VERSION = 7
 """Of the tables below, what `fulltext` finds, and what is taken for sound. Another in the file: it is made anew."""
 BUSY_SECONDS = 5.0
 LOCK_SECONDS = 1.0
 """How long the index is waited for: sessions can be listed without it."""
-COPIED_LIMIT = 1 << 28
+COPY_LIMIT = 1 << 28
 """A larger index is not copied while it is locked, in bytes."""
-PAGE = 1 << 14
+PAGE_SIZE = 1 << 14
 """Bytes of a page of the file: a listing reads them all, so there had better be few."""
 
 SCHEMA = f"""
@@ -77,7 +77,7 @@ CREATE VIRTUAL TABLE words USING fts5 (
 );
 CREATE TABLE words_check (checksum INTEGER);  -- of all that `words` is stored as; NULL: not counted yet
 INSERT INTO words_check VALUES (NULL);
-PRAGMA user_version = {VERSION};
+PRAGMA user_version = {INDEX_VERSION};
 """
 FILE_CHECKSUM = (
     "checksum_of(id, path, folder, size, mtime, inode, generation, kind, body, read_to, mark, tally, text_to)"
@@ -85,12 +85,12 @@ FILE_CHECKSUM = (
 """In SQL, what stands in the column `checksum` of a row of `files`."""
 
 # https://www.sqlite.org/rescode.html: the file is not what it should be, or a table is missing or another one.
-DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH}
+DAMAGE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH}
 
 T = TypeVar("T")
 
 
-class _Damaged(Exception):
+class _IndexDamaged(Exception):
     """What is in the index cannot be right."""
 
     def __init__(self, inode: int) -> None:
@@ -98,30 +98,30 @@ class _Damaged(Exception):
         self.inode = inode
 
 
-class _Unusable(Exception):
+class _IndexUnusable(Exception):
     """There can be no index file here."""
 
 
-class _Locked(_Unusable):
+class _IndexLocked(_IndexUnusable):
     """Another process keeps the lock."""
 
 
-def checksum_of(*values: int | bytes | None) -> int:
+def compute_checksum(*values: int | bytes | None) -> int:
     return zlib.crc32(_encode(values))
 
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Database:
-    def __init__(self, connection: sqlite3.Connection, *, lasting: bool, waits: bool = True) -> None:
+class IndexDatabase:
+    def __init__(self, connection: sqlite3.Connection, *, is_persistent: bool, wait_for_lock: bool = True) -> None:
         self.connection = connection
-        self.lasting = lasting
+        self.is_persistent = is_persistent
         """Whether anybody will ever use again what is written here."""
-        self.waits = waits
+        self.wait_for_lock = wait_for_lock
         """Whether what can be read again waits for its turn to be kept."""
         self.execute = connection.execute
-        connection.create_function("checksum_of", -1, checksum_of, deterministic=True)
+        connection.create_function("checksum_of", -1, compute_checksum, deterministic=True)
 
     @contextmanager
     def transaction(self, mode: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Generator[None]:
@@ -135,54 +135,54 @@ class Database:
             raise
         self.execute("COMMIT")
 
-    def keep(self, work: Callable[[], None]) -> None:
+    def save(self, work: Callable[[], None]) -> None:
         """Write what can be read again, all of it or nothing: nothing while others write, unless it `waits`."""
-        if not self.waits:
+        if not self.wait_for_lock:
             self.execute("PRAGMA busy_timeout = 0")
         try:
             with self.transaction():
                 work()
         except sqlite3.OperationalError as error:
-            if self.waits or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+            if self.wait_for_lock or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 raise
         finally:
             self.execute(f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}")
 
 
-def using(home: str, work: Callable[[Database], T], *, waits: bool = True) -> T:
+def run_with_index(home: str, work: Callable[[IndexDatabase], T], *, wait_for_lock: bool = True) -> T:
     """What `work` makes of the index in the folder `home`. It may be called again, so it must not do things twice."""
-    path = os.path.join(home, FILE)
+    path = os.path.join(home, INDEX_NAME)
     for _ in range(3):
         try:
-            return _work_on(path, work, waits)
-        except _Damaged as damaged:
-            _remove(path, damaged.inode)
-        except _Locked:
+            return _run_on_file(path, work, wait_for_lock)
+        except _IndexDamaged as damaged:
+            _remove_index(path, damaged.inode)
+        except _IndexLocked:
             try:
-                with closing(_copied(path)) as connection:
-                    return work(Database(connection, lasting=False))
-            except (sqlite3.Error, OSError, msgspec.MsgspecError, UnicodeDecodeError, Misfit):
+                with closing(_copy_to_memory(path)) as connection:
+                    return work(IndexDatabase(connection, is_persistent=False))
+            except (sqlite3.Error, OSError, msgspec.MsgspecError, UnicodeDecodeError, IndexMismatch):
                 break  # whoever has the lock may be making it anew
-        except _Unusable:
+        except _IndexUnusable:
             break
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         connection.executescript(SCHEMA)
-        return work(Database(connection, lasting=False))
+        return work(IndexDatabase(connection, is_persistent=False))
 
 
-def _copied(path: str) -> sqlite3.Connection:
+def _copy_to_memory(path: str) -> sqlite3.Connection:
     """What the index file says, in memory. Nothing is written to the file, and nothing of it is taken away."""
     from urllib.parse import quote
 
     status = os.lstat(path)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > COPIED_LIMIT:
+    if not stat.S_ISREG(status.st_mode) or status.st_size > COPY_LIMIT:
         raise OSError("not an index that can be copied")
     memory = sqlite3.connect(":memory:", isolation_level=None)
     try:
         address = f"file:{quote(path)}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=LOCK_SECONDS)) as source:
             source.backup(memory)
-        if memory.execute("PRAGMA user_version").fetchone() != (VERSION,):
+        if memory.execute("PRAGMA user_version").fetchone() != (INDEX_VERSION,):
             raise sqlite3.DatabaseError("an index of another version")
     except BaseException:
         memory.close()
@@ -190,33 +190,33 @@ def _copied(path: str) -> sqlite3.Connection:
     return memory
 
 
-def _work_on(path: str, work: Callable[[Database], T], waits: bool) -> T:
+def _run_on_file(path: str, work: Callable[[IndexDatabase], T], wait_for_lock: bool) -> T:
     inode = 0
     try:
         # Nobody takes the file away while it is being opened: its companions are found by name.
-        with _locked(path):
-            inode = _made(path)
+        with _lock_index(path):
+            inode = _create_file(path)
             connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                _prepare(connection, inode)
+                _prepare_connection(connection, inode)
             except BaseException:
                 connection.close()
                 raise
         with closing(connection):
-            return work(Database(connection, lasting=True, waits=waits))
+            return work(IndexDatabase(connection, is_persistent=True, wait_for_lock=wait_for_lock))
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in DAMAGE:
-            raise _Damaged(inode) from error
-        raise _Unusable from error
-    except (msgspec.MsgspecError, UnicodeDecodeError, Misfit) as error:
-        raise _Damaged(inode) from error
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in DAMAGE_CODES:
+            raise _IndexDamaged(inode) from error
+        raise _IndexUnusable from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, IndexMismatch) as error:
+        raise _IndexDamaged(inode) from error
 
 
-class Misfit(Exception):
+class IndexMismatch(Exception):
     """Things in the index do not go together."""
 
 
-def _made(path: str) -> int:
+def _create_file(path: str) -> int:
     """The index file's inode; it is made when it is not there."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -224,66 +224,66 @@ def _made(path: str) -> int:
     except FileExistsError:
         pass
     except OSError as error:
-        raise _Unusable from error
+        raise _IndexUnusable from error
     try:
         status = os.lstat(path)
     except OSError as error:
-        raise _Unusable from error
+        raise _IndexUnusable from error
     if not stat.S_ISREG(status.st_mode):
-        raise _Unusable
+        raise _IndexUnusable
     return status.st_ino
 
 
-def _prepare(connection: sqlite3.Connection, inode: int) -> None:
+def _prepare_connection(connection: sqlite3.Connection, inode: int) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0 and not connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
-        connection.execute(f"PRAGMA page_size = {PAGE}")
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(f"BEGIN IMMEDIATE; {SCHEMA}")
-        connection.execute(f"PRAGMA application_id = {_checksum_of_schema(connection)}")
+        connection.execute(f"PRAGMA application_id = {_compute_schema_checksum(connection)}")
         connection.execute("COMMIT")
-    elif version != VERSION or _application(connection) != _checksum_of_schema(connection):
-        raise _Damaged(inode)
+    elif version != INDEX_VERSION or _read_application_id(connection) != _compute_schema_checksum(connection):
+        raise _IndexDamaged(inode)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA cache_size = -32000")
     connection.execute("SELECT 1 FROM files").fetchone()
 
 
-def _checksum_of_schema(connection: sqlite3.Connection) -> int:
+def _compute_schema_checksum(connection: sqlite3.Connection) -> int:
     """A flipped byte there may make a table mean something else. It is kept where a file tells whose it is."""
     rows: list[Any] = connection.execute("SELECT * FROM sqlite_schema").fetchall()
     return zlib.crc32(repr(rows).encode("utf-8", "replace")) >> 1  # which has no sign
 
 
-def _application(connection: sqlite3.Connection) -> int:
+def _read_application_id(connection: sqlite3.Connection) -> int:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     return application
 
 
-def _remove(path: str, inode: int) -> None:
+def _remove_index(path: str, inode: int) -> None:
     """Take a damaged index away, unless another process has done so."""
     try:
-        with _locked(path):
+        with _lock_index(path):
             if os.lstat(path).st_ino == inode:
                 for suffix in ("", "-wal", "-shm", "-journal"):
                     if os.path.lexists(path + suffix):
                         os.unlink(path + suffix)
-    except (OSError, _Unusable):
+    except (OSError, _IndexUnusable):
         return
 
 
 @contextmanager
-def _locked(path: str) -> Generator[None]:
-    lock = Lock(lock_of(path))
+def _lock_index(path: str) -> Generator[None]:
+    lock = FileLock(get_lock_path(path))
     with ExitStack() as stack:
         stack.callback(lock.close)
         try:
             make_private_directory(os.path.dirname(path))
-            with waiting.limited_to(LOCK_SECONDS):
+            with waiting.limit_wait(LOCK_SECONDS):
                 stack.enter_context(lock)
         except LockTimeout as error:
             waiting.report(f"the index is locked: going on without it ({error})")
-            raise _Locked from error
+            raise _IndexLocked from error
         except (OSError, StoreError) as error:
-            raise _Unusable from error
+            raise _IndexUnusable from error
         yield

@@ -16,17 +16,17 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from sessiontree.errors import NotFound
-from sessiontree.store.files import reason_of, shut
-from sessiontree.store.postgres.address import is_address
+from sessiontree.store.files import close_quietly, format_os_error
+from sessiontree.store.postgres.address import is_database_address
 
-SUFFIX = ".jsonl"
-ARCHIVED = ".archived"
+SESSION_SUFFIX = ".jsonl"
+ARCHIVED_SUFFIX = ".archived"
 """A session is archived when a file with this behind its name stands beside it."""
-_FARTHEST = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 """Some 292 years."""
 
 
-class Found(NamedTuple):
+class SessionFile(NamedTuple):
     """A file in a folder of sessions, as it was when the folder was looked at."""
 
     path: str
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 
 
 @contextmanager
-def without_gc() -> Generator[None]:
+def pause_gc() -> Generator[None]:
     """Thousands of small values and no cycles among them: looking for some would take a third of the time."""
     import gc
 
@@ -53,7 +53,7 @@ def without_gc() -> Generator[None]:
             gc.enable()
 
 
-def absolute_folder(folder: str | os.PathLike[str]) -> str:
+def resolve_folder(folder: str | os.PathLike[str]) -> str:
     """Raises `NotFound` where there is no current folder any more."""
     try:
         return os.path.abspath(folder)
@@ -61,7 +61,7 @@ def absolute_folder(folder: str | os.PathLike[str]) -> str:
         raise NotFound("folder", os.fspath(folder), "the current folder was deleted") from None
 
 
-def files_in(folder: str, also: str | None = None, *, hidden: bool = True) -> list[Found]:
+def list_session_files(folder: str, also: str | None = None, *, hidden: bool = True) -> list[SessionFile]:
     """The session files in a folder, and the one that is called `also`; none where there is no such folder.
 
     Without the `hidden` ones, those whose names begin with a dot are passed over.
@@ -71,36 +71,40 @@ def files_in(folder: str, also: str | None = None, *, hidden: bool = True) -> li
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        return [_unseen(folder, error)]
-    found: list[Found] = []
+        return [_build_unreadable(folder, error)]
+    found: list[SessionFile] = []
     try:
         with os.scandir(fd) as entries:  # by descriptor: each `stat` looks up a name, not a path
             seen = list(entries)
-        archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED)}
+        archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED_SUFFIX)}
         for entry in seen:
             name = entry.name
-            if (name.endswith(SUFFIX) and (hidden or name[0] != ".")) or name == also:
+            if (name.endswith(SESSION_SUFFIX) and (hidden or name[0] != ".")) or name == also:
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # taken away in this moment
                 except OSError as error:
-                    found.append(_unseen(f"{folder}/{name}", error))
+                    found.append(_build_unreadable(f"{folder}/{name}", error))
                     continue
-                fault = None if stat.S_ISREG(status.st_mode) else _fault(status.st_mode)
-                found.append(Found(f"{folder}/{name}", *stamp_of(status), name, name + ARCHIVED in archived, fault))
+                fault = None if stat.S_ISREG(status.st_mode) else _describe_fault(status.st_mode)
+                found.append(
+                    SessionFile(
+                        f"{folder}/{name}", *get_file_stamp(status), name, name + ARCHIVED_SUFFIX in archived, fault
+                    )
+                )
         return found
     except OSError as error:
-        return [_unseen(folder, error)]
+        return [_build_unreadable(folder, error)]
     finally:
-        shut(fd)
+        close_quietly(fd)
 
 
-def _unseen(path: str, error: OSError) -> Found:
-    return Found(path, 0, 0, 0, os.path.basename(path), fault=reason_of(error))
+def _build_unreadable(path: str, error: OSError) -> SessionFile:
+    return SessionFile(path, 0, 0, 0, os.path.basename(path), fault=format_os_error(error))
 
 
-def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
+def get_file_stamp(status: os.stat_result) -> tuple[int, int, int]:
     """Size, when it was last written to in nanoseconds, and inode of a file, as a database can hold them.
 
     A file system may tell any year, and calendars end: the nearest counts. An inode may have 64 bits and no sign.
@@ -108,16 +112,16 @@ def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
     moment, inode = status.st_mtime_ns, status.st_ino
     return (
         status.st_size,
-        max(-_FARTHEST, min(moment, _FARTHEST)),
-        inode if inode <= _FARTHEST else inode - (1 << 64),
+        max(-_MAX_INT64, min(moment, _MAX_INT64)),
+        inode if inode <= _MAX_INT64 else inode - (1 << 64),
     )
 
 
-def _fault(mode: int) -> str:
+def _describe_fault(mode: int) -> str:
     return "a link, which is not followed" if stat.S_ISLNK(mode) else "not a regular file"
 
 
-def folders_in(root: str) -> list[str]:
+def list_folders(root: str) -> list[str]:
     """The folders right below `root`, and those that links there lead to, each once.
 
     One that cannot be looked into is given itself: `files_in` tells why.
@@ -137,18 +141,18 @@ def folders_in(root: str) -> list[str]:
     return sorted(folder for folder in each.values() if folder != root)
 
 
-def is_part_of(text: str, id: str) -> bool:
+def is_id_match(text: str, id: str) -> bool:
     """Whether a session's id can be meant: all of it, the first 4 characters or more, or the last 8 or more."""
     return text == id or (len(text) >= 4 and id.startswith(text)) or (len(text) >= 8 and id.endswith(text))
 
 
-def id_of(file: str) -> str:
+def parse_session_id(file: str) -> str:
     """The session id in a file's name, or in an address. A header may say anything: it is only looked at."""
-    if is_address(file):
+    if is_database_address(file):
         from urllib.parse import unquote
 
         return unquote(file.rpartition("#")[2])
-    return os.path.basename(file).removesuffix(SUFFIX).rpartition("_")[2]
+    return os.path.basename(file).removesuffix(SESSION_SUFFIX).rpartition("_")[2]
 
 
 def is_text(path: str) -> bool:

@@ -15,92 +15,92 @@ from typing import IO
 
 import msgspec
 
-from sessiontree.index.folder import Found, is_text, without_gc
-from sessiontree.index.reading import Reading, read_anew
-from sessiontree.twin import twin_command
+from sessiontree.index.folder import SessionFile, is_text, pause_gc
+from sessiontree.index.reading import FileScan, scan_file
+from sessiontree.twin import build_self_command
 
-MOST = 4
+MAX_PROCESSES = 4
 """Processes at work, this one included."""
-WORTH_IT = 48 << 20
+MIN_SHARE_SIZE = 48 << 20
 """So many bytes for each, or starting it takes longer than it saves."""
 
-_found = msgspec.msgpack.Decoder(list[Found])
-_reading = msgspec.msgpack.Decoder(Reading)
+_files_decoder = msgspec.msgpack.Decoder(list[SessionFile])
+_scan_decoder = msgspec.msgpack.Decoder(FileScan)
 _encode = msgspec.msgpack.Encoder().encode
-_LENGTH = 8
+_LENGTH_SIZE = 8
 
 
-class Helper:
+class ReaderProcess:
     """A process at work on a share of the files, from the first one on."""
 
-    def __init__(self, share: Sequence[Found]) -> None:
+    def __init__(self, share: Sequence[SessionFile]) -> None:
         import subprocess
         import tempfile
 
         self.share = share
-        self._done: list[Reading] = []
-        self._at = 0
-        self._out: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        self._finished: list[FileScan] = []
+        self._position = 0
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with tempfile.TemporaryFile() as given:
             given.write(_encode(share))
             given.seek(0)
             self._process = subprocess.Popen(
-                twin_command(__name__), stdin=given, stdout=self._out, stderr=subprocess.DEVNULL
+                build_self_command(__name__), stdin=given, stdout=self._output, stderr=subprocess.DEVNULL
             )
 
-    def readings(self) -> Generator[Reading]:
+    def iter_scans(self) -> Generator[FileScan]:
         """What is in the share, in any order.
 
         While the helper is at work from one end, whoever asks is at work from the other; so nobody waits for a
         helper that is slow, or gone.
         """
         left = len(self.share)
-        while left > self._count():
+        while left > self._read_finished():
             left -= 1
-            yield read_anew(self.share[left])
-        yield from self._done[:left]
+            yield scan_file(self.share[left])
+        yield from self._finished[:left]
 
-    def _count(self) -> int:
+    def _read_finished(self) -> int:
         """How many files it has done by now."""
-        fd = self._out.fileno()
-        while head := os.pread(fd, _LENGTH, self._at):
+        fd = self._output.fileno()
+        while head := os.pread(fd, _LENGTH_SIZE, self._position):
             size = int.from_bytes(head, "big")
-            data = os.pread(fd, size, self._at + _LENGTH)
-            if len(head) < _LENGTH or len(data) < size:
+            data = os.pread(fd, size, self._position + _LENGTH_SIZE)
+            if len(head) < _LENGTH_SIZE or len(data) < size:
                 break  # it is being written
             try:
-                self._done.append(_reading.decode(data))
+                self._finished.append(_scan_decoder.decode(data))
             except msgspec.MsgspecError:
                 break
-            self._at += _LENGTH + size
-        return len(self._done)
+            self._position += _LENGTH_SIZE + size
+        return len(self._finished)
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
-        self._out.close()
+        self._output.close()
 
 
-def helpers_for(files: Sequence[Found]) -> list[Helper]:
+def start_readers(files: Sequence[SessionFile]) -> list[ReaderProcess]:
     """Helpers at work on all but one share of the files; none when it is not worth it."""
     files = [file for file in files if is_text(file.path)]
-    count = min(MOST, _processors(), sum(file.size for file in files) // WORTH_IT)
+    count = min(MAX_PROCESSES, _count_processors(), sum(file.size for file in files) // MIN_SHARE_SIZE)
     if count < 2 or not sys.executable:
         return []
-    shares: list[list[Found]] = [[] for _ in range(count)]
+    shares: list[list[SessionFile]] = [[] for _ in range(count)]
     sizes = [0] * count
     for file in sorted(files, key=lambda file: file.size, reverse=True):
         least = sizes.index(min(sizes))
         shares[least].append(file)
         sizes[least] += file.size
-    helpers: list[Helper] = []
+    helpers: list[ReaderProcess] = []
     with suppress(OSError):  # those that did start are enough: the rest is read by whoever asked
         for share in shares[1:]:
-            helpers.append(Helper(share))
+            helpers.append(ReaderProcess(share))
     return helpers
 
 
-def _processors() -> int:
+def _count_processors() -> int:
     """How many this process may use, where the system tells."""
     allowed = getattr(os, "sched_getaffinity", None)
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
@@ -108,8 +108,8 @@ def _processors() -> int:
 
 def main() -> None:
     """Read the files that standard input names, and write what each says to standard output."""
-    with without_gc():
-        for found in _found.decode(sys.stdin.buffer.read()):
-            data = _encode(read_anew(found))
-            sys.stdout.buffer.write(len(data).to_bytes(_LENGTH, "big") + data)
+    with pause_gc():
+        for found in _files_decoder.decode(sys.stdin.buffer.read()):
+            data = _encode(scan_file(found))
+            sys.stdout.buffer.write(len(data).to_bytes(_LENGTH_SIZE, "big") + data)
             sys.stdout.buffer.flush()

@@ -13,9 +13,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.fulltext import Seen, fold_parts, full_text, parts_of, speaker
+from sessiontree.core.fulltext import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
 from sessiontree.core.query import Query
-from sessiontree.core.times import iso, milliseconds
+from sessiontree.core.times import format_timestamp, parse_timestamp
 from sessiontree.errors import (
     Ambiguous,
     Conflict,
@@ -26,16 +26,16 @@ from sessiontree.errors import (
     isolate_errors,
 )
 from sessiontree.format.codec import read_entry
-from sessiontree.format.tail import tail_heads
-from sessiontree.index.activity import most_recent
-from sessiontree.index.folder import absolute_folder, is_part_of
-from sessiontree.index.reading import SessionSummary, first_fault, tally_of
-from sessiontree.index.search import Hit, branches_of, snippet
+from sessiontree.format.tail import read_tail_heads
+from sessiontree.index.activity import find_most_recent
+from sessiontree.index.folder import is_id_match, resolve_folder
+from sessiontree.index.reading import SessionSummary, build_tally, find_first_fault
+from sessiontree.index.search import Hit, build_snippet, map_branches
 from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.postgres.address import Address
-from sessiontree.store.postgres.connection import Database, database
-from sessiontree.store.postgres.rows import clean, storable
+from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.rows import clean_text, filter_storable
 from sessiontree.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 RECENT = "@"
 
 
-class Sessions:
+class PostgresRepository:
     """All sessions of a database."""
 
     def __init__(self, address: Address) -> None:
         self.address = address._replace(session=None)
 
     @property
-    def _database(self) -> Database:
-        return database(self.address)
+    def _database(self) -> PostgresDatabase:
+        return get_database(self.address)
 
     # Finding and opening
 
-    def store(self, id: str) -> PostgresStore:
+    def get_store(self, id: str) -> PostgresStore:
         """The store of the session with this id, whether there is one or not."""
         return PostgresStore(self.address._replace(session=id))
 
@@ -66,39 +66,39 @@ class Sessions:
         Raises `NotFound` or `Ambiguous`.
         """
         if text == RECENT:
-            recent = self.recent(".")
+            recent = self.find_recent(".")
             if recent is None:
                 hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
                 raise NotFound("session", RECENT, hint)
             return recent
-        found = self._named(text, deleted=False)
+        found = self._find_by_name(text, deleted=False)
         if found is None:
             raise NotFound("session", text, "a session is an id, a name, or @ for the most recent here")
         return found
 
-    def recent(self, cwd: str) -> str | None:
+    def find_recent(self, cwd: str) -> str | None:
         """The id of the session of a folder in which somebody went on last."""
-        rows = self._ask(
+        rows = self._query(
             "SELECT id, (extract(epoch FROM modified) * 1000000)::bigint * 1000 FROM sessiontree.session"
             " WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s ORDER BY modified DESC, key DESC",
-            (_folder(cwd),),
+            (_normalize_folder(cwd),),
         )
-        return most_recent(rows, self.store)
+        return find_most_recent(rows, self.get_store)
 
-    def _named(self, text: str, *, deleted: bool) -> str | None:
+    def _find_by_name(self, text: str, *, deleted: bool) -> str | None:
         if not text:
             raise InvalidOperation("a session needs an id or a name")
-        if storable(text) is None:
+        if filter_storable(text) is None:
             return None
-        rows = self._ask(
-            f"SELECT id, name FROM sessiontree.session WHERE current AND {_IN_TRASH[deleted]}"
+        rows = self._query(
+            f"SELECT id, name FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
             " AND (starts_with(id, %s) OR right(id, length(%s)) = %s OR name = %s) ORDER BY modified DESC, key DESC",
             (text, text, text, text),
         )
         matches = (
             [id for id, _ in rows if id == text]
             or [id for id, name in rows if name == text]
-            or [id for id, _ in rows if is_part_of(text, id)]
+            or [id for id, _ in rows if is_id_match(text, id)]
         )
         if len(matches) > 1:
             raise Ambiguous("session", text, matches)
@@ -106,46 +106,46 @@ class Sessions:
 
     # Listing
 
-    def sessions(
+    def list_sessions(
         self, cwd: str | None = None, *, archived: bool = False, deleted: bool = False
     ) -> list[SessionSummary]:
         """The sessions of a folder, or of all, newest first."""
-        rows = self._ask(
-            f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_IN_TRASH[deleted]}"
+        rows = self._query(
+            f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
             " AND (archived = %s OR deleted IS NOT NULL) AND (%s::text IS NULL OR cwd = %s)"
             " ORDER BY modified DESC, key DESC",
-            (archived, *[None if cwd is None else _folder(cwd)] * 2),
+            (archived, *[None if cwd is None else _normalize_folder(cwd)] * 2),
         )
-        return [self._summary(_Listed(*row)) for row in rows]
+        return [self._build_summary(_SessionListing(*row)) for row in rows]
 
-    def ids(self) -> list[str]:
+    def list_ids(self) -> list[str]:
         """The ids of all sessions, archived ones too, newest first."""
-        return [id for id, _ in self.all()]
+        return [id for id, _ in self.list_archive_states()]
 
-    def all(self) -> list[tuple[str, bool]]:
+    def list_archive_states(self) -> list[tuple[str, bool]]:
         """The same, each with whether it is archived."""
-        return self._ask(
+        return self._query(
             "SELECT id, archived FROM sessiontree.session WHERE current AND deleted IS NULL"
             " ORDER BY modified DESC, key DESC",
             (),
         )
 
-    def made_from(self, id: str) -> list[str]:
+    def list_children(self, id: str) -> list[str]:
         """The ids of the sessions whose parent has this id, newest first, by whatever name its database was reached."""
-        parent = self.address.of(id).removeprefix(self.address.shown)
-        rows = self._ask(
+        parent = self.address.format_session_address(id).removeprefix(self.address.safe_url)
+        rows = self._query(
             "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL"
             " AND right(parent_session, length(%s)) = %s ORDER BY modified DESC, key DESC",
             (parent, parent),
         )
         return [id for (id,) in rows]
 
-    def _summary(self, listed: _Listed) -> SessionSummary:
-        if not listed.told and not listed.deleted:
-            listed = self._looked_into(listed)
+    def _build_summary(self, listed: _SessionListing) -> SessionSummary:
+        if not listed.is_complete and not listed.deleted:
+            listed = self._load_summary(listed)
         return SessionSummary(
             id=listed.id,
-            file=self.address.of(listed.id),
+            file=self.address.format_session_address(listed.id),
             name=listed.name,
             first_message=listed.first_message,
             message_count=listed.messages,
@@ -154,38 +154,38 @@ class Sessions:
             branch=listed.branch,
             cost=round(listed.cost, 10),
             created=listed.created,
-            modified=iso(listed.modified),
+            modified=format_timestamp(listed.modified),
             cwd=listed.cwd,
             parent_session=listed.parent_session,
             archived=listed.archived,
             damage=listed.damage,
         )
 
-    def _looked_into(self, listed: _Listed) -> _Listed:
+    def _load_summary(self, listed: _SessionListing) -> _SessionListing:
         """What opening the session tells; kept for the next time, where this role may."""
-        where = self.address.of(listed.id)
+        where = self.address.format_session_address(listed.id)
         try:
             with isolate_errors(where):
-                session = Session(self.store(listed.id), read_only="it is only looked at")
-                tally, damage = tally_of(session), first_fault(session)
+                session = Session(self.get_store(listed.id), read_only="it is only looked at")
+                tally, damage = build_tally(session), find_first_fault(session)
         except FormatError as error:
-            return listed._replace(damage=clean(error.reason))
+            return listed._replace(damage=clean_text(error.reason))
         except SessionTreeError as error:  # it was rewritten or taken away meanwhile
-            return listed._replace(damage=clean(str(error)))
+            return listed._replace(damage=clean_text(str(error)))
         told = listed._replace(
-            name=None if tally.session_name is None else clean(tally.session_name),
-            first_message=None if tally.first_message is None else clean(tally.first_message),
+            name=None if tally.session_name is None else clean_text(tally.session_name),
+            first_message=None if tally.first_message is None else clean_text(tally.first_message),
             entries=tally.entries,
             messages=tally.messages,
             cost=tally.cost,
-            branches=[clean(name) for name in tally.heads],
-            hidden=[clean(name) for name in tally.archived],
-            branch=clean(tally.current),
-            damage=None if damage is None else clean(damage),
+            branches=[clean_text(name) for name in tally.heads],
+            hidden=[clean_text(name) for name in tally.archived],
+            branch=clean_text(tally.current),
+            damage=None if damage is None else clean_text(damage),
         )
-        values = [getattr(told, name) for name in _TOLD]
+        values = [getattr(told, name) for name in _SUMMARY_COLUMNS]
         with suppress(SessionTreeError):  # of a role that may only read
-            self._ask(_KEEP, (*values, told.key, told.size))
+            self._query(_UPDATE_SUMMARY, (*values, told.key, told.size))
         return told
 
     # Searching
@@ -199,60 +199,62 @@ class Sessions:
         limit: int = 50,
     ) -> list[Hit]:
         """The newest entries that the query matches, newest first, in all branches; in archived sessions too."""
-        where = None if cwd is None else _folder(cwd)
+        where = None if cwd is None else _normalize_folder(cwd)
         ids = None
         if only is not None:
-            listed = [*self.sessions(cwd), *self.sessions(cwd, archived=True)]
+            listed = [*self.list_sessions(cwd), *self.list_sessions(cwd, archived=True)]
             ids = [summary.id for summary in listed if only(summary)]
         among = (where, where, ids, ids)
-        found = self._database.run(lambda connection: self._newest(connection, query, among, limit))
-        found = sorted([*found, *self._in_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
+        found = self._database.run(lambda connection: self._search_newest(connection, query, among, limit))
+        found = sorted([*found, *self._search_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
         sights = {
-            id: _Sight(self.store(id), [match for match in found if match.session == id])
+            id: _HitContext(self.get_store(id), [match for match in found if match.session == id])
             for id in {match.session for match in found}
         }
         return [
             Hit(
                 session=match.session,
-                file=self.address.of(match.session),
+                file=self.address.format_session_address(match.session),
                 name=match.name,
                 entry=match.entry.id,
                 type=match.entry.type,
-                role=speaker(match.entry),
+                role=get_speaker(match.entry),
                 timestamp=match.entry.timestamp,
                 branch=sights[match.session].branches.get(match.entry.id),
-                in_context=sights[match.session].sees(match.entry),
-                snippet=snippet(full_text(match.entry), query.terms),
+                in_context=sights[match.session].is_in_context(match.entry),
+                snippet=build_snippet(build_full_text(match.entry), query.terms),
             )
             for match in found
         ]
 
-    def sessions_with(self, query: Query, *, cwd: str | None = None) -> list[str]:
+    def find_matching_sessions(self, query: Query, *, cwd: str | None = None) -> list[str]:
         """The addresses of all sessions in which a search would find something."""
-        where = None if cwd is None else _folder(cwd)
-        found = {match.session for match in self._in_older(query, (where, where, None, None))}
+        where = None if cwd is None else _normalize_folder(cwd)
+        found = {match.session for match in self._search_older(query, (where, where, None, None))}
 
         def work(connection: Connection) -> set[str]:
-            first = dict(self._lines(connection, _ONE_EACH, query, (where, where, None, None)))
+            first = dict(self._iter_matches(connection, _SEARCH_ONE_EACH, query, (where, where, None, None)))
             found = {id for id, match in first.items() if match is not None}
             rest = [id for id in first if id not in found]  # another line may be one
-            others = self._lines(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
+            others = self._iter_matches(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
             return found | {id for id, match in others if match is not None}
 
-        return [self.address.of(id) for id in sorted(found | self._database.run(work))]
+        return [self.address.format_session_address(id) for id in sorted(found | self._database.run(work))]
 
-    def _newest(self, connection: Connection, query: Query, among: Sequence[Any], limit: int) -> list[_Match]:
+    def _search_newest(
+        self, connection: Connection, query: Query, among: Sequence[Any], limit: int
+    ) -> list[_DatabaseMatch]:
         # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
-        with closing(self._lines(connection, _SEARCH, query, among)) as lines:
+        with closing(self._iter_matches(connection, _SEARCH, query, among)) as lines:
             return list(islice((match for _, match in lines if match is not None), limit))
 
-    def _lines(
+    def _iter_matches(
         self, connection: Connection, search: str, query: Query, among: Sequence[Any]
-    ) -> Generator[tuple[str, _Match | None]]:
+    ) -> Generator[tuple[str, _DatabaseMatch | None]]:
         """What a search by SQL gives, each with the id of its session: a match, or none when one looks closer."""
-        likes = [f"%{_escaped(clean(term.text))}%" for term in query.terms]
+        likes = [f"%{_escape_like(clean_text(term.text))}%" for term in query.terms]
         said = " AND ".join(["e.said LIKE %s"] * len(likes)) or "e.said <> ''"
-        statement = search.format(said=said, among=_AMONG)
+        statement = search.format(said=said, among=_SCOPE_CONDITION)
         roles = sorted(query.roles) or None
         values = (*likes, roles, roles, query.since, query.since, *among)
         with connection.transaction(), connection.cursor(name="sessiontree_search") as cursor:
@@ -261,55 +263,55 @@ class Sessions:
                 match = None
                 # A damaged line, or one that was written when lines could be nested more deeply, is no match.
                 with suppress(SessionTreeError), isolate_errors(id):
-                    match = _matching(query, id, name, position, read_entry(bytes(line), 1))
+                    match = _build_match(query, id, name, position, read_entry(bytes(line), 1))
                 yield id, match
 
-    def _in_older(self, query: Query, among: Sequence[Any]) -> Generator[_Match]:
+    def _search_older(self, query: Query, among: Sequence[Any]) -> Generator[_DatabaseMatch]:
         """In sessions of older dialects, whose lines say what they mean only as a whole."""
-        rows = self._ask(
+        rows = self._query(
             "SELECT s.id, s.name FROM sessiontree.session AS s"
-            f" WHERE s.current AND s.deleted IS NULL AND s.older {_AMONG}",
+            f" WHERE s.current AND s.deleted IS NULL AND s.older {_SCOPE_CONDITION}",
             among,
         )
         for id, name in rows:
-            with suppress(SessionTreeError), isolate_errors(self.address.of(id)):
-                for number, entry in enumerate(Session(self.store(id), read_only="it is only looked at").tree):
-                    match = _matching(query, id, name, number, entry)
+            with suppress(SessionTreeError), isolate_errors(self.address.format_session_address(id)):
+                for number, entry in enumerate(Session(self.get_store(id), read_only="it is only looked at").tree):
+                    match = _build_match(query, id, name, number, entry)
                     if match is not None:
                         yield match
 
     # Putting aside
 
-    def meant(self, text: str, *, in_trash: bool = False) -> str:
+    def resolve_session(self, text: str, *, in_trash: bool = False) -> str:
         """The id of the session that `text` names; with `in_trash`, of one there if there is any."""
-        return (self._named(text, deleted=True) if in_trash else None) or self.find(text)
+        return (self._find_by_name(text, deleted=True) if in_trash else None) or self.find(text)
 
     def archive(self, text: str, *, archived: bool = True) -> str:
         """Take a session out of listings, or put it back. Returns its address."""
         id = self.find(text)
-        self._ask("UPDATE sessiontree.session SET archived = %s WHERE id = %s AND current", (archived, id))
-        return self.address.of(id)
+        self._query("UPDATE sessiontree.session SET archived = %s WHERE id = %s AND current", (archived, id))
+        return self.address.format_session_address(id)
 
     def delete(self, text: str) -> str:
         """Move a session to the trash. Returns its address."""
         id = self.find(text)
-        self._ask("UPDATE sessiontree.session SET deleted = now() WHERE id = %s AND current", (id,))
-        return self.address.of(id)
+        self._query("UPDATE sessiontree.session SET deleted = now() WHERE id = %s AND current", (id,))
+        return self.address.format_session_address(id)
 
     def restore(self, text: str) -> str:
         """Bring a session back from the trash. Returns its address."""
-        id = self._named(text, deleted=True)
+        id = self._find_by_name(text, deleted=True)
         if id is None:
             raise NotFound("session in the trash", text)
-        self._ask("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
-        return self.address.of(id)
+        self._query("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
+        return self.address.format_session_address(id)
 
     def purge(self, text: str, *, at: Cursor | None = None) -> str:
         """Remove a session for good, with its backups, from the trash or from where it lives. Returns its address.
 
         Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
         """
-        id = self.meant(text, in_trash=True)
+        id = self.resolve_session(text, in_trash=True)
 
         def work(connection: Connection) -> None:
             with connection.transaction():
@@ -317,18 +319,18 @@ class Sessions:
                     "SELECT key, size FROM sessiontree.session WHERE id = %s ORDER BY current DESC FOR UPDATE", (id,)
                 ).fetchall()
                 if at is not None and rows[:1] != [at.value]:
-                    raise Conflict(self.address.of(id), "others wrote first")
+                    raise Conflict(self.address.format_session_address(id), "others wrote first")
                 keys = [key for key, _ in rows]
-                connection.execute(_OWN, (keys, keys))
+                connection.execute(_COPY_SHARED_LINES, (keys, keys))
                 for table in ("shared", "torn", "entry"):
                     connection.execute(f"DELETE FROM sessiontree.{table} WHERE session = ANY(%s)".encode(), (keys,))
                 connection.execute("DELETE FROM sessiontree.shared WHERE source = ANY(%s)", (keys,))
                 connection.execute("DELETE FROM sessiontree.session WHERE key = ANY(%s)", (keys,))
 
         self._database.run(work)
-        return self.address.of(id)
+        return self.address.format_session_address(id)
 
-    def _ask(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def _query(self, statement: str, values: Sequence[Any]) -> list[Any]:
         def work(connection: Connection) -> list[Any]:
             cursor = connection.execute(statement.encode(), values)
             return cursor.fetchall() if cursor.description else []
@@ -336,7 +338,7 @@ class Sessions:
         return self._database.run(work)
 
 
-class _Listed(NamedTuple):
+class _SessionListing(NamedTuple):
     """The row of a session, as a listing needs it."""
 
     key: int
@@ -351,7 +353,7 @@ class _Listed(NamedTuple):
     hidden: list[str]
     branch: str
     damage: str | None
-    told: bool
+    is_complete: bool
     archived: bool
     deleted: bool
     modified: int
@@ -360,7 +362,7 @@ class _Listed(NamedTuple):
     parent_session: str | None
 
 
-class _Match(NamedTuple):
+class _DatabaseMatch(NamedTuple):
     moment: int
     session: str
     position: int
@@ -368,68 +370,68 @@ class _Match(NamedTuple):
     entry: Entry
 
 
-def _matching(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _Match | None:
-    moment = milliseconds(entry.timestamp) or 0
+def _build_match(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _DatabaseMatch | None:
+    moment = parse_timestamp(entry.timestamp) or 0
     if query.since is not None and moment < query.since:
         return None
-    if not query.takes(speaker(entry)):
+    if not query.accepts_role(get_speaker(entry)):
         return None
-    said = parts_of(entry)
-    return _Match(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
+    said = get_text_parts(entry)
+    return _DatabaseMatch(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
 
 
-class _Sight:
+class _HitContext:
     """Which branches lead to entries that were found, and which of them the model sees."""
 
-    def __init__(self, store: PostgresStore, matches: Iterable[_Match]) -> None:
+    def __init__(self, store: PostgresStore, matches: Iterable[_DatabaseMatch]) -> None:
         self.branches: dict[EntryId, str] = {}
-        self._seen: Seen | None = None
-        with suppress(SessionTreeError), isolate_errors(store.where):  # damaged, or taken away meanwhile
+        self._visible: VisibleEntries | None = None
+        with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or taken away meanwhile
             session = Session(store, read_only="it is only looked at")
-            self.branches = _branches(session, store, min(match.position for match in matches))
-            self._seen = Seen(session.context())
+            self.branches = _find_branches(session, store, min(match.position for match in matches))
+            self._visible = VisibleEntries(session.build_context())
 
-    def sees(self, entry: Entry) -> bool:
-        return self._seen is not None and self._seen.has(entry)
+    def is_in_context(self, entry: Entry) -> bool:
+        return self._visible is not None and self._visible.contains(entry)
 
 
-def _branches(session: Session, store: PostgresStore, first: int) -> dict[EntryId, str]:
+def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[EntryId, str]:
     """The branches that lead to entries, as far up as the place `first`."""
-    heads = None if session.needs_migration else tail_heads(store.backward(store.end().cursor))
+    heads = None if session.needs_migration else read_tail_heads(store.read_backward(store.read_end().cursor))
     if heads is None:
         tree = session.tree
-        return branches_of(session.heads, lambda leaf: tree.up_ids(leaf if leaf in tree else None))
+        return map_branches(session.heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
     # A parent stands before its child, so what stands before the first place leads to nothing behind it.
-    parents = dict(store.links(first))
+    parents = dict(store.read_links(first))
 
-    def up(id: EntryId | None) -> Iterator[EntryId]:
+    def iter_ancestors(id: EntryId | None) -> Iterator[EntryId]:
         while id is not None and id in parents:
             yield id
             id = parents[id]
 
-    return branches_of(heads, up)
+    return map_branches(heads, iter_ancestors)
 
 
-def _folder(cwd: str) -> str:
-    return clean(absolute_folder(cwd))
+def _normalize_folder(cwd: str) -> str:
+    return clean_text(resolve_folder(cwd))
 
 
-def _escaped(text: str) -> str:
+def _escape_like(text: str) -> str:
     """`text` as it stands, for LIKE."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-_IN_TRASH = {False: "deleted IS NULL", True: "deleted IS NOT NULL"}
+_TRASH_CONDITIONS = {False: "deleted IS NULL", True: "deleted IS NOT NULL"}
 _COLUMNS = (
     "key, size, id, name, first_message, entries, messages, cost, branches, hidden, branch, damage, told, archived,"
     " deleted IS NOT NULL, (extract(epoch FROM modified) * 1000000)::bigint / 1000, created, cwd, parent_session"
 )
-_TOLD = ("name", "first_message", "entries", "messages", "cost", "branches", "hidden", "branch", "damage")
-_KEEP = (
-    f"UPDATE sessiontree.session SET {', '.join(f'{name} = %s' for name in _TOLD)}, told = true"
+_SUMMARY_COLUMNS = ("name", "first_message", "entries", "messages", "cost", "branches", "hidden", "branch", "damage")
+_UPDATE_SUMMARY = (
+    f"UPDATE sessiontree.session SET {', '.join(f'{name} = %s' for name in _SUMMARY_COLUMNS)}, told = true"
     " WHERE key = %s AND size = %s"
 )
-_AMONG = "AND (%s::text IS NULL OR s.cwd = %s) AND (%s::text[] IS NULL OR s.id = ANY(%s))"
+_SCOPE_CONDITION = "AND (%s::text IS NULL OR s.cwd = %s) AND (%s::text[] IS NULL OR s.id = ANY(%s))"
 # A line of a source counts for every fork that shares it; of several lines with one id the last counts.
 _SEARCH = """
 WITH hit AS (
@@ -448,9 +450,9 @@ WHERE s.current AND s.deleted IS NULL AND NOT s.older {among}
     AND NOT EXISTS (SELECT FROM sessiontree.entry AS later
         WHERE later.session = seen.session AND later.id = seen.id AND later.position > seen.position)
 ORDER BY seen.moment DESC, s.id DESC, seen.position DESC"""
-_ONE_EACH = f"SELECT DISTINCT ON (id) * FROM ({_SEARCH}) AS found"
+_SEARCH_ONE_EACH = f"SELECT DISTINCT ON (id) * FROM ({_SEARCH}) AS found"
 # What forks share with sessions that are about to go, as lines of their own.
-_OWN = """
+_COPY_SHARED_LINES = """
 INSERT INTO sessiontree.entry (session, position, line, id, parent, type, role, branch, moment, said)
 SELECT p.session, p.position + e.position - p.start, e.line, e.id, e.parent, e.type, e.role, e.branch, e.moment, e.said
 FROM sessiontree.shared AS p JOIN sessiontree.entry AS e

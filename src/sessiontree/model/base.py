@@ -14,14 +14,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from sessiontree.config import ANSWER_LIMIT
+from sessiontree.config import DEFAULT_ANSWER_LIMIT
 from sessiontree.config import Prices as Prices
 from sessiontree.config import ThinkingLevel as ThinkingLevel
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, full_usage
+from sessiontree.core.messages import ToolCall, complete_usage
 from sessiontree.errors import SessionTreeError
 
-UNKNOWN_WINDOW = 128_000
+DEFAULT_WINDOW = 128_000
 """The context window of a model that nobody has told us of, in tokens."""
 
 
@@ -32,7 +32,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     model: str
     api: str = "unknown"
     """The provider's protocol, as peers name it in messages: `openai-completions`, `anthropic-messages`, …"""
-    context_window: int = UNKNOWN_WINDOW
+    context_window: int = DEFAULT_WINDOW
     output_limit: int | None = None
     images: bool = False
     """Whether it takes images; otherwise it is told that there was one."""
@@ -113,20 +113,20 @@ class Model(Protocol):
         ...
 
 
-Failure: TypeAlias = Literal["overflow", "rate", "server", "timeout", "network", "auth", "rejected", "unavailable"]
+FailureKind: TypeAlias = Literal["overflow", "rate", "server", "timeout", "network", "auth", "rejected", "unavailable"]
 
-PASSING: frozenset[str] = frozenset({"rate", "server", "timeout", "network"})
+RETRYABLE: frozenset[str] = frozenset({"rate", "server", "timeout", "network"})
 
 
 class ModelError(SessionTreeError):
     """A model did not answer."""
 
     def __init__(
-        self, model: str, kind: Failure, reason: str, *, status: int | None = None, retry_after: float | None = None
+        self, model: str, kind: FailureKind, reason: str, *, status: int | None = None, retry_after: float | None = None
     ) -> None:
         super().__init__(f"{model}: {reason}")
         self.model = model
-        self.kind: Failure = kind
+        self.kind: FailureKind = kind
         """`overflow` is a conversation too long for the window; the rest say what they say."""
         self.reason = reason
         self.status = status
@@ -134,16 +134,16 @@ class ModelError(SessionTreeError):
         """How long the provider asks to wait, in seconds."""
 
     @property
-    def passing(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether trying again may help."""
-        return self.kind in PASSING
+        return self.kind in RETRYABLE
 
 
 INCOMPLETE_CALL = "[The call of {name} was not finished. Its arguments so far:] "
 """Stands before what has arrived of a call that was cut off. It is text: half a call cannot be made."""
 
 
-class Draft:
+class PartialMessage:
     """An assistant message while it arrives: what a turn that is cut short leaves."""
 
     def __init__(self, info: ModelInfo) -> None:
@@ -158,37 +158,37 @@ class Draft:
         """How many bytes have arrived."""
 
     @property
-    def begun(self) -> bool:
+    def has_started(self) -> bool:
         """Whether anything has arrived."""
         return bool(self._blocks or self._calls or self._finished)
 
-    def take(self, event: ModelEvent) -> None:
+    def apply(self, event: ModelEvent) -> None:
         match event:
             case TextDelta(text):
-                self._grow("text", text)
+                self._append_text("text", text)
             case ThinkingDelta(text):
-                self._grow("thinking", text)
+                self._append_text("thinking", text)
             case ToolCallStart(id, name):
                 self._calls[id] = name, []
             case ToolCallDelta(id, arguments):
                 self._calls.setdefault(id, ("a tool", []))[1].append(arguments)
-                self.size += _bytes_in(arguments)
+                self.size += _count_bytes(arguments)
             case ToolCallEnd(call):
-                self._settle()
+                self._join_pieces()
                 self._calls.pop(call.id, None)
                 arguments: Any = call.arguments
                 self._blocks.append({"type": "toolCall", "id": call.id, "name": call.name, "arguments": arguments})
             case Finished(message):
                 self._finished = message
 
-    def _grow(self, kind: str, text: str) -> None:
+    def _append_text(self, kind: str, text: str) -> None:
         if not self._blocks or self._blocks[-1]["type"] != kind:
-            self._settle()
+            self._join_pieces()
             self._blocks.append({"type": kind, kind: ""})
         self._pieces.append(text)
-        self.size += _bytes_in(text)
+        self.size += _count_bytes(text)
 
-    def _settle(self) -> None:
+    def _join_pieces(self) -> None:
         """Join the pieces of the last block."""
         if self._pieces:
             last = self._blocks[-1]
@@ -199,7 +199,7 @@ class Draft:
     def content(self) -> list[JsonObject]:
         if self._finished is not None:
             return self._finished["content"]
-        self._settle()
+        self._join_pieces()
         incomplete = [
             {"type": "text", "text": INCOMPLETE_CALL.format(name=name) + "".join(pieces)}
             for name, pieces in self._calls.values()
@@ -207,7 +207,7 @@ class Draft:
         ]
         return [*self._blocks, *incomplete]
 
-    def message(self, stop_reason: str = "stop", error: str | None = None) -> JsonObject:
+    def build_message(self, stop_reason: str = "stop", error: str | None = None) -> JsonObject:
         """The message as far as it has arrived, in wire form."""
         if self._finished is not None:
             return self._finished
@@ -217,7 +217,7 @@ class Draft:
             "api": self._info.api,
             "provider": self._info.provider,
             "model": self._info.model,
-            "usage": full_usage(None),
+            "usage": complete_usage(None),
             "stopReason": stop_reason,
         }
         if error is not None:
@@ -225,28 +225,28 @@ class Draft:
         return message
 
 
-def _bytes_in(text: str) -> int:
+def _count_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def cut_off(model: str, detail: str = "") -> ModelError:
+def build_cut_off_error(model: str, detail: str = "") -> ModelError:
     """The failure that an answer without an end is."""
     return ModelError(model, "network", f"the stream was cut off ({detail})" if detail else "the stream was cut off")
 
 
 async def complete(
-    model: Model, request: Request, limit: int = ANSWER_LIMIT, *, draft: Draft | None = None
+    model: Model, request: Request, limit: int = DEFAULT_ANSWER_LIMIT, *, partial: PartialMessage | None = None
 ) -> JsonObject:
     """The whole answer to a request. Raises `ModelError`, also for an answer of more bytes than `limit`.
 
     A `draft` that is given has what had arrived by then.
     """
-    draft = Draft(model.info) if draft is None else draft
+    partial = PartialMessage(model.info) if partial is None else partial
     async with aclosing(model.stream(request)) as events:
         async for event in events:
             if isinstance(event, Finished):
                 return event.message
-            draft.take(event)
-            if draft.size > limit:
+            partial.apply(event)
+            if partial.size > limit:
                 raise ModelError(model.info.name, "rejected", f"the answer is longer than {limit} bytes")
-    raise cut_off(model.info.name)
+    raise build_cut_off_error(model.info.name)

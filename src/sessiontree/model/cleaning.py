@@ -19,14 +19,14 @@ from typing import Any
 from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import blocks, is_list, is_object, string
+from sessiontree.core.messages import coerce_string, is_list, is_object, iter_blocks
 
 REPLACEMENT = "\ufffd"
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-IMAGE_LIMIT = 5_000_000
+MAX_IMAGE_BYTES = 5_000_000
 """Bytes of one image, as sent in base64: the smallest limit of the large providers."""
-IMAGES_LIMIT = 20_000_000
+MAX_TOTAL_IMAGE_BYTES = 20_000_000
 """Bytes of all images of a request; beyond it the older ones are left out."""
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
@@ -67,31 +67,31 @@ class CallIds:
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
         """How often each was wanted."""
-        self._waiting: dict[str, tuple[int, deque[str]]] = {}
+        self._pending: dict[str, tuple[int, deque[str]]] = {}
         """By its id as it is stored: the turn that used it last, and the ids of its calls that have no result yet."""
         self._turn = 0
 
-    def turn(self) -> None:
+    def start_turn(self) -> None:
         """Another turn begins."""
         self._turn += 1
 
-    def called(self, id: str) -> str:
+    def assign_id(self, id: str) -> str:
         """The id of a call of this turn."""
         given = base = clean_id(id)
         while given in self._used:
             self._used[base] += 1
             given = f"{base[:54]}_{self._used[base]}"
         self._used[given] = 1
-        turn, waiting = self._waiting.get(id, (0, deque[str]()))
+        turn, waiting = self._pending.get(id, (0, deque[str]()))
         if turn != self._turn:
             waiting = deque[str]()
-            self._waiting[id] = self._turn, waiting
+            self._pending[id] = self._turn, waiting
         waiting.append(given)
         return given
 
-    def answered(self, id: str) -> str:
+    def match_result(self, id: str) -> str:
         """The id of the call that a result belongs to: the first without one of the last turn that made such a call."""
-        _, waiting = self._waiting.get(id, (0, None))
+        _, waiting = self._pending.get(id, (0, None))
         return waiting.popleft() if waiting else clean_id(id)
 
 
@@ -105,44 +105,46 @@ class Image(Struct, frozen=True):
     media_type: str
 
 
-class Images:
+class ImageFilter:
     """Which images of a request are sent, and what is said in place of the others."""
 
-    def __init__(self, messages: Sequence[JsonObject], *, taken: bool) -> None:
-        self._taken = taken
-        self._left_out: set[int] = set()
-        room = IMAGES_LIMIT
+    def __init__(self, messages: Sequence[JsonObject], *, accepts_images: bool) -> None:
+        self._accepts_images = accepts_images
+        self._omitted: set[int] = set()
+        room = MAX_TOTAL_IMAGE_BYTES
         for message in reversed(messages):
-            for block in reversed(list(blocks(message.get("content")))):
-                if block.get("type") == "image" and self._fault(block) is None:
-                    room -= len(string(block.get("data")))
+            for block in reversed(list(iter_blocks(message.get("content")))):
+                if block.get("type") == "image" and self._find_fault(block) is None:
+                    room -= len(coerce_string(block.get("data")))
                     if room < 0:
-                        self._left_out.add(id(block))
+                        self._omitted.add(id(block))
 
-    def sent(self, block: JsonObject) -> Image | str:
+    def prepare(self, block: JsonObject) -> Image | str:
         """The image, or a note in its place."""
-        fault = self._fault(block)
-        if fault is None and id(block) in self._left_out:
-            fault = f"the images of this request are larger than {_megabytes(IMAGES_LIMIT)} together"
+        fault = self._find_fault(block)
+        if fault is None and id(block) in self._omitted:
+            fault = f"the images of this request are larger than {_format_megabytes(MAX_TOTAL_IMAGE_BYTES)} together"
         if fault is not None:
             return f"[An image was here that cannot be shown: {fault}.]"
         try:
-            return Image(base64.b64decode(string(block.get("data")), validate=True), string(block.get("mimeType")))
+            return Image(
+                base64.b64decode(coerce_string(block.get("data")), validate=True), coerce_string(block.get("mimeType"))
+            )
         except (binascii.Error, ValueError):
             return "[An image was here that cannot be shown: it is broken.]"
 
-    def _fault(self, block: JsonObject) -> str | None:
-        data, media_type = string(block.get("data")), string(block.get("mimeType"))
-        if not self._taken:
+    def _find_fault(self, block: JsonObject) -> str | None:
+        data, media_type = coerce_string(block.get("data")), coerce_string(block.get("mimeType"))
+        if not self._accepts_images:
             return "this model takes no images"
         if media_type not in IMAGE_TYPES:
             return f"its type is {clean_text(media_type) or 'unknown'}"
         if not data:
             return "it is empty"
-        if len(data) > IMAGE_LIMIT:
-            return f"it is larger than {_megabytes(IMAGE_LIMIT)}"
+        if len(data) > MAX_IMAGE_BYTES:
+            return f"it is larger than {_format_megabytes(MAX_IMAGE_BYTES)}"
         return None
 
 
-def _megabytes(size: int) -> str:
+def _format_megabytes(size: int) -> str:
     return f"{size / 1_000_000:g} MB"

@@ -23,9 +23,9 @@ from sessiontree.config import Config, ModelSettings
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.model import local, servers
 from sessiontree.model.base import Model, ModelError
-from sessiontree.model.chosen import recall
-from sessiontree.model.known import known_models
-from sessiontree.model.providers import PROVIDERS, Api, Provider, Target
+from sessiontree.model.chosen import recall_model
+from sessiontree.model.known import list_known_models
+from sessiontree.model.providers import PROVIDERS, ApiKind, ModelTarget, Provider
 
 LOCAL = "local"
 """Short for the local model."""
@@ -40,7 +40,7 @@ class NoModel(SessionTreeError):
         self.reason = reason
 
 
-class Offer(Struct, frozen=True, kw_only=True):
+class ModelCandidate(Struct, frozen=True, kw_only=True):
     """A model, or a provider's default one, and whether it can be used."""
 
     name: str
@@ -51,151 +51,164 @@ class Offer(Struct, frozen=True, kw_only=True):
     """Whether it is the one that is used where none is named."""
 
 
-def find(name: str | None = None, settings: Config | None = None) -> Model:
+def find_model(name: str | None = None, settings: Config | None = None) -> Model:
     """The model of that name, or the default one. Raises `NoModel`, `NotFound` or `ConfigError`.
 
     A name is `provider:model`, or a provider's name alone for its default model.
     """
     configured = config.load() if settings is None else settings
-    if name is None and (chosen_last := recall(configured.model)) is not None:
+    if name is None and (chosen_last := recall_model(configured.model)) is not None:
         with suppress(NoModel, NotFound):  # it could be used then; `offers` says why it cannot be now
-            return find(chosen_last, configured)
-    wanted = name or configured.model or _default(configured)
+            return find_model(chosen_last, configured)
+    wanted = name or configured.model or _find_default(configured)
     if wanted is None:
-        raise NoModel(None, _how_to_get_one())
-    wanted = _whole_name(wanted)
+        raise NoModel(None, _explain_setup())
+    wanted = _complete_name(wanted)
     provider, _, model = wanted.partition(":")
     if provider == LOCAL:
-        return _local(wanted)
+        return _load_local(wanted)
     server = servers.SERVERS.get(provider)
     if server is not None:
-        return _served(server, model, configured)
-    return _made(_target(provider, model, configured), configured.model_settings(wanted))
+        return _load_served(server, model, configured)
+    return _create_model(_build_target(provider, model, configured), configured.get_model_settings(wanted))
 
 
-def offers(settings: Config | None = None) -> list[Offer]:
+def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
     """What can be used, and why the rest cannot: what the configuration names, providers, servers, the local model."""
     configured = config.load() if settings is None else settings
-    chosen = [_whole_name(configured.model)] if configured.model else []
-    last = [_whole_name(name) for name in (recall(configured.model),) if name]
-    named = [_configured(name, configured) for name in sorted({*map(_whole_name, configured.models), *chosen, *last})]
-    others = list(_unconfigured())
-    usable_last = _first_usable(offer for offer in named if offer.name in last)
-    default = usable_last or (chosen[0] if chosen else _first_usable([*others, *named]))
+    chosen = [_complete_name(configured.model)] if configured.model else []
+    last = [_complete_name(name) for name in (recall_model(configured.model),) if name]
+    named = [
+        _check_configured(name, configured)
+        for name in sorted({*map(_complete_name, configured.models), *chosen, *last})
+    ]
+    others = list(_list_unconfigured())
+    usable_last = _find_first_usable(offer for offer in named if offer.name in last)
+    default = usable_last or (chosen[0] if chosen else _find_first_usable([*others, *named]))
     listed = {offer.name: offer for offer in (*others, *named)}
     return [replace(offer, default=offer.name == default) for offer in listed.values()]
 
 
-def names(settings: Config | None = None) -> list[str]:
+def list_model_names(settings: Config | None = None) -> list[str]:
     """The names of all models that can be used, as far as they are known, the default first: those of `offers`, then
     all that the providers with a key have. A server at another address is asked."""
     configured = config.load() if settings is None else settings
-    usable = sorted((offer for offer in offers(configured) if offer.usable), key=lambda offer: not offer.default)
+    usable = sorted(
+        (offer for offer in list_candidates(configured) if offer.usable), key=lambda offer: not offer.default
+    )
     listed = [offer.name for offer in usable]
     for provider in dict.fromkeys(name.partition(":")[0] for name in listed):
         if (
             provider in PROVIDERS
-            and not configured.model_settings(f"{provider}:{PROVIDERS[provider].default}").base_url
+            and not configured.get_model_settings(f"{provider}:{PROVIDERS[provider].default}").base_url
         ):
-            listed += (f"{provider}:{model}" for model in _models_of(PROVIDERS[provider]))
+            listed += (f"{provider}:{model}" for model in _list_provider_models(PROVIDERS[provider]))
     return list(dict.fromkeys(listed))
 
 
-def list_models(settings: Config | None = None) -> list[Offer]:
+def list_models(settings: Config | None = None) -> list[ModelCandidate]:
     """All of `names`, as offers, then what cannot be used, and why."""
     configured = config.load() if settings is None else settings
-    known = {offer.name: offer for offer in offers(configured)}
+    known = {offer.name: offer for offer in list_candidates(configured)}
     reasons = {offer.name.partition(":")[0]: offer.reason for offer in known.values() if offer.usable}
     usable = {
-        name: known.get(name) or Offer(name=name, usable=True, reason=reasons[name.partition(":")[0]])
-        for name in names(configured)
+        name: known.get(name) or ModelCandidate(name=name, usable=True, reason=reasons[name.partition(":")[0]])
+        for name in list_model_names(configured)
     }
     return list({**usable, **known}.values())
 
 
-def _models_of(provider: Provider) -> Sequence[str]:
+def _list_provider_models(provider: Provider) -> Sequence[str]:
     url = provider.url_variable and os.environ.get(provider.url_variable)
     if not url:
-        return known_models(provider.name)
-    variable = _key_variable(provider)
-    served = servers.served_at(url, None if variable is None else os.environ[variable])
+        return list_known_models(provider.name)
+    variable = _find_key_variable(provider)
+    served = servers.list_served_models(url, None if variable is None else os.environ[variable])
     return () if served is None else served
 
 
-def _whole_name(name: str) -> str:
+def _complete_name(name: str) -> str:
     """`provider:model`, also where the provider alone was named."""
     if name == LOCAL:
         return local.NAME
     return f"{name}:{PROVIDERS[name].default}" if name in PROVIDERS else name
 
 
-def _default(configured: Config) -> str | None:
-    named = (_configured(name, configured) for name in sorted(configured.models))
-    return _first_usable(chain(_unconfigured(), named))
+def _find_default(configured: Config) -> str | None:
+    named = (_check_configured(name, configured) for name in sorted(configured.models))
+    return _find_first_usable(chain(_list_unconfigured(), named))
 
 
-def _first_usable(offers: Iterable[Offer]) -> str | None:
+def _find_first_usable(offers: Iterable[ModelCandidate]) -> str | None:
     return next((offer.name for offer in offers if offer.usable), None)
 
 
-def _configured(name: str, configured: Config) -> Offer:
+def _check_configured(name: str, configured: Config) -> ModelCandidate:
     provider, _, model = name.partition(":")
     try:
         if provider == LOCAL:
-            _local(name)
-            return Offer(name=name, usable=True, reason=_RUNS_HERE)
+            _load_local(name)
+            return ModelCandidate(name=name, usable=True, reason=_RUNS_LOCALLY)
         server = servers.SERVERS.get(provider)
         if server is None:
-            target = _target(provider, model, configured)
-            return _installed(
-                Offer(name=name, usable=True, reason=f"at {target.base_url}" if target.base_url else "configured")
+            target = _build_target(provider, model, configured)
+            return _check_installed(
+                ModelCandidate(
+                    name=name, usable=True, reason=f"at {target.base_url}" if target.base_url else "configured"
+                )
             )
-        url = configured.model_settings(name).base_url or server.address()
-        served = servers.ask(server, url)
+        url = configured.get_model_settings(name).base_url or server.get_address()
+        served = servers.query_server(server, url)
         if served is not None and (model in served.models or not model):
-            return _installed(Offer(name=name, usable=True, reason=f"served at {url}"))
-        return Offer(name=name, usable=False, reason=f"no server with this model answers at {url}")
+            return _check_installed(ModelCandidate(name=name, usable=True, reason=f"served at {url}"))
+        return ModelCandidate(name=name, usable=False, reason=f"no server with this model answers at {url}")
     except (NoModel, NotFound) as error:
-        return Offer(name=name, usable=False, reason=error.reason if isinstance(error, NoModel) else str(error))
+        return ModelCandidate(
+            name=name, usable=False, reason=error.reason if isinstance(error, NoModel) else str(error)
+        )
 
 
-def _unconfigured() -> Iterator[Offer]:
+def _list_unconfigured() -> Iterator[ModelCandidate]:
     """What there is without a configuration, in the order of preference."""
     for provider in PROVIDERS.values():
-        variable = _key_variable(provider)
+        variable = _find_key_variable(provider)
         name = f"{provider.name}:{provider.default}"
         if variable is None:
-            yield Offer(name=name, usable=False, reason=f"{provider.keys[0]} is not set")
+            yield ModelCandidate(name=name, usable=False, reason=f"{provider.keys[0]} is not set")
         else:
-            yield _installed(Offer(name=name, usable=True, reason=f"{variable} is set"))
+            yield _check_installed(ModelCandidate(name=name, usable=True, reason=f"{variable} is set"))
     for server in servers.SERVERS.values():
-        served = servers.ask(server)
+        served = servers.query_server(server)
         if served is None:
-            yield Offer(name=server.name, usable=False, reason=f"no server answers at {server.address()}")
+            yield ModelCandidate(name=server.name, usable=False, reason=f"no server answers at {server.get_address()}")
         elif not served.models:
-            yield Offer(name=server.name, usable=False, reason=f"the server at {server.address()} has no models")
+            yield ModelCandidate(
+                name=server.name, usable=False, reason=f"the server at {server.get_address()} has no models"
+            )
         for model in () if served is None else served.models:
-            offer = Offer(name=f"{server.name}:{model}", usable=True, reason=f"served at {server.address()}")
-            yield _installed(offer)
-    reason = _missing_for_local()
-    yield Offer(name=local.NAME, usable=reason is None, reason=reason or _RUNS_HERE)
+            offer = ModelCandidate(
+                name=f"{server.name}:{model}", usable=True, reason=f"served at {server.get_address()}"
+            )
+            yield _check_installed(offer)
+    reason = _find_missing_for_local()
+    yield ModelCandidate(name=local.NAME, usable=reason is None, reason=reason or _RUNS_LOCALLY)
 
 
-def _installed(offer: Offer) -> Offer:
+def _check_installed(offer: ModelCandidate) -> ModelCandidate:
     return offer if find_spec("pydantic_ai") else replace(offer, usable=False, reason=_NOT_INSTALLED)
 
 
-_RUNS_HERE = "runs here, without a network"
+_RUNS_LOCALLY = "runs here, without a network"
 _NOT_INSTALLED = "it needs `pip install 'sessiontree[agent]'`"
 
 
-def _missing_for_local() -> str | None:
-    if not local.installed():
+def _find_missing_for_local() -> str | None:
+    if not local.is_installed():
         return "it needs `pip install 'sessiontree[local]'`"
-    return None if local.fetched() else "its weights are not here: `sessiontree models get local` fetches them"
+    return None if local.is_downloaded() else "its weights are not here: `sessiontree models get local` fetches them"
 
 
-def _how_to_get_one() -> str:
+def _explain_setup() -> str:
     if find_spec("pydantic_ai") is None:
         return "install what it takes with `pip install 'sessiontree[agent]'`"
     return (
@@ -207,33 +220,33 @@ def _how_to_get_one() -> str:
 # Each kind
 
 
-def _local(wanted: str) -> Model:
+def _load_local(wanted: str) -> Model:
     if wanted != local.NAME:
         raise NotFound("model", wanted, f"the local one is {local.NAME}")
-    reason = _missing_for_local()
+    reason = _find_missing_for_local()
     if reason is not None:
         raise NoModel(local.NAME, reason)
     return local.LocalModel()
 
 
-def _served(server: servers.Server, model: str, configured: Config) -> Model:
-    settings = configured.model_settings(f"{server.name}:{model}")
-    url = (settings.base_url or server.address()).rstrip("/").removesuffix("/v1")
-    served = servers.ask(server, url)
+def _load_served(server: servers.LocalServer, model: str, configured: Config) -> Model:
+    settings = configured.get_model_settings(f"{server.name}:{model}")
+    url = (settings.base_url or server.get_address()).rstrip("/").removesuffix("/v1")
+    served = servers.query_server(server, url)
     if not model:
         if served is None or not served.models:
             raise NoModel(server.name, f"no server with a model answers at {url}")
         model = served.models[0]
-        settings = configured.model_settings(f"{server.name}:{model}")
+        settings = configured.get_model_settings(f"{server.name}:{model}")
     if settings.context_window is None:
-        settings = replace(settings, context_window=served.window if served else server.ask_window(url))
-    target = Target(provider=server.name, model=model, api=Api.COMPATIBLE, base_url=f"{url}/v1")
-    return _made(target, settings)
+        settings = replace(settings, context_window=served.window if served else server.query_window(url))
+    target = ModelTarget(provider=server.name, model=model, api=ApiKind.OPENAI_COMPATIBLE, base_url=f"{url}/v1")
+    return _create_model(target, settings)
 
 
-def _target(provider: str, model: str, configured: Config) -> Target:
+def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
     name = f"{provider}:{model}"
-    settings = configured.model_settings(name)
+    settings = configured.get_model_settings(name)
     known = PROVIDERS.get(provider)
     url = settings.base_url or (known and known.url_variable and os.environ.get(known.url_variable)) or None
     if known is None and url is None:
@@ -247,20 +260,24 @@ def _target(provider: str, model: str, configured: Config) -> Target:
         raise NotFound("provider", provider, hint)
     if not model:
         raise NotFound("model", name, "a model is named provider:model")
-    key = _key(name, known, settings, needed=url is None)
+    key = _find_key(name, known, settings, needed=url is None)
     if known is None:
-        return Target(provider=provider, model=model, api=Api.COMPATIBLE, key=key, base_url=url)
-    api = Api.COMPATIBLE if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com" else known.api
-    return Target(provider=provider, model=model, api=api, key=key, base_url=url or known.base_url)
+        return ModelTarget(provider=provider, model=model, api=ApiKind.OPENAI_COMPATIBLE, key=key, base_url=url)
+    api = (
+        ApiKind.OPENAI_COMPATIBLE
+        if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com"
+        else known.api
+    )
+    return ModelTarget(provider=provider, model=model, api=api, key=key, base_url=url or known.base_url)
 
 
-def _key(name: str, known: Provider | None, settings: ModelSettings, *, needed: bool) -> str | None:
+def _find_key(name: str, known: Provider | None, settings: ModelSettings, *, needed: bool) -> str | None:
     if settings.key_variable is not None:
         key = os.environ.get(settings.key_variable)
         if not key:
             raise NoModel(name, f"{settings.key_variable} is not set")
         return key
-    variable = None if known is None else _key_variable(known)
+    variable = None if known is None else _find_key_variable(known)
     if variable is not None:
         return os.environ[variable]
     if known is not None and needed:
@@ -268,11 +285,11 @@ def _key(name: str, known: Provider | None, settings: ModelSettings, *, needed: 
     return None
 
 
-def _key_variable(provider: Provider) -> str | None:
+def _find_key_variable(provider: Provider) -> str | None:
     return next((variable for variable in provider.keys if os.environ.get(variable)), None)
 
 
-def _made(target: Target, settings: ModelSettings) -> Model:
+def _create_model(target: ModelTarget, settings: ModelSettings) -> Model:
     name = f"{target.provider}:{target.model}"
     if find_spec("pydantic_ai") is None:
         raise NoModel(name, _NOT_INSTALLED)

@@ -6,13 +6,13 @@ import re
 from functools import cache
 from importlib.util import find_spec
 
-IDS = {"xai": "x-ai"}
+PRICE_LIST_IDS = {"xai": "x-ai"}
 """How the list calls a provider, where it does not call it as we do."""
-PREFIXES = {"fireworks": "accounts/fireworks/models/"}
+MODEL_PREFIXES = {"fireworks": "accounts/fireworks/models/"}
 """What stands before the names of the list in requests."""
-OWN = {"google": re.compile("gemini|gemma")}
+OWN_MODELS = {"google": re.compile("gemini|gemma")}
 """Which models of the list are the provider's own, where it has others that are reached in another way."""
-OTHER_KINDS = re.compile(
+NON_CHAT_MODELS = re.compile(
     r"-\Z|\A(ft:|ada\b|babbage|curie|davinci|text-)|embed|whisper|\btts\b|transcribe|audio|realtime|image|moderation|ocr"
     r"|imagen|veo|\blive\b|guard|orpheus|computer-use|voice|speech|rerank|instruct-v0|translate",
     re.IGNORECASE,
@@ -21,17 +21,17 @@ OTHER_KINDS = re.compile(
 
 
 @cache
-def known_models(provider: str) -> tuple[str, ...]:
+def list_known_models(provider: str) -> tuple[str, ...]:
     """The chat models that a provider is known to have, none where nothing is known of it. The first call is slow."""
     if find_spec("genai_prices") is None:
         return ()
     from genai_prices.data_snapshot import get_snapshot
 
-    id, prefix, own = IDS.get(provider, provider), PREFIXES.get(provider, ""), OWN.get(provider)
+    id, prefix, own = PRICE_LIST_IDS.get(provider, provider), MODEL_PREFIXES.get(provider, ""), OWN_MODELS.get(provider)
     found = next((listed for listed in get_snapshot().providers if listed.id == id), None)
     names = [model.id for model in found.models if not model.deprecated] if found else []
     return tuple(
         name if "/" in name else f"{prefix}{name}"
         for name in names
-        if not OTHER_KINDS.search(name) and (own is None or own.search(name))
+        if not NON_CHAT_MODELS.search(name) and (own is None or own.search(name))
     )

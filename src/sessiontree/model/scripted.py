@@ -18,14 +18,14 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, full_usage
-from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate
+from sessiontree.core.messages import ToolCall, complete_usage
+from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate_tokens
 from sessiontree.model.base import (
-    Draft,
     Finished,
     ModelError,
     ModelEvent,
     ModelInfo,
+    PartialMessage,
     Request,
     TextDelta,
     ThinkingDelta,
@@ -45,22 +45,22 @@ class Delay(Struct, frozen=True):
     seconds: float
 
 
-class Stop(Struct, frozen=True):
+class ScriptedStop(Struct, frozen=True):
     """Why the answer ends, such as `length`; by default `toolUse` after calls, else `stop`."""
 
     reason: str
 
 
-class Used(Struct, frozen=True):
+class ScriptedUsage(Struct, frozen=True):
     """What the answer is said to have cost, in wire form; by default an estimate of its tokens."""
 
     usage: JsonObject
 
 
-Part: TypeAlias = str | Thinking | ToolCall | Delay | Stop | Used | ModelError
+ScriptPart: TypeAlias = str | Thinking | ToolCall | Delay | ScriptedStop | ScriptedUsage | ModelError
 """A string is text. An error is raised where it stands."""
-Answer: TypeAlias = Part | Sequence[Part]
-Script: TypeAlias = Answer | Callable[[Request], Answer | Awaitable[Answer]]
+ScriptedAnswer: TypeAlias = ScriptPart | Sequence[ScriptPart]
+Script: TypeAlias = ScriptedAnswer | Callable[[Request], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
 INFO = ModelInfo(provider="scripted", model="scripted", api="scripted", images=True, thinking=True)
 
@@ -82,28 +82,28 @@ class ScriptedModel:
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
         self.requests.append(request)
-        draft = Draft(self._info)
+        draft = PartialMessage(self._info)
         usage: JsonObject | None = None
         reason: str | None = None
-        for part in _parts(await self._next(request)):
+        for part in _list_parts(await self._next_answer(request)):
             await asyncio.sleep(part.seconds if isinstance(part, Delay) else 0)
             match part:
                 case ModelError():
                     raise part
-                case Used():
+                case ScriptedUsage():
                     usage = part.usage
-                case Stop():
+                case ScriptedStop():
                     reason = part.reason
                 case _:
-                    for event in _events(part):
-                        draft.take(event)
+                    for event in _build_events(part):
+                        draft.apply(event)
                         yield event
                         await asyncio.sleep(0)
         called = any(block["type"] == "toolCall" for block in draft.content)
-        message = draft.message(reason or ("toolUse" if called else "stop"))
-        yield Finished({**message, "usage": full_usage(usage or _estimated(request, message))})
+        message = draft.build_message(reason or ("toolUse" if called else "stop"))
+        yield Finished({**message, "usage": complete_usage(usage or _estimate_usage(request, message))})
 
-    async def _next(self, request: Request) -> Answer:
+    async def _next_answer(self, request: Request) -> ScriptedAnswer:
         if not self._answers:
             raise ModelError(self._info.name, "unavailable", "the script has no answer left")
         answer = self._answers.pop(0)
@@ -113,30 +113,30 @@ class ScriptedModel:
         return await given if inspect.isawaitable(given) else given
 
 
-def _parts(answer: Answer) -> Sequence[Part]:
-    return (answer,) if isinstance(answer, Part) else answer
+def _list_parts(answer: ScriptedAnswer) -> Sequence[ScriptPart]:
+    return (answer,) if isinstance(answer, ScriptPart) else answer
 
 
-def _events(part: str | Thinking | ToolCall | Delay) -> Iterator[ModelEvent]:
+def _build_events(part: str | Thinking | ToolCall | Delay) -> Iterator[ModelEvent]:
     match part:
         case ToolCall(id, name, arguments):
             yield ToolCallStart(id, name)
             written = arguments if isinstance(arguments, str) else json.dumps(arguments)
-            yield from (ToolCallDelta(id, piece) for piece in _pieces(written))
+            yield from (ToolCallDelta(id, piece) for piece in _split_words(written))
             yield ToolCallEnd(part)
         case Thinking(text):
-            yield from map(ThinkingDelta, _pieces(text))
+            yield from map(ThinkingDelta, _split_words(text))
         case str():
-            yield from map(TextDelta, _pieces(part))
+            yield from map(TextDelta, _split_words(part))
         case Delay():
             pass
 
 
-def _pieces(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Words, each with the white space behind it."""
     return re.findall(r"\s*\S+\s*|\s+", text)
 
 
-def _estimated(request: Request, message: JsonObject) -> JsonObject:
-    asked = sum(map(estimate, request.messages)) + len(request.system) // CHARACTERS_PER_TOKEN
-    return {"input": asked, "output": estimate(message)}
+def _estimate_usage(request: Request, message: JsonObject) -> JsonObject:
+    asked = sum(map(estimate_tokens, request.messages)) + len(request.system) // CHARACTERS_PER_TOKEN
+    return {"input": asked, "output": estimate_tokens(message)}

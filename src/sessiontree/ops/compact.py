@@ -12,16 +12,16 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sessiontree.config import CompactionSettings, RetrySettings
 from sessiontree.core.compaction import (
-    Budget,
     CompactionPreparation,
-    budget,
-    context_tokens,
+    WindowBudget,
+    count_context_tokens,
+    find_compactions,
     plan_compaction,
-    previous_compactions,
+    split_window,
 )
-from sessiontree.core.context import context_of
+from sessiontree.core.context import build_path_context
 from sessiontree.core.entries import Compaction, Entry, EntryId, Message
-from sessiontree.core.messages import answered_call
+from sessiontree.core.messages import get_answered_call
 from sessiontree.core.plan import plan_move
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -35,9 +35,9 @@ from sessiontree.hooks.events import (
     Notice,
     Signal,
 )
-from sessiontree.model.base import UNKNOWN_WINDOW, Model
-from sessiontree.ops.ask import Stopped, ask, check_own, gone_on, tell
-from sessiontree.ops.navigate import NavigateOutcome, travel
+from sessiontree.model.base import DEFAULT_WINDOW, Model
+from sessiontree.ops.ask import OperationStopped, ask_hooks, check_summary_text, emit_event, find_grown_head
+from sessiontree.ops.navigate import NavigateOutcome, execute_navigation
 from sessiontree.ops.summarize import Summarizer
 from sessiontree.session import Branch
 
@@ -55,10 +55,10 @@ class CompactOutcome(Struct, frozen=True, kw_only=True):
     """By the signal."""
 
 
-def shares(model: Model | None, settings: CompactionSettings) -> Budget:
+def compute_token_budget(model: Model | None, settings: CompactionSettings) -> WindowBudget:
     """How the window of `model` is shared: `limit` is how long a context may grow."""
-    window = UNKNOWN_WINDOW if model is None else model.info.context_window
-    return budget(window, settings.reserve_tokens, settings.keep_recent_tokens)
+    window = DEFAULT_WINDOW if model is None else model.info.context_window
+    return split_window(window, settings.reserve_tokens, settings.keep_recent_tokens)
 
 
 async def compact(
@@ -81,20 +81,20 @@ async def compact(
     Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
     `BranchMoved` if the branch was moved elsewhere meanwhile; that it grew is no harm.
     """
-    check_own(summary)
+    check_summary_text(summary)
     if model is None and summary is None:
         raise InvalidOperation("a summary needs a model, and there is none")
     signal = signal or Signal()
-    path, space = branch.path(), shares(model, settings)
-    most = space.most_kept
+    path, space = branch.get_path(), compute_token_budget(model, settings)
+    most = space.max_kept
     if reason == "overflow":  # the window may be smaller than is thought
-        most = min(most, context_tokens(path) * 3 // 4)
+        most = min(most, count_context_tokens(path) * 3 // 4)
     preparation = plan_compaction(path, space.keep_recent, most=most, at_most_half=reason != "threshold")
     if preparation is None:
         return CompactOutcome()
     event = BeforeCompact(
         preparation=preparation,
-        previous_compactions=previous_compactions(path),
+        previous_compactions=find_compactions(path),
         path=tuple(path),
         custom_instructions=instructions,
         model=None if model is None else model.info.name,
@@ -103,28 +103,30 @@ async def compact(
         signal=signal,
     )
     try:
-        _, answer = await ask(hooks, event, signal)
-        body = _written(preparation, summary) or _supplied(answer, preparation, path, hooks)
+        _, answer = await ask_hooks(hooks, event, signal)
+        body = _build_user_compaction(preparation, summary) or _read_supplied_compaction(
+            answer, preparation, path, hooks
+        )
         if body is None:
             assert model is not None, "asked for at the start"
-            thinking = context_of(path).thinking_level
+            thinking = build_path_context(path).thinking_level
             summarizer = Summarizer(model, signal, space, hooks=hooks, retry=retry, thinking=thinking)
-            body = await _made(preparation, summarizer, instructions)
-        entry = branch.session.append(body, branch=branch.name, expected=gone_on(branch, path[-1].id))
-    except Stopped as stopped:
+            body = await _generate_compaction(preparation, summarizer, instructions)
+        entry = branch.session.append(body, branch=branch.name, expected=find_grown_head(branch, path[-1].id))
+    except OperationStopped as stopped:
         if stopped.aborted:
-            await tell(hooks, CompactFailed(reason=reason, error="aborted", aborted=True), signal)
+            await emit_event(hooks, CompactFailed(reason=reason, error="aborted", aborted=True), signal)
         return CompactOutcome(cancelled=True, aborted=stopped.aborted)
     except SessionTreeError as error:
-        await tell(hooks, CompactFailed(reason=reason, error=str(error), aborted=False), signal)
+        await emit_event(hooks, CompactFailed(reason=reason, error=str(error), aborted=False), signal)
         raise
     from_hook = body.from_hook is True
     compacted = Compacted(compaction_entry=entry, from_hook=from_hook, reason=reason, will_retry=will_retry)
-    await tell(hooks, compacted, signal)
+    await emit_event(hooks, compacted, signal)
     return CompactOutcome(entry=entry, from_hook=from_hook)
 
 
-def _written(preparation: CompactionPreparation, summary: str | None) -> Compaction | None:
+def _build_user_compaction(preparation: CompactionPreparation, summary: str | None) -> Compaction | None:
     """The compaction whose summary the user has written."""
     if summary is None:
         return None
@@ -136,10 +138,12 @@ def _written(preparation: CompactionPreparation, summary: str | None) -> Compact
     )
 
 
-async def _made(preparation: CompactionPreparation, summarizer: Summarizer, instructions: str | None) -> Compaction:
-    summary = await summarizer.compaction(preparation, instructions)
+async def _generate_compaction(
+    preparation: CompactionPreparation, summarizer: Summarizer, instructions: str | None
+) -> Compaction:
+    summary = await summarizer.summarize_compaction(preparation, instructions)
     return Compaction(
-        summary=preparation.files.tagged(summary),
+        summary=preparation.files.append_to_summary(summary),
         first_kept=preparation.first_kept,
         tokens_before=preparation.tokens_before,
         details=preparation.files.to_wire(),
@@ -147,7 +151,7 @@ async def _made(preparation: CompactionPreparation, summarizer: Summarizer, inst
     )
 
 
-def _supplied(
+def _read_supplied_compaction(
     answer: object, preparation: CompactionPreparation, path: Sequence[Entry], hooks: Hooks
 ) -> Compaction | None:
     """The compaction that a handler supplied. One that makes no sense is told, and counts as if it were not there."""
@@ -155,9 +159,11 @@ def _supplied(
         return None
     given, tokens = answer.compaction, answer.compaction.tokens_before
     kept = preparation.first_kept if given.first_kept is UNSET else given.first_kept
-    wrong = _wrong(given, kept, path)
+    wrong = _find_problem(given, kept, path)
     if wrong is not None:
-        hooks.show(Notice(level="error", text=f"a handler supplied a compaction that cannot be used: {wrong}"))
+        hooks.notify_listeners(
+            Notice(level="error", text=f"a handler supplied a compaction that cannot be used: {wrong}")
+        )
         return None
     return Compaction(
         summary=given.summary,
@@ -169,13 +175,13 @@ def _supplied(
     )
 
 
-def _wrong(given: CompactionResult, kept: EntryId | None, path: Sequence[Entry]) -> str | None:
+def _find_problem(given: CompactionResult, kept: EntryId | None, path: Sequence[Entry]) -> str | None:
     if not given.summary.strip():
         return "its summary is empty"
     first = next((entry for entry in path if entry.id == kept), None)
     if kept is not None and first is None:
         return f"it keeps from {kept!r}, which is not on the path"
-    if first is not None and isinstance(first.body, Message) and answered_call(first.body.message) is not None:
+    if first is not None and isinstance(first.body, Message) and get_answered_call(first.body.message) is not None:
         return f"it keeps from {kept!r}, a tool result without its call"
     return None
 
@@ -186,8 +192,8 @@ async def uncompact(branch: Branch, hooks: Hooks) -> NavigateOutcome:
     What was said after the compaction stays in the tree.
     """
     tree, old = branch.session.tree, branch.leaf
-    compaction = next(iter(previous_compactions(branch.path())), None)
+    compaction = next(iter(find_compactions(branch.get_path())), None)
     if compaction is None:
         raise InvalidOperation(f"there is no compaction on branch {branch.name!r}")
-    plan = plan_move(tree, old, tree.parent(compaction.id))
-    return await travel(branch, plan, hooks)
+    plan = plan_move(tree, old, tree.get_parent(compaction.id))
+    return await execute_navigation(branch, plan, hooks)

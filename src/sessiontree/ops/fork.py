@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sessiontree import catalog
 from sessiontree.core.entries import Message
-from sessiontree.core.messages import role, text
+from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeFork, Forked
@@ -41,21 +41,21 @@ async def fork(
 
     A session in memory is forked in memory, unless a folder or a file is given.
     """
-    entry = session.place(place)
+    entry = session.resolve_place(place)
     end, words = entry, None
     if position == "before":
-        end, words = _before(session, entry)
+        end, words = _find_fork_point(session, entry)
     _, answer = await hooks.ask(BeforeFork(entry=entry, position=position))
     if answer.cancel:
         return ForkOutcome(cancelled=True)
     at = None if end is None else session.tree[end]
     made = catalog.fork(session, at=at, name=name, dir=dir, file=file)
-    await hooks.tell(Forked(entry=entry, previous_session_file=session.kept_at, session_file=made.kept_at))
+    await hooks.emit(Forked(entry=entry, previous_session_file=session.address, session_file=made.address))
     return ForkOutcome(session=made, editor_text=words)
 
 
-def _before(session: Session, entry: str | None) -> tuple[str | None, str]:
+def _find_fork_point(session: Session, entry: str | None) -> tuple[str | None, str]:
     body = None if entry is None else session.tree[entry].body
-    if entry is None or not isinstance(body, Message) or role(body.message) != "user":
+    if entry is None or not isinstance(body, Message) or get_role(body.message) != "user":
         raise InvalidOperation(f"one can fork before a message of the user, and {entry or 'root'} is none")
-    return session.tree.real(session.tree.parent(entry)), text(body.message.get("content"))
+    return session.tree.skip_annotations(session.tree.get_parent(entry)), extract_text(body.message.get("content"))

@@ -13,21 +13,35 @@ from typing import Literal
 from msgspec import Struct
 
 from sessiontree.config import RetrySettings, SummarySettings
-from sessiontree.core.compaction import budget
-from sessiontree.core.context import context_at
+from sessiontree.core.compaction import split_window
+from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
-from sessiontree.core.merge import copied, merge_details, plan_cherry_pick, plan_merge, plan_rebase, rebased
+from sessiontree.core.merge import (
+    build_merge_details,
+    copy_body,
+    plan_cherry_pick,
+    plan_merge,
+    plan_rebase,
+    rebase_bodies,
+)
 from sessiontree.core.messages import is_object
-from sessiontree.core.plan import Said, said
-from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, Files, joined_files
+from sessiontree.core.plan import SummaryInput, collect_summary_input
+from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, TouchedFiles, merge_files
 from sessiontree.errors import BranchMoved, InvalidOperation
-from sessiontree.format.codec import copy_fields
+from sessiontree.format.codec import build_copy_fields
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask, check_own, gone_on, supplied, tell
+from sessiontree.ops.ask import (
+    OperationStopped,
+    ask_hooks,
+    check_summary_text,
+    emit_event,
+    find_grown_head,
+    get_supplied_summary,
+)
 from sessiontree.ops.summarize import Summarizer
-from sessiontree.session import Branch, Item, Place, Session
+from sessiontree.session import Branch, NewEntry, Place, Session
 
 DEFAULT = SummarySettings()
 DEFAULT_RETRY = RetrySettings()
@@ -58,7 +72,7 @@ class _Source(Struct, frozen=True):
     branch: Branch
     leaf: EntryId | None
     entries: tuple[Entry, ...]
-    said: Said
+    conversation: SummaryInput
 
 
 # Summaries
@@ -82,23 +96,23 @@ async def merge(
     again. Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
     `BranchMoved` if `into` was moved elsewhere meanwhile, or has come to have what is merged; that it grew is no harm.
     """
-    _check_together(source, into)
+    _check_mergeable(source, into)
     start = into.leaf
-    found = _source(source, start)
-    if not found.said.messages:
+    found = _build_source(source, start)
+    if not found.conversation.messages:
         raise InvalidOperation(f"branch {source.name!r} has nothing that {into.name!r} does not have")
-    maker = _Maker("merge", into, [found], hooks, model, settings, retry, signal or Signal())
+    maker = _SummaryBuilder("merge", into, [found], hooks, model, settings, retry, signal or Signal())
     try:
-        body = await maker.summary(summary, custom_instructions, MERGE_PREAMBLE.format(name=source.name))
-    except Stopped as stopped:
+        body = await maker.build(summary, custom_instructions, MERGE_PREAMBLE.format(name=source.name))
+    except OperationStopped as stopped:
         return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted)
     assert body is not None, "there is something to summarize"
-    head = gone_on(into, start)
+    head = find_grown_head(into, start)
     still = plan_merge(into.session.tree, found.leaf, head)
     if [entry.id for entry in still] != [entry.id for entry in found.entries]:
         raise BranchMoved(into.name, start, head)
     entry = into.session.append(body, branch=into.name, expected=head)
-    await maker.tell(entry, body)
+    await maker.emit_merged(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=entry.id)
 
 
@@ -123,18 +137,22 @@ async def promote(
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
-    if winner.session is not session or not _goes_on(session, end, start):
+    if winner.session is not session or not _is_descendant(session, end, start):
         raise InvalidOperation(
             f"branch {winner.name!r} does not go on from the head of {into.name!r}: merge it instead"
         )
-    rest = others(into, winner) if over is None else [branch for branch in over if branch not in (winner, into)]
+    rest = (
+        find_other_branches(into, winner)
+        if over is None
+        else [branch for branch in over if branch not in (winner, into)]
+    )
     for branch in rest:
-        _check_together(branch, into)
-    sources = [found for branch in rest if (found := _source(branch, end)).said.messages]
-    maker = _Maker("promote", into, sources, hooks, model, settings, retry, signal or Signal())
+        _check_mergeable(branch, into)
+    sources = [found for branch in rest if (found := _build_source(branch, end)).conversation.messages]
+    maker = _SummaryBuilder("promote", into, sources, hooks, model, settings, retry, signal or Signal())
     try:
-        body = await maker.summary(summary, custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
-    except Stopped as stopped:
+        body = await maker.build(summary, custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
+    except OperationStopped as stopped:
         return MergeOutcome(new_leaf=start, cancelled=True, aborted=stopped.aborted)
     written = session.move(
         None if end is None else tree[end],
@@ -144,41 +162,41 @@ async def promote(
         archive=[branch.name for branch in (*rest, winner)],
     )
     entry = written[0] if written else None
-    await maker.tell(entry, body)
+    await maker.emit_merged(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
 
 
-def others(into: Branch, winner: Branch) -> list[Branch]:
+def find_other_branches(into: Branch, winner: Branch) -> list[Branch]:
     """What a winner is promoted over by default: all that go on from the head of `into` and were not put away."""
     session, start = into.session, into.leaf
     return [
-        session.branch(info.name)
+        session.get_branch(info.name)
         for info in session.branches
         if info.name not in (into.name, winner.name)
         and not info.archived
         and info.head in session.tree
-        and _goes_on(session, info.head, start)
+        and _is_descendant(session, info.head, start)
     ]
 
 
-def _goes_on(session: Session, leaf: EntryId | None, start: EntryId | None) -> bool:
-    return start is None or any(entry.id == start for entry in session.tree.up(leaf))
+def _is_descendant(session: Session, leaf: EntryId | None, start: EntryId | None) -> bool:
+    return start is None or any(entry.id == start for entry in session.tree.walk_up(leaf))
 
 
-def _check_together(source: Branch, into: Branch) -> None:
+def _check_mergeable(source: Branch, into: Branch) -> None:
     if source.session is not into.session:
         raise InvalidOperation(f"branch {source.name!r} is of another session")
     if source == into:
         raise InvalidOperation(f"branch {source.name!r} cannot be merged into itself")
 
 
-def _source(branch: Branch, into: EntryId | None) -> _Source:
+def _build_source(branch: Branch, into: EntryId | None) -> _Source:
     tree, leaf = branch.session.tree, branch.leaf
     entries = plan_merge(tree, leaf, into)
-    return _Source(branch, leaf, entries, said(tree, leaf, entries))
+    return _Source(branch, leaf, entries, collect_summary_input(tree, leaf, entries))
 
 
-class _Maker(Struct, frozen=True):
+class _SummaryBuilder(Struct, frozen=True):
     """Has a handler or the model make the summary of some branches."""
 
     kind: Literal["merge", "promote"]
@@ -194,9 +212,9 @@ class _Maker(Struct, frozen=True):
     def names(self) -> tuple[str, ...]:
         return tuple(source.branch.name for source in self.sources)
 
-    async def summary(self, own: str | None, instructions: str | None, preamble: str) -> BranchSummary | None:
+    async def build(self, own: str | None, instructions: str | None, preamble: str) -> BranchSummary | None:
         """The summary, or the user's `own` text as one; `None` if there is nothing to summarize. Raises `Stopped`."""
-        check_own(own)
+        check_summary_text(own)
         if self.sources and own is None and self.model is None:
             raise InvalidOperation("a summary needs a model, and there is none")
         event = BeforeMerge(
@@ -208,51 +226,53 @@ class _Maker(Struct, frozen=True):
             custom_instructions=instructions,
             signal=self.signal,
         )
-        asked, answer = await ask(self.hooks, event, self.signal)
+        asked, answer = await ask_hooks(self.hooks, event, self.signal)
         if not self.sources:
             return None
-        files = joined_files(source.said.files for source in self.sources)
+        files = merge_files(source.conversation.files for source in self.sources)
         if own is not None:
-            return self._body(own, files.to_wire())
-        given = supplied(self.hooks, answer)
+            return self._build_body(own, files.to_wire())
+        given = get_supplied_summary(self.hooks, answer)
         if given is not None:
             details: JsonObject = {}
             if is_object(given.details):
                 details = given.details
             elif given.details is not None:
-                self.hooks.show(Notice(level="error", text="a handler supplied details that are no object"))
-            return self._body(given.summary, details, usage=given.usage, from_hook=True)
-        return await self._made(files, asked.custom_instructions, preamble)
+                self.hooks.notify_listeners(Notice(level="error", text="a handler supplied details that are no object"))
+            return self._build_body(given.summary, details, usage=given.usage, from_hook=True)
+        return await self._generate(files, asked.custom_instructions, preamble)
 
-    async def _made(self, files: Files, instructions: str | None, preamble: str) -> BranchSummary:
+    async def _generate(self, files: TouchedFiles, instructions: str | None, preamble: str) -> BranchSummary:
         assert self.model is not None, "asked for at the start"
-        thinking = context_at(self.into.session.tree, self.into.leaf).thinking_level
-        shares = budget(self.model.info.context_window, self.settings.reserve_tokens)
+        thinking = build_shared_context(self.into.session.tree, self.into.leaf).thinking_level
+        shares = split_window(self.model.info.context_window, self.settings.reserve_tokens)
         summarizer = Summarizer(self.model, self.signal, shares, hooks=self.hooks, retry=self.retry, thinking=thinking)
         parts = [preamble]
         for source in self.sources:
-            words = await summarizer.branch(source.said.messages, merged=True, instructions=instructions)
+            words = await summarizer.summarize_branch(
+                source.conversation.messages, merged=True, instructions=instructions
+            )
             parts += [words] if self.kind == "merge" else [f"# Branch {source.branch.name}", words]
-        return self._body(files.tagged("\n\n".join(parts)), files.to_wire(), usage=summarizer.usage)
+        return self._build_body(files.append_to_summary("\n\n".join(parts)), files.to_wire(), usage=summarizer.usage)
 
-    def _body(
+    def _build_body(
         self, words: str, details: JsonObject, *, usage: JsonObject | None = None, from_hook: bool | None = None
     ) -> BranchSummary:
         heads = [source.leaf for source in self.sources]
         return BranchSummary(
             summary=words,
             abandoned_leaf=heads[0],
-            details=merge_details(heads, details),
+            details=build_merge_details(heads, details),
             usage=usage,
             from_hook=from_hook,
         )
 
-    async def tell(self, entry: Entry | None, body: BranchSummary | None) -> None:
+    async def emit_merged(self, entry: Entry | None, body: BranchSummary | None) -> None:
         from_hook = body is not None and body.from_hook is True
         merged = Merged(
             kind=self.kind, branch=self.into.name, sources=self.names, summary_entry=entry, from_hook=from_hook
         )
-        await tell(self.hooks, merged, self.signal)
+        await emit_event(self.hooks, merged, self.signal)
 
 
 # Copies
@@ -266,7 +286,7 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
     session, leaf = into.session, into.leaf
     chosen: list[EntryId] = []
     for place in places:
-        id = session.place(place)
+        id = session.resolve_place(place)
         if id is None:
             raise InvalidOperation("there is nothing to copy at root")
         chosen.append(id)
@@ -277,11 +297,11 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
     _, answer = await hooks.ask(event)
     if answer.cancel:
         return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
-    items = [Item(copied(entry.body), copy_fields(entry)) for entry in entries]
-    head = gone_on(into, leaf)
+    items = [NewEntry(copy_body(entry.body), build_copy_fields(entry)) for entry in entries]
+    head = find_grown_head(into, leaf)
     at = None if head is None else session.tree[head]
     copies = tuple(session.move(at, items, branch=into.name, expected=head))  # a move, so that it can be undone
-    await hooks.tell(Copied(kind="cherry_pick", branch=into.name, entries=copies))
+    await hooks.emit(Copied(kind="cherry_pick", branch=into.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
 
 
@@ -292,16 +312,18 @@ async def rebase(branch: Branch, onto: Place, *, hooks: Hooks) -> CopyOutcome:
     `BranchMoved` if the branch was moved or grew meanwhile.
     """
     session, leaf = branch.session, branch.leaf
-    target = session.tree.real(session.place(onto))
+    target = session.tree.skip_annotations(session.resolve_place(onto))
     entries = plan_rebase(session.tree, leaf, target)
     event = BeforeCopy(kind="rebase", branch=branch.name, onto=target, entries=entries)
     _, answer = await hooks.ask(event)
     if answer.cancel:
         return CopyOutcome(old_leaf=leaf, new_leaf=leaf, cancelled=True)
-    ids = {entry.id: session.new_id() for entry in entries}
-    bodies = rebased(session.tree, entries, target, ids)
-    items = [Item(body, copy_fields(entry), ids[entry.id]) for entry, body in zip(entries, bodies, strict=True)]
+    ids = {entry.id: session.generate_id() for entry in entries}
+    bodies = rebase_bodies(session.tree, entries, target, ids)
+    items = [
+        NewEntry(body, build_copy_fields(entry), ids[entry.id]) for entry, body in zip(entries, bodies, strict=True)
+    ]
     to = None if target is None else session.tree[target]
     copies = tuple(session.move(to, items, branch=branch.name, expected=leaf))
-    await hooks.tell(Copied(kind="rebase", branch=branch.name, entries=copies))
+    await hooks.emit(Copied(kind="rebase", branch=branch.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=branch.leaf)

@@ -9,18 +9,18 @@ from __future__ import annotations
 from msgspec import Struct
 
 from sessiontree.config import RetrySettings, SummarySettings
-from sessiontree.core.compaction import budget
-from sessiontree.core.context import context_at
+from sessiontree.core.compaction import split_window
+from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
-from sessiontree.core.plan import NavigatePlan, last_prompt, said
+from sessiontree.core.plan import NavigatePlan, collect_summary_input, find_last_prompt
 from sessiontree.core.summaries import BRANCH_PREAMBLE
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import Stopped, ask, check_own, supplied, tell
+from sessiontree.ops.ask import OperationStopped, ask_hooks, check_summary_text, emit_event, get_supplied_summary
 from sessiontree.ops.summarize import Summarizer
-from sessiontree.session import Branch, Item, Place, Session
+from sessiontree.session import Branch, NewEntry, Place, Session
 
 DEFAULT = SummarySettings()
 DEFAULT_RETRY = RetrySettings()
@@ -63,12 +63,12 @@ async def navigate(
     `BranchMoved` if the branch was moved meanwhile.
     """
     plan = session.plan_navigate(target, start="HEAD" if branch is None else branch.name)
-    check_own(summary)
+    check_summary_text(summary)
     if summarize and summary is None and model is None:
         raise InvalidOperation("a summary needs a model, and there is none")
-    if not plan.moves:
+    if not plan.is_move:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf, editor_text=plan.editor_text)
-    return await travel(
+    return await execute_navigation(
         session.head if branch is None else branch,
         plan,
         hooks,
@@ -84,15 +84,15 @@ async def navigate(
     )
 
 
-def previous_prompt(branch: Branch) -> Entry:
+def find_previous_prompt(branch: Branch) -> Entry:
     """The user's message that a pop goes back to: the last one on a branch."""
-    prompt = last_prompt(branch.path())
+    prompt = find_last_prompt(branch.get_path())
     if prompt is None:
         raise InvalidOperation("there is no message of the user to go back to")
     return prompt
 
 
-async def travel(
+async def execute_navigation(
     branch: Branch,
     plan: NavigatePlan,
     hooks: Hooks,
@@ -120,19 +120,21 @@ async def travel(
         label=label,
     )
     try:
-        asked, answer = await ask(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
-        body = await _summary(session, plan, asked.preparation, hooks, answer, summary, model, settings, retry, signal)
-    except Stopped as stopped:
+        asked, answer = await ask_hooks(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
+        body = await _build_summary(
+            session, plan, asked.preparation, hooks, answer, summary, model, settings, retry, signal
+        )
+    except OperationStopped as stopped:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
-    entry = _write(branch, plan, body, asked.preparation.label)
+    entry = _write_move(branch, plan, body, asked.preparation.label)
     from_hook = body is not None and body.from_hook is True
     new_leaf = branch.leaf
     moved = Navigated(new_leaf=new_leaf, old_leaf=plan.old_leaf, summary_entry=entry, from_hook=from_hook)
-    await tell(hooks, moved, signal)
+    await emit_event(hooks, moved, signal)
     return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=new_leaf, editor_text=plan.editor_text, summary_entry=entry)
 
 
-async def _summary(
+async def _build_summary(
     session: Session,
     plan: NavigatePlan,
     preparation: TreePreparation,
@@ -147,12 +149,12 @@ async def _summary(
     """What is written of the branch that is left: the user's own text, a handler's summary, or the model's."""
     if not (preparation.user_wants_summary or own is not None):
         return None
-    left = said(session.tree, plan.old_leaf, plan.abandoned)
+    left = collect_summary_input(session.tree, plan.old_leaf, plan.abandoned)
     if not left.messages:
         return None
     if own is not None:
         return BranchSummary(summary=own, abandoned_leaf=plan.old_leaf, details=left.files.to_wire())
-    given = supplied(hooks, answer)
+    given = get_supplied_summary(hooks, answer)
     if given is not None:
         return BranchSummary(
             summary=given.summary,
@@ -162,32 +164,32 @@ async def _summary(
             from_hook=True,
         )
     assert model is not None, "asked for at the start"
-    thinking = context_at(session.tree, plan.old_leaf).thinking_level
-    shares = budget(model.info.context_window, settings.reserve_tokens)
+    thinking = build_shared_context(session.tree, plan.old_leaf).thinking_level
+    shares = split_window(model.info.context_window, settings.reserve_tokens)
     summarizer = Summarizer(model, signal, shares, hooks=hooks, retry=retry, thinking=thinking)
-    words = await summarizer.branch(
+    words = await summarizer.summarize_branch(
         left.messages, instructions=preparation.custom_instructions, replace=preparation.replace_instructions
     )
     return BranchSummary(
-        summary=left.files.tagged(f"{BRANCH_PREAMBLE}\n\n{words}"),
+        summary=left.files.append_to_summary(f"{BRANCH_PREAMBLE}\n\n{words}"),
         abandoned_leaf=plan.old_leaf,
         details=left.files.to_wire(),
         usage=summarizer.usage,
     )
 
 
-def _write(branch: Branch, plan: NavigatePlan, summary: BranchSummary | None, label: str | None) -> Entry | None:
+def _write_move(branch: Branch, plan: NavigatePlan, summary: BranchSummary | None, label: str | None) -> Entry | None:
     """Move the head, with the summary and the label at the new place, in one batch."""
     session, text = branch.session, (label or "").strip()
-    items: list[Item] = []
+    items: list[NewEntry] = []
     labeled = plan.target
     if summary is not None:
-        labeled = session.new_id()
-        items.append(Item(summary, id=labeled))
+        labeled = session.generate_id()
+        items.append(NewEntry(summary, id=labeled))
     if text:
         if labeled is None:
             raise InvalidOperation("the place before everything cannot have a label")
-        items.append(Item(Label(target=labeled, text=text)))
+        items.append(NewEntry(Label(target=labeled, text=text)))
     to = None if plan.new_leaf is None else session.tree[plan.new_leaf]
     written = session.move(to, items, branch=branch.name, expected=plan.old_leaf)
     return None if summary is None else written[0]

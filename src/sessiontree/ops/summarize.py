@@ -11,30 +11,40 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from sessiontree.config import RetrySettings
-from sessiontree.core.compaction import Budget, CompactionPreparation
+from sessiontree.core.compaction import CompactionPreparation, WindowBudget
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import COSTS, COUNTS, full_usage, is_object, number, string, text, tool_calls, user
+from sessiontree.core.messages import (
+    COST_KEYS,
+    TOKEN_KEYS,
+    coerce_number,
+    coerce_string,
+    complete_usage,
+    extract_text,
+    get_tool_calls,
+    is_object,
+    user,
+)
 from sessiontree.core.summaries import (
     NO_HISTORY,
-    SYSTEM,
-    branch_prompt,
-    history_prompt,
-    newest,
-    portion,
-    prefix_prompt,
-    split_turn,
-    spoken,
-    task_for,
+    SYSTEM_PROMPT,
+    build_branch_prompt,
+    build_history_prompt,
+    build_prefix_prompt,
+    choose_prompts,
+    format_message,
+    format_newest,
+    join_split_turn,
+    join_within_budget,
 )
 from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled, Signal
-from sessiontree.model.base import Draft, Model, ModelError, Request, complete
-from sessiontree.model.retry import backoff
-from sessiontree.ops.ask import unless_aborted
+from sessiontree.model.base import Model, ModelError, PartialMessage, Request, complete
+from sessiontree.model.retry import compute_backoff
+from sessiontree.ops.ask import run_unless_aborted
 
-LEAST_PART = 1 / 8
+MIN_SHARE = 1 / 8
 """Of the estimated room. A token may be a single character, where four were thought to be one."""
 
 
@@ -54,7 +64,7 @@ class Summarizer:
         self,
         model: Model,
         signal: Signal,
-        shares: Budget,
+        shares: WindowBudget,
         *,
         hooks: Hooks,
         retry: RetrySettings,
@@ -65,33 +75,33 @@ class Summarizer:
         self._hooks = hooks
         self._retry = retry
         self._signal = signal
-        self._shares = shares
+        self._budget = shares
         self._thinking = thinking if model.info.thinking else "off"
-        self._task = task_for(shares.window)
-        self._part = 1.0
+        self._task = choose_prompts(shares.window)
+        self._share = 1.0
         """How much of the room is used: less for texts with more tokens than was estimated."""
-        self._used: list[JsonObject] = []
+        self._usages: list[JsonObject] = []
 
     @property
     def usage(self) -> JsonObject | None:
         """What all requests took together, in wire form; `None` where none was counted."""
-        return _sum(self._used) if self._used else None
+        return _sum_usages(self._usages) if self._usages else None
 
-    async def compaction(self, preparation: CompactionPreparation, focus: str | None = None) -> str:
+    async def summarize_compaction(self, preparation: CompactionPreparation, focus: str | None = None) -> str:
         """What is to stand for the entries of a compaction, lists of files left out."""
         history = await self._fold(
             preparation.messages,
             preparation.previous_summary,
-            lambda talk, previous: history_prompt(talk, task=self._task, previous=previous, focus=focus),
+            lambda talk, previous: build_history_prompt(talk, task=self._task, previous=previous, focus=focus),
         )
         prefix = await self._fold(
             preparation.prefix_messages,
             None,
-            lambda talk, previous: prefix_prompt(talk, task=self._task, previous=previous),
+            lambda talk, previous: build_prefix_prompt(talk, task=self._task, previous=previous),
         )
-        return split_turn(history, prefix) if prefix is not None else history or NO_HISTORY
+        return join_split_turn(history, prefix) if prefix is not None else history or NO_HISTORY
 
-    async def branch(
+    async def summarize_branch(
         self,
         messages: Sequence[JsonObject],
         *,
@@ -101,13 +111,15 @@ class Summarizer:
     ) -> str:
         """What happened on a branch, or came out of one that is merged, from as many of its newest messages as fit."""
 
-        def prompt(conversation: str) -> str:
+        def build_prompt(conversation: str) -> str:
             task = self._task.merge if merged else self._task.branch
-            return branch_prompt(conversation, task, instructions=instructions, replace=replace)
+            return build_branch_prompt(conversation, task, instructions=instructions, replace=replace)
 
         while True:
             try:
-                return await self._ask(prompt(newest(messages, self._room(prompt("")))))
+                return await self._request_summary(
+                    build_prompt(format_newest(messages, self._count_available_tokens(build_prompt(""))))
+                )
             except ModelError as error:
                 self._use_less(error)
 
@@ -115,11 +127,11 @@ class Summarizer:
         self, messages: Sequence[JsonObject], summary: str | None, prompt: Callable[[str, str | None], str]
     ) -> str | None:
         """The summary of `messages` after `summary`, in as many requests as the model's window asks for."""
-        texts = [words for message in messages if (words := spoken(message)) is not None]
+        texts = [words for message in messages if (words := format_message(message)) is not None]
         while texts:
-            talk, taken = portion(texts, self._room(prompt("", summary)))
+            talk, taken = join_within_budget(texts, self._count_available_tokens(prompt("", summary)))
             try:
-                summary = await self._ask(prompt(talk, summary))
+                summary = await self._request_summary(prompt(talk, summary))
             except ModelError as error:
                 self._use_less(error)
             else:
@@ -128,54 +140,54 @@ class Summarizer:
 
     def _use_less(self, error: ModelError) -> None:
         """Halve what is shown at once to a model that refused it as too long; other errors are raised."""
-        if error.kind != "overflow" or self._part <= LEAST_PART:
+        if error.kind != "overflow" or self._share <= MIN_SHARE:
             raise error
-        self._part /= 2
+        self._share /= 2
 
-    def _room(self, rest: str) -> int:
+    def _count_available_tokens(self, rest: str) -> int:
         """Tokens that a conversation may have in a request that also has `rest`."""
-        beside = (len(SYSTEM) + len(rest)) // CHARACTERS_PER_TOKEN
-        return int(max(self._shares.limit - beside, self._shares.window // 4) * self._part)
+        beside = (len(SYSTEM_PROMPT) + len(rest)) // CHARACTERS_PER_TOKEN
+        return int(max(self._budget.limit - beside, self._budget.window // 4) * self._share)
 
-    async def _ask(self, prompt: str) -> str:
+    async def _request_summary(self, prompt: str) -> str:
         limit = self._model.info.output_limit
         request = Request(
             messages=[user(prompt).message],
-            system=SYSTEM,
+            system=SYSTEM_PROMPT,
             thinking=self._thinking,
-            max_tokens=None if limit is None else min(limit, self._shares.reserve),
+            max_tokens=None if limit is None else min(limit, self._budget.reserve),
         )
-        message = await self._answer(request)
+        message = await self._request_answer(request)
         usage = message.get("usage")
-        self._used.append(full_usage(usage if is_object(usage) else None))
-        return self._summary(message)
+        self._usages.append(complete_usage(usage if is_object(usage) else None))
+        return self._extract_summary(message)
 
-    async def _answer(self, request: Request) -> JsonObject:
+    async def _request_answer(self, request: Request) -> JsonObject:
         """The whole answer. Models see to failures before anything has arrived themselves."""
         retry = self._retry
         for attempt in range(1, retry.attempts + 1):
-            draft = Draft(self._model.info)
+            draft = PartialMessage(self._model.info)
             try:
-                return await unless_aborted(self._signal, complete(self._model, request, draft=draft))
+                return await run_unless_aborted(self._signal, complete(self._model, request, partial=draft))
             except ModelError as error:
-                delay = backoff(error, attempt, retry.base_delay)
-                if not (draft.begun and error.passing) or attempt == retry.attempts or delay is None:
+                delay = compute_backoff(error, attempt, retry.base_delay)
+                if not (draft.has_started and error.is_retryable) or attempt == retry.attempts or delay is None:
                     raise
                 scheduled = RetryScheduled(attempt=attempt, attempts=retry.attempts, delay=delay, error=str(error))
-                self._hooks.show(scheduled)
-            await unless_aborted(self._signal, asyncio.sleep(delay))
+                self._hooks.notify_listeners(scheduled)
+            await run_unless_aborted(self._signal, asyncio.sleep(delay))
         raise AssertionError
 
-    def _summary(self, message: JsonObject) -> str:
-        words = text(message.get("content")).strip()
-        match string(message.get("stopReason")):
+    def _extract_summary(self, message: JsonObject) -> str:
+        words = extract_text(message.get("content")).strip()
+        match coerce_string(message.get("stopReason")):
             case "length":
                 raise SummaryFailed(self._model.info.name, "the answer was cut off because it grew too long")
             case "error" | "aborted" as stop:
                 raise SummaryFailed(
-                    self._model.info.name, string(message.get("errorMessage")) or f"it ended with {stop}"
+                    self._model.info.name, coerce_string(message.get("errorMessage")) or f"it ended with {stop}"
                 )
-            case _ if any(tool_calls(message)):
+            case _ if any(get_tool_calls(message)):
                 raise SummaryFailed(self._model.info.name, "it called a tool instead")
             case _ if not words:
                 raise SummaryFailed(self._model.info.name, "it said nothing")
@@ -183,7 +195,9 @@ class Summarizer:
                 return words
 
 
-def _sum(usages: Sequence[JsonObject]) -> JsonObject:
-    counts: JsonObject = {key: sum(number(usage[key]) for usage in usages) for key in (*COUNTS, "totalTokens")}
-    costs = {key: sum(number(usage["cost"][key]) for usage in usages) for key in COSTS}
+def _sum_usages(usages: Sequence[JsonObject]) -> JsonObject:
+    counts: JsonObject = {
+        key: sum(coerce_number(usage[key]) for usage in usages) for key in (*TOKEN_KEYS, "totalTokens")
+    }
+    costs = {key: sum(coerce_number(usage["cost"][key]) for usage in usages) for key in COST_KEYS}
     return {**counts, "cost": costs}

@@ -23,7 +23,7 @@ class Cursor(Struct, frozen=True):
     value: Any
 
 
-class Chunk(NamedTuple):
+class LineChunk(NamedTuple):
     """What a store had to tell."""
 
     data: bytes
@@ -34,18 +34,18 @@ class Chunk(NamedTuple):
 
 
 class Store(Protocol):
-    where: str
+    location: str
     """How messages name this session's place: a path or an address."""
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
         """Make the session with these lines, all or none. Raises `StoreError` if it exists."""
         ...
 
-    def end(self) -> Chunk:
+    def read_end(self) -> LineChunk:
         """Where the lines end now, with no lines. Raises `NotFound`."""
         ...
 
-    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
         """The lines between two places, by default all; with `limit` about so many bytes of them, one line at least.
 
         Raises `NotFound`, and `Conflict` if what was read is gone.
@@ -56,7 +56,7 @@ class Store(Protocol):
         """Whole lines that were read before, again, without the last newline. Raises `Conflict` if they are gone."""
         ...
 
-    def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
+    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         """Blocks of whole lines, the last ones first, each with whether it is the beginning of the session."""
         ...
 
@@ -76,10 +76,10 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class Indexed(Protocol):
+class IndexedStore(Protocol):
     """A store that finds lines by the ids in them, as one in a database does."""
 
-    def above(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
+    def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
         """The line with this id and those above it, by their parents, so many at most, each with where it stands.
 
         Nothing when there is no such line before that place; `None` where the index cannot tell.
@@ -90,38 +90,38 @@ class Indexed(Protocol):
 NEWLINE = 0x0A
 """As a number: Python looks for a byte in a third of the time that it takes to look for bytes."""
 
-PART = 1 << 20
+PART_SIZE = 1 << 20
 """How much of many lines is joined at once, in bytes: all of a long session would be twice in memory."""
 
 
-def joined(lines: Sequence[bytes], where: str) -> bytes:
+def join_lines(lines: Sequence[bytes], where: str) -> bytes:
     """Lines as they are kept, each with its newline. Raises `StoreError` for one that cannot be."""
     if len(lines) == 1:
         line = lines[0]
         if NEWLINE in line or len(line) > LINE_LIMIT:
-            raise _refused(line, where)
+            raise _build_line_error(line, where)
         return line + b"\n"
     for line in lines:
         if NEWLINE in line or len(line) > LINE_LIMIT:
-            raise _refused(line, where)
+            raise _build_line_error(line, where)
     return b"\n".join([*lines, b""])
 
 
-def joined_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
+def join_in_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
     """`joined`, some lines at a time."""
     part: list[bytes] = []
     size = 0
     for line in lines:
         part.append(line)
         size += len(line)
-        if size > PART:
-            yield joined(part, where)
+        if size > PART_SIZE:
+            yield join_lines(part, where)
             part, size = [], 0
     if part:
-        yield joined(part, where)
+        yield join_lines(part, where)
 
 
-def _refused(line: bytes, where: str) -> StoreError:
+def _build_line_error(line: bytes, where: str) -> StoreError:
     if NEWLINE in line:
         return StoreError(where, "a line cannot hold a newline")
     return StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")

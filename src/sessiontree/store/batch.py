@@ -17,38 +17,38 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 
 from sessiontree.format.codec import LINE_LIMIT
-from sessiontree.store.files import read_all, shut
+from sessiontree.store.files import close_quietly, read_all
 
-_HEAD = Struct("<8sQQ")
+_HEADER = Struct("<8sQQ")
 _MAGIC = b"stbatch3"
-_FIRST, _LAST = 48, 16
-_LINE = Struct(f"<Q{_FIRST}s{_LAST}s")
-_PIECE = 1 << 10
+_PREFIX_SIZE, _SUFFIX_SIZE = 48, 16
+_LINE_RECORD = Struct(f"<Q{_PREFIX_SIZE}s{_SUFFIX_SIZE}s")
+_RECORDS_PER_READ = 1 << 10
 """So many lines of a note are looked at at once."""
 
 
-def note(lock: int, start: int, lines: Sequence[bytes]) -> None:
+def write_note(lock: int, start: int, lines: Sequence[bytes]) -> None:
     """Note in the lock file that `lines` are about to be written at the end, `start`, of a file."""
-    pack = _LINE.pack
-    head = _HEAD.pack(_MAGIC, start, len(lines))
-    raw = head + b"".join([pack(len(line), line[:_FIRST], line[-_LAST:]) for line in lines])
+    pack = _LINE_RECORD.pack
+    head = _HEADER.pack(_MAGIC, start, len(lines))
+    raw = head + b"".join([pack(len(line), line[:_PREFIX_SIZE], line[-_SUFFIX_SIZE:]) for line in lines])
     done = os.pwrite(lock, raw, 0)
     while done < len(raw):
         done += os.pwrite(lock, raw[done:], done)
 
 
-def begun(lock: int, fd: int, size: int) -> int | None:
+def find_unfinished_batch(lock: int, fd: int, size: int) -> int | None:
     """Where in a file of this size the batch starts that ends it and is not all there, if `lock` tells of one."""
-    head = os.pread(lock, _HEAD.size, 0)
-    if len(head) < _HEAD.size:
+    head = os.pread(lock, _HEADER.size, 0)
+    if len(head) < _HEADER.size:
         return None
-    magic, start, count = _HEAD.unpack(head)
-    if magic != _MAGIC or os.fstat(lock).st_size != _HEAD.size + count * _LINE.size:
+    magic, start, count = _HEADER.unpack(head)
+    if magic != _MAGIC or os.fstat(lock).st_size != _HEADER.size + count * _LINE_RECORD.size:
         return None  # not ours, or the note itself was cut short: nothing of its batch was written yet
     if start >= size:
         return None
     at = start
-    for length, first, last in _noted(lock):
+    for length, first, last in _read_note(lock):
         if at >= size:
             return start
         if length > LINE_LIMIT:
@@ -58,44 +58,44 @@ def begun(lock: int, fd: int, size: int) -> int | None:
         # Whoever takes a batch back blanks its lines from the first one on, and may die over it.
         if line[:1] not in (b" ", b"\n") and (
             b"\n" in line
-            or line[:_FIRST] != first[: len(line)]
-            or (len(there) > length and (there[length:] != b"\n" or line[-_LAST:] != last[:length]))
+            or line[:_PREFIX_SIZE] != first[: len(line)]
+            or (len(there) > length and (there[length:] != b"\n" or line[-_SUFFIX_SIZE:] != last[:length]))
         ):
             return None  # another program wrote behind it
         at += length + 1
     return start if at > size else None
 
 
-def _noted(lock: int) -> Iterator[tuple[int, bytes, bytes]]:
+def _read_note(lock: int) -> Iterator[tuple[int, bytes, bytes]]:
     """What a note says of each line."""
-    at = _HEAD.size
-    while piece := os.pread(lock, _LINE.size * _PIECE, at):
-        yield from _LINE.iter_unpack(piece[: len(piece) - len(piece) % _LINE.size])
+    at = _HEADER.size
+    while piece := os.pread(lock, _LINE_RECORD.size * _RECORDS_PER_READ, at):
+        yield from _LINE_RECORD.iter_unpack(piece[: len(piece) - len(piece) % _LINE_RECORD.size])
         at += len(piece)
 
 
-def end_of(fd: int, lock: str) -> tuple[int, int | None]:
+def find_end(fd: int, lock: str) -> tuple[int, int | None]:
     """The size of a file, and where the batch starts that ends it and is not all there, if there is one.
 
     It is being written, or its writer died. `lock` is the path of the lock file.
     """
     size = os.fstat(fd).st_size
     while True:
-        start = _begun_by(lock, fd, size)
+        start = _find_unfinished_batch_at(lock, fd, size)
         now = os.fstat(fd).st_size
         if start is not None or now == size:
             return size, start
         size = now  # that may have been within a batch which was done before its note could be read
 
 
-def _begun_by(lock: str, fd: int, size: int) -> int | None:
+def _find_unfinished_batch_at(lock: str, fd: int, size: int) -> int | None:
     opened = None
     try:
         status = os.lstat(lock)
         if not status.st_size or not stat.S_ISREG(status.st_mode):
             return None
         opened = os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        return begun(opened, fd, size)
+        return find_unfinished_batch(opened, fd, size)
     except (FileNotFoundError, PermissionError):
         return None  # nobody ever wrote here, or it is not for us to read
     except OSError as error:
@@ -103,4 +103,4 @@ def _begun_by(lock: str, fd: int, size: int) -> int | None:
             raise
         return None  # nobody can: the name of the session is as long as names can be
     finally:
-        shut(opened)
+        close_quietly(opened)

@@ -18,38 +18,38 @@ from sessiontree.errors import StoreError
 
 Identity: TypeAlias = tuple[int, int]
 """Which file it is, whatever its name."""
-NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+NO_LINK_ERRNOS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 """What `link` says on a file system that has none."""
 
 
-PRIVATE = 0o600
+PRIVATE_MODE = 0o600
 """The mode of files: their owner's alone."""
 
-PIECE = 1 << 24
+MAX_READ_SIZE = 1 << 24
 """How much is read at once, in bytes."""
 
-SECOND = 1_000_000_000
-TICK, COARSE_TICK = SECOND // 50, 3 * SECOND
+NANOSECONDS = 1_000_000_000
+CLOCK_TICK, COARSE_CLOCK_TICK = NANOSECONDS // 50, 3 * NANOSECONDS
 """Two changes of a folder that are no further apart may have one time: by the clock of the kernel, and on file systems
 that keep whole seconds. In nanoseconds."""
 
 LEASE_SECONDS = 5.0
 """How long a file that another process has to itself is waited for, which takes it microseconds."""
 
-BELIEVED = 1.0
+TRUST_SECONDS = 1.0
 """How long a look at names is believed, in seconds."""
 
 
-def reason_of(error: OSError) -> str:
+def format_os_error(error: OSError) -> str:
     """What the system said."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
-def identity_of(status: os.stat_result) -> Identity:
+def get_identity(status: os.stat_result) -> Identity:
     return status.st_dev, status.st_ino
 
 
-def shut(fd: int | None) -> None:
+def close_quietly(fd: int | None) -> None:
     """Close a file that was read, or whose bytes are where they should be already."""
     if fd is not None:
         with suppress(OSError):
@@ -62,7 +62,7 @@ def discard(path: str) -> None:
         os.unlink(path)
 
 
-def numbered(path: str) -> Generator[str]:
+def iter_numbered_paths(path: str) -> Generator[str]:
     """`path`, and then with a number behind it."""
     yield path
     number = 1
@@ -71,7 +71,7 @@ def numbered(path: str) -> Generator[str]:
         number += 1
 
 
-class Folder:
+class FolderMonitor:
     """A folder, which tells whether names in it may have changed since somebody looked at them closely.
 
     Its own time of change tells: that is another one whenever something in it is made, renamed, replaced or deleted,
@@ -82,12 +82,12 @@ class Folder:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._changed = self._asked = 0
-        self._believed = -1
+        self._change_time = self._checked_at = 0
+        self._trusted_change_time = -1
         """When it had changed when it was asked, and when that was; when it had changed before the look believed."""
-        self._until = 0.0
+        self._trusted_until = 0.0
 
-    def is_still(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether all names are as they were at the last look that is believed."""
         fd = self._fd
         if fd is None:
@@ -96,30 +96,34 @@ class Folder:
             except OSError:
                 return False
         changed = os.fstat(fd).st_ctime_ns
-        if changed == self._believed and monotonic() < self._until:
+        if changed == self._trusted_change_time and monotonic() < self._trusted_until:
             return True
-        self._changed, self._asked = changed, time_ns()
+        self._change_time, self._checked_at = changed, time_ns()
         return False
 
-    def believe(self) -> None:
+    def trust_names(self) -> None:
         """The names were looked at since it was asked. A change right before that may hide one right after it."""
-        changed = self._changed
-        if self._fd is None or not changed or self._asked - changed <= (TICK if changed % SECOND else COARSE_TICK):
+        changed = self._change_time
+        if (
+            self._fd is None
+            or not changed
+            or self._checked_at - changed <= (CLOCK_TICK if changed % NANOSECONDS else COARSE_CLOCK_TICK)
+        ):
             return
-        if identity_of(os.stat(self._path)) == identity_of(os.fstat(self._fd)):
-            self._believed, self._until = changed, monotonic() + BELIEVED
+        if get_identity(os.stat(self._path)) == get_identity(os.fstat(self._fd)):
+            self._trusted_change_time, self._trusted_until = changed, monotonic() + TRUST_SECONDS
         else:
             self.close()
 
     def close(self) -> None:
-        fd, self._fd, self._believed = self._fd, None, -1
-        shut(fd)
+        fd, self._fd, self._trusted_change_time = self._fd, None, -1
+        close_quietly(fd)
 
     def __del__(self) -> None:
-        shut(self._fd)
+        close_quietly(self._fd)
 
 
-def open_at_once(path: str, flags: int) -> int:
+def open_nonblocking(path: str, flags: int) -> int:
     """Open a file that may be a pipe or a device by now, which is never waited for.
 
     A file whose end is being cut by another process (`cut_if_alone`) is closed to others for a moment.
@@ -134,7 +138,7 @@ def open_at_once(path: str, flags: int) -> int:
             sleep(0.001)
 
 
-def cut_if_alone(fd: int, size: int, start: int) -> bool:
+def truncate_if_unshared(fd: int, size: int, start: int) -> bool:
     """Cut a file of `size` bytes at `start`, if nobody else has it open. Says whether it was cut.
 
     The kernel lets `ftruncate` wait for a `write` of another process and then cuts off what that has written. A write
@@ -161,20 +165,20 @@ def cut_if_alone(fd: int, size: int, start: int) -> bool:
 _BLANKS = bytes(byte if byte == 0x0A else 0x20 for byte in range(256))
 
 
-def blanked(data: bytes) -> bytes:
+def blank_lines(data: bytes) -> bytes:
     """So many bytes that say nothing: blank lines where lines were, the last one ended."""
     return data[:-1].translate(_BLANKS) + b"\n" if data else b""
 
 
 def read_all(fd: int, start: int, size: int) -> bytes:
     """Bytes of a file; fewer where it ends."""
-    if 0 < size <= PIECE:
+    if 0 < size <= MAX_READ_SIZE:
         part = os.pread(fd, size, start)
         if len(part) == size:  # as nearly always
             return part
     parts: list[bytes] = []
     while size > 0:
-        part = os.pread(fd, min(size, PIECE), start)
+        part = os.pread(fd, min(size, MAX_READ_SIZE), start)
         if not part:
             break
         parts.append(part)
@@ -194,29 +198,29 @@ def write_all(fd: int, data: bytes) -> None:
 
 def open_private(path: str, flags: int) -> int:
     """Open a file that is this user's alone; if it is made, its owner can read and write it whatever the umask is."""
-    fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE)
+    fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE_MODE)
     try:
-        if os.fstat(fd).st_mode & PRIVATE != PRIVATE:
+        if os.fstat(fd).st_mode & PRIVATE_MODE != PRIVATE_MODE:
             with suppress(PermissionError):  # another user's file
-                os.fchmod(fd, PRIVATE)
+                os.fchmod(fd, PRIVATE_MODE)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-READ_AT_ONCE = 1 << 20
+PIECE_SIZE = 1 << 20
 """Bytes of a file that are read at once."""
 
 
 def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
     """The bytes of a file from where it is read, in pieces; it is closed at the end."""
     with file:
-        while piece := file.read(READ_AT_ONCE):
+        while piece := file.read(PIECE_SIZE):
             yield piece
 
 
-def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True) -> None:
+def write_private(path: str, data: bytes | Iterable[bytes], *, overwrite: bool = True) -> None:
     """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
 
     `data` may come in pieces, which are written as they come. Raises `StoreError`.
@@ -227,27 +231,27 @@ def write_private(path: str, data: bytes | Iterable[bytes], *, over: bool = True
         fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")
         try:
             with open(fd, "wb") as file:
-                os.fchmod(fd, PRIVATE)
+                os.fchmod(fd, PRIVATE_MODE)
                 file.writelines((data,) if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(fd)
-            if over:
+            if overwrite:
                 os.replace(beside, path)
             else:
-                _put_new(beside, path)
+                _link_new_file(beside, path)
         except BaseException:
             discard(beside)
             raise
     except OSError as error:
-        raise StoreError(path, reason_of(error)) from error
+        raise StoreError(path, format_os_error(error)) from error
 
 
-def _put_new(beside: str, path: str) -> None:
+def _link_new_file(beside: str, path: str) -> None:
     try:
         os.link(beside, path)
         os.unlink(beside)
     except OSError as error:
-        if error.errno not in NO_LINKS:
+        if error.errno not in NO_LINK_ERRNOS:
             raise
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "") from None
@@ -269,7 +273,7 @@ def make_private_directory(path: str) -> None:
         except FileExistsError:
             continue
         except OSError as error:
-            raise StoreError(directory, reason_of(error)) from error
+            raise StoreError(directory, format_os_error(error)) from error
 
 
 def sync_directory(path: str) -> None:

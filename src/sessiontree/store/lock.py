@@ -15,19 +15,19 @@ from weakref import WeakSet
 
 from sessiontree.errors import StoreError
 from sessiontree.store import batch
-from sessiontree.store.files import identity_of, reason_of, shut
-from sessiontree.store.waiting import EASY_PAUSE, Wait, configured_limit, is_locked, take
+from sessiontree.store.files import close_quietly, format_os_error, get_identity
+from sessiontree.store.waiting import EVENT_LOOP_PAUSE, LockWait, get_configured_limit, is_locked, lock_file
 
-TRIES = 100
+MAX_ATTEMPTS = 100
 """How often a lock file is opened anew that is taken away each time."""
 
 
-def lock_of(path: str) -> str:
+def get_lock_path(path: str) -> str:
     """The path of the lock file of the session file at `path`."""
     return f"{path}.lock"
 
 
-class Lock:
+class FileLock:
     """The lock file of a session, for one thread at a time. It stays open, since opening takes longer than writing.
 
     While a batch is written it has a note of it: see `batch`.
@@ -39,62 +39,62 @@ class Lock:
         self.path = path
         self.has_note = False
         """Whether there is one, from a writer who died or failed."""
-        self.turn = threading.RLock()
-        self._look = threading.RLock()
+        self.thread_lock = threading.RLock()
+        self._inspection_lock = threading.RLock()
         """Held while a thread looks who has the lock, so that another one that looks does not take it for a writer."""
         _locks.add(self)
 
     def acquire(self) -> None:
         """Wait for our turn. Raises `LockTimeout` if another process keeps the lock."""
         try:
-            self.turn.acquire()
-            take(self.open() if self.fd is None else self.fd, self.path)
-            self.confirm()
+            self.thread_lock.acquire()
+            lock_file(self.open() if self.fd is None else self.fd, self.path)
+            self.confirm_file()
         except BaseException as error:
-            self.give_up()
+            self.abandon()
             if isinstance(error, OSError) and error.errno is not None:
-                raise StoreError(self.path, reason_of(error)) from error
+                raise StoreError(self.path, format_os_error(error)) from error
             raise
 
     def open(self) -> int:
         """The lock file, open. Raises `StoreError`."""
         try:
-            fd = self.fd = _open(self.path)  # kept before we wait: a process forked meanwhile has it too
+            fd = self.fd = _open_lock_file(self.path)  # kept before we wait: a process forked meanwhile has it too
         except OSError as error:
             if error.errno is None:
                 raise
-            raise StoreError(self.path, reason_of(error)) from error
+            raise StoreError(self.path, format_os_error(error)) from error
         return fd
 
-    def confirm(self) -> None:
+    def confirm_file(self) -> None:
         """In our turn: make sure that it is one. If the file was deleted or moved, others lock a new one; so do we."""
-        for _ in range(TRIES):
-            if self._is_there():
+        for _ in range(MAX_ATTEMPTS):
+            if self._is_current_file():
                 return
-            self._let_go()
-            take(self.open(), self.path)
+            self._close_file()
+            lock_file(self.open(), self.path)
         raise StoreError(self.path, "the lock file keeps being replaced; cannot lock")
 
-    def other_holder(self) -> Wait | None:
+    def find_other_holder(self) -> LockWait | None:
         """A wait for whoever has the lock, unless it is free or a thread of this process has it. It takes no turn."""
-        with self._look:
-            if self.is_ours or not self.turn.acquire(blocking=False):
+        with self._inspection_lock:
+            if self.is_owned or not self.thread_lock.acquire(blocking=False):
                 return None
             try:
                 fd = self.open() if self.fd is None else self.fd
                 if not is_locked(fd):
                     return None
-                return Wait(fd, self.path, look_up=configured_limit, shortest_pause=EASY_PAUSE)
+                return LockWait(fd, self.path, get_limit=get_configured_limit, shortest_pause=EVENT_LOOP_PAUSE)
             finally:
-                self.turn.release()
+                self.thread_lock.release()
 
-    def _is_there(self) -> bool:
+    def _is_current_file(self) -> bool:
         """Whether it is still the file at its name. Looks for a note, too."""
         assert self.fd is not None
         status = os.fstat(self.fd)
         self.has_note = status.st_size > 0
         try:
-            return identity_of(os.lstat(self.path)) == identity_of(status)
+            return get_identity(os.lstat(self.path)) == get_identity(status)
         except FileNotFoundError:
             # Where its folder was moved as a whole, others who have it open wait for it, and nobody can make a new one.
             return status.st_nlink > 0 and not os.path.isdir(os.path.dirname(self.path))
@@ -106,22 +106,22 @@ class Lock:
             if fd is not None:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError as error:
-            self._let_go()
+            self._close_file()
             if error.errno is None:
                 raise
         finally:
-            self.turn.release()
+            self.thread_lock.release()
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Let go of it if it is ours, after something broke in while it was being taken or let go of."""
-        if self.is_ours:
-            self._let_go()
-            self.turn.release()
+        if self.is_owned:
+            self._close_file()
+            self.thread_lock.release()
 
     @property
-    def is_ours(self) -> bool:
+    def is_owned(self) -> bool:
         """Whether it is this thread's turn."""
-        return self.turn._is_owned()  # type: ignore[attr-defined]  # as `threading.Condition` asks
+        return self.thread_lock._is_owned()  # type: ignore[attr-defined]  # as `threading.Condition` asks
 
     def __enter__(self) -> None:
         self.acquire()
@@ -129,16 +129,16 @@ class Lock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def note(self, start: int, lines: Sequence[bytes]) -> None:
+    def write_note(self, start: int, lines: Sequence[bytes]) -> None:
         assert self.fd is not None
         self.has_note = True
-        batch.note(self.fd, start, lines)
+        batch.write_note(self.fd, start, lines)
 
-    def begun(self, fd: int, size: int) -> int | None:
+    def find_unfinished_batch(self, fd: int, size: int) -> int | None:
         assert self.fd is not None
-        return batch.begun(self.fd, fd, size)
+        return batch.find_unfinished_batch(self.fd, fd, size)
 
-    def clear(self) -> None:
+    def clear_note(self) -> None:
         """Take the note away; one that stays does no harm."""
         if self.fd is not None and self.has_note:
             try:
@@ -149,24 +149,24 @@ class Lock:
                     raise
 
     def close(self) -> None:
-        with self.turn:
-            self._let_go()
+        with self.thread_lock:
+            self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         fd, self.fd = self.fd, None  # first: what breaks in now must not leave a number that is another file's soon
-        shut(fd)
+        close_quietly(fd)
 
-    def after_fork(self) -> None:
+    def reset_after_fork(self) -> None:
         """In a process that was forked: what it has of its parent's is one lock with it, and would outlive it."""
-        self.turn = threading.RLock()
-        self._look = threading.RLock()
-        self._let_go()
+        self.thread_lock = threading.RLock()
+        self._inspection_lock = threading.RLock()
+        self._close_file()
 
     def __del__(self) -> None:
-        shut(self.fd)
+        close_quietly(self.fd)
 
 
-def _open(path: str) -> int:
+def _open_lock_file(path: str) -> int:
     """The lock file at `path`, for this user alone."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
@@ -179,12 +179,12 @@ def _open(path: str) -> int:
     return fd
 
 
-_locks: WeakSet[Lock] = WeakSet()
+_locks: WeakSet[FileLock] = WeakSet()
 
 
-def _forked() -> None:
+def _reset_locks_after_fork() -> None:
     for lock in _locks:
-        lock.after_fork()
+        lock.reset_after_fork()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_locks_after_fork)

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.store.base import Chunk, Cursor, joined
+from sessiontree.store.base import Cursor, LineChunk, join_lines
 
 
 class MemoryStore:
     def __init__(self, where: str = "memory") -> None:
-        self.where = where
+        self.location = where
         self.backups: list[bytes] = []
         self._data: bytearray | None = None
         self._generation = 0
@@ -20,31 +20,31 @@ class MemoryStore:
     def create(self, lines: Sequence[bytes]) -> Cursor:
         with self._lock:
             if self._data is not None:
-                raise StoreError(self.where, "the session exists already")
-            self._data = bytearray(joined(lines, self.where))
-            return self._cursor()
+                raise StoreError(self.location, "the session exists already")
+            self._data = bytearray(join_lines(lines, self.location))
+            return self._build_cursor()
 
-    def end(self) -> Chunk:
+    def read_end(self) -> LineChunk:
         with self._lock:
-            return Chunk(b"", self._cursor())
+            return LineChunk(b"", self._build_cursor())
 
-    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> Chunk:
+    def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
         with self._lock:
             for cursor in (after, before):
                 if cursor is not None and cursor.value[0] != self._generation:
-                    raise Conflict(self.where, "the session was rewritten")
-            data = self._lines()
+                    raise Conflict(self.location, "the session was rewritten")
+            data = self._require_data()
             start = 0 if after is None else after.value[1]
             end = len(data) if before is None else before.value[1]
             if limit is not None and start + limit < end:
                 end = data.index(b"\n", start + limit) + 1
-            return Chunk(bytes(data[start:end]), Cursor((self._generation, end)))
+            return LineChunk(bytes(data[start:end]), Cursor((self._generation, end)))
 
     def fetch(self, start: int, size: int) -> bytes:
-        return bytes(self._lines()[start : start + size])
+        return bytes(self._require_data()[start : start + size])
 
-    def backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        data = bytes(self._lines()[: before.value[1]])
+    def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
+        data = bytes(self._require_data()[: before.value[1]])
         end = len(data)
         while end > 0:
             start = data.rfind(b"\n", 0, max(0, end - 4096)) + 1
@@ -53,29 +53,29 @@ class MemoryStore:
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with self._lock:
-            self._check(after)
-            self._lines().extend(joined(lines, self.where))
-            return self._cursor()
+            self._check_cursor(after)
+            self._require_data().extend(join_lines(lines, self.location))
+            return self._build_cursor()
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with self._lock:
-            self._check(after)
-            self.backups.append(bytes(self._lines()))
-            self._data = bytearray(joined(lines, self.where))
+            self._check_cursor(after)
+            self.backups.append(bytes(self._require_data()))
+            self._data = bytearray(join_lines(lines, self.location))
             self._generation += 1
-            return self._cursor()
+            return self._build_cursor()
 
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _lines(self) -> bytearray:
+    def _require_data(self) -> bytearray:
         if self._data is None:
-            raise NotFound("session", self.where)
+            raise NotFound("session", self.location)
         return self._data
 
-    def _cursor(self) -> Cursor:
-        return Cursor((self._generation, len(self._lines())))
+    def _build_cursor(self) -> Cursor:
+        return Cursor((self._generation, len(self._require_data())))
 
-    def _check(self, after: Cursor) -> None:
-        if after != self._cursor():
-            raise Conflict(self.where, "others wrote first")
+    def _check_cursor(self, after: Cursor) -> None:
+        if after != self._build_cursor():
+            raise Conflict(self.location, "others wrote first")

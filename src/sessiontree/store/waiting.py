@@ -18,18 +18,18 @@ from time import monotonic, sleep
 
 from sessiontree.errors import LockTimeout, SessionTreeError
 
-DEFAULT_LIMIT = 30.0
+DEFAULT_WAIT_SECONDS = 30.0
 """Seconds that a lock is waited for, unless the configuration says otherwise."""
 REPORT_SECONDS = 1.0
 LIMIT_VARIABLE = "SESSIONTREE_LOCK_TIMEOUT"
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.00025, 0.05
+MIN_PAUSE, MAX_PAUSE = 0.00025, 0.05
 """Seconds between two tries. A process that appends all the time leaves the lock free for some 20 microseconds
 between two syncs, and it takes hundreds of tries to find such a moment: so pauses stay short for long."""
-SHARE = 2000
+PAUSE_FRACTION = 2000
 """A pause is such a part of the wait so far: a wait of minutes costs nearly nothing."""
-EASY_PAUSE = 0.002
+EVENT_LOOP_PAUSE = 0.002
 """The shortest one where many wait in one event loop."""
-UNLIMITED_SECONDS = 0.02
+GRACE_SECONDS = 0.02
 """A wait that is shorter ends by itself: nothing is looked up for it, since most waits are."""
 
 
@@ -43,21 +43,21 @@ report: Callable[[str], None] = log_wait
 """Told what is waited for. It is called in the thread that waits."""
 
 _stopped = threading.Event()
-_own = threading.local()
+_thread_settings = threading.local()
 
 
-def take(fd: int, path: str, seconds: float | None = None) -> None:
+def lock_file(fd: int, path: str, seconds: float | None = None) -> None:
     """Lock an open file, named `path` in messages. Raises `LockTimeout` after `seconds`, by default after `limit()`."""
     try:
         flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
-        for pause in Wait(fd, path, seconds):
+        for pause in LockWait(fd, path, seconds):
             sleep(pause)
-            if try_once(fd):
+            if try_lock_file(fd):
                 return
 
 
-def try_once(fd: int) -> bool:
+def try_lock_file(fd: int) -> bool:
     """Lock an open file if nobody else has it locked."""
     try:
         flock(fd, LOCK_EX | LOCK_NB)
@@ -68,13 +68,13 @@ def try_once(fd: int) -> bool:
 
 def is_locked(fd: int) -> bool:
     """Whether somebody else has an open file locked."""
-    if not try_once(fd):
+    if not try_lock_file(fd):
         return True
     flock(fd, LOCK_UN)
     return False
 
 
-class Wait:
+class LockWait:
     """A wait for one lock: gives the pauses between tries. Reports itself, and ends with `LockTimeout`."""
 
     def __init__(
@@ -83,31 +83,31 @@ class Wait:
         path: str,
         seconds: float | None = None,
         *,
-        look_up: Callable[[], float] | None = None,
-        shortest_pause: float = SHORTEST_PAUSE,
+        get_limit: Callable[[], float] | None = None,
+        shortest_pause: float = MIN_PAUSE,
     ) -> None:
         self._fd = fd
         self._path = path
         self._seconds = seconds
-        self._look_up = look_up or limit
+        self._get_limit = get_limit or get_wait_limit
         """Asked where `seconds` are not given."""
         self._shortest_pause = shortest_pause
 
-    def timeout(self, waited: float = 0.0) -> LockTimeout:
-        return LockTimeout(self._path, waited, *holder_of(self._fd))
+    def build_timeout(self, waited: float = 0.0) -> LockTimeout:
+        return LockTimeout(self._path, waited, *find_lock_holder(self._fd))
 
     def __iter__(self) -> Generator[float]:
         begun, seconds, reported = monotonic(), self._seconds, False
         while True:
             waited = monotonic() - begun
-            if seconds is None and waited >= UNLIMITED_SECONDS:
-                seconds = self._look_up()
+            if seconds is None and waited >= GRACE_SECONDS:
+                seconds = self._get_limit()
             if (seconds is not None and waited >= seconds) or _stopped.is_set():
-                raise self.timeout(waited)
+                raise self.build_timeout(waited)
             if waited >= REPORT_SECONDS and not reported:
                 reported = True
-                report(describe_wait(self._path, *holder_of(self._fd)))
-            pause = min(max(waited / SHARE, self._shortest_pause), LONGEST_PAUSE)
+                report(describe_wait(self._path, *find_lock_holder(self._fd)))
+            pause = min(max(waited / PAUSE_FRACTION, self._shortest_pause), MAX_PAUSE)
             yield pause if seconds is None else min(pause, max(seconds - waited, 0.0))
 
 
@@ -118,13 +118,13 @@ def describe_wait(path: str, pid: int | None, is_stopped: bool) -> str:
 # How long
 
 
-def limit() -> float:
+def get_wait_limit() -> float:
     """How many seconds this thread waits for a lock."""
-    own: float | None = getattr(_own, "limit", None)
-    return configured_limit() if own is None else own
+    own: float | None = getattr(_thread_settings, "limit", None)
+    return get_configured_limit() if own is None else own
 
 
-def configured_limit() -> float:
+def get_configured_limit() -> float:
     """How many seconds a lock is waited for where nothing else is kept waiting."""
     try:
         return max(0.0, float(os.environ[LIMIT_VARIABLE]))
@@ -135,23 +135,23 @@ def configured_limit() -> float:
     try:
         return config.load().lock_timeout
     except SessionTreeError:  # whoever reads the configuration for its own sake reports this
-        return DEFAULT_LIMIT
+        return DEFAULT_WAIT_SECONDS
 
 
-def set_limit(seconds: float | None) -> None:
+def set_wait_limit(seconds: float | None) -> None:
     """Have this thread wait no longer than `seconds` for a lock; `None` is as the configuration says."""
-    _own.limit = seconds
+    _thread_settings.limit = seconds
 
 
 @contextmanager
-def limited_to(seconds: float) -> Generator[None]:
+def limit_wait(seconds: float) -> Generator[None]:
     """While it is entered, this thread waits no longer than `seconds` for a lock."""
-    before: float | None = getattr(_own, "limit", None)
-    set_limit(seconds if before is None else min(seconds, before))
+    before: float | None = getattr(_thread_settings, "limit", None)
+    set_wait_limit(seconds if before is None else min(seconds, before))
     try:
         yield
     finally:
-        set_limit(before)
+        set_wait_limit(before)
 
 
 def stop_waiting() -> None:
@@ -159,7 +159,7 @@ def stop_waiting() -> None:
     _stopped.set()
 
 
-def has_stopped() -> bool:
+def has_stopped_waiting() -> bool:
     """Whether `stop_waiting` was called, so that a `LockTimeout` is an interrupt."""
     return _stopped.is_set()
 
@@ -172,7 +172,7 @@ def resume_waiting() -> None:
 # Who holds it
 
 
-def holder_of(fd: int) -> tuple[int | None, bool]:
+def find_lock_holder(fd: int) -> tuple[int | None, bool]:
     """The process that holds the lock on an open file, if the system tells, and whether it is stopped."""
     try:
         status = os.fstat(fd)

@@ -15,16 +15,16 @@ from msgspec.structs import replace
 
 from sessiontree.errors import InvalidOperation
 
-Level: TypeAlias = Literal["warning", "critical", "exhausted"]
-Kind: TypeAlias = Literal["cost", "tokens", "seconds"]
+BudgetLevel: TypeAlias = Literal["warning", "critical", "exhausted"]
+BudgetKind: TypeAlias = Literal["cost", "tokens", "seconds"]
 
-LEVELS: tuple[tuple[Level, float], ...] = (("warning", 0.75), ("critical", 0.9), ("exhausted", 1.0))
+LEVELS: tuple[tuple[BudgetLevel, float], ...] = (("warning", 0.75), ("critical", 0.9), ("exhausted", 1.0))
 """From what fraction of a limit each level holds, lowest first."""
-KINDS: tuple[Kind, ...] = ("cost", "tokens", "seconds")
+KINDS: tuple[BudgetKind, ...] = ("cost", "tokens", "seconds")
 _UNITS = {"cost": "dollars", "tokens": "tokens", "seconds": "seconds"}
-USED_UP = "used up"
+EXHAUSTED_TEXT = "used up"
 """In the reason of every pause for a budget that is."""
-UNKEPT = "cannot be kept"
+UNENFORCEABLE_TEXT = "cannot be kept"
 """In the reason of every pause for a limit on what models do not tell."""
 
 
@@ -37,14 +37,14 @@ class Spending(NamedTuple):
     seconds: float = 0.0
     """Time at work: while a swarm is paused or nobody runs it, none passes."""
 
-    def plus(self, more: Spending) -> Spending:
-        return Spending(self.cost + more.cost, self.tokens + more.tokens, self.seconds + more.seconds)
+    def add(self, other: Spending) -> Spending:
+        return Spending(self.cost + other.cost, self.tokens + other.tokens, self.seconds + other.seconds)
 
 
-class Use(NamedTuple):
+class LimitUsage(NamedTuple):
     """How much of one limit is used."""
 
-    kind: Kind
+    kind: BudgetKind
     used: float
     limit: float
 
@@ -53,16 +53,16 @@ class Use(NamedTuple):
         return self.used / self.limit if self.limit > 0 else math.inf
 
     @property
-    def level(self) -> Level | None:
+    def level(self) -> BudgetLevel | None:
         return next((level for level, least in reversed(LEVELS) if self.fraction >= least), None)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.used:g} of {self.limit:g}"
 
 
-def laid_over(before: Budget | None, given: Mapping[str, float | None]) -> Budget | None:
+def override_limits(base: Budget | None, limits: Mapping[str, float | None]) -> Budget | None:
     """A budget with the limits that are given, where `None` is no limit; gives `None` where none is given."""
-    return replace(before or Budget(), **given) if given else None
+    return replace(base or Budget(), **limits) if limits else None
 
 
 class Budget(Struct, frozen=True, kw_only=True):
@@ -81,34 +81,34 @@ class Budget(Struct, frozen=True, kw_only=True):
             if limit is not None and not 0 < limit < math.inf:
                 raise InvalidOperation(f"a budget of {limit:g} {_UNITS[kind]} is no amount: give a number above 0")
 
-    def uses(self, spending: Spending) -> Iterator[Use]:
+    def list_usage(self, spending: Spending) -> Iterator[LimitUsage]:
         """How much of each limit is used."""
         for kind in KINDS:
             limit = getattr(self, kind)
             if limit is not None:
-                yield Use(kind, getattr(spending, kind), limit)
+                yield LimitUsage(kind, getattr(spending, kind), limit)
 
-    def fraction(self, spending: Spending, untold: Collection[Kind] = ()) -> float | None:
+    def compute_fraction_used(self, spending: Spending, unreported: Collection[BudgetKind] = ()) -> float | None:
         """The largest fraction of a limit that is used; `None` where nothing is limited, or nobody knows.
 
         `untold` is what models did not tell: where that is 0, nobody has measured it.
         """
-        known = (use for use in self.uses(spending) if use.used or use.kind not in untold)
+        known = (use for use in self.list_usage(spending) if use.used or use.kind not in unreported)
         return max((use.fraction for use in known), default=None)
 
-    def exhausted(self, spending: Spending) -> Use | None:
+    def find_exhausted(self, spending: Spending) -> LimitUsage | None:
         """A limit that is used up."""
-        return next((use for use in self.uses(spending) if use.level == "exhausted"), None)
+        return next((use for use in self.list_usage(spending) if use.level == "exhausted"), None)
 
-    def unkept(self, untold: Mapping[Kind, str]) -> str | None:
+    def explain_unenforceable(self, unreported: Mapping[BudgetKind, str]) -> str | None:
         """Why a limit cannot be kept. `untold` has models that did not tell what they took, by what of it."""
-        if self.cost is not None and "cost" in untold:
-            return f"the limit on cost {UNKEPT}: what {untold['cost']} costs is not known"
-        if self.tokens is not None and "tokens" in untold:
-            return f"the limit on tokens {UNKEPT}: how many {untold['tokens']} takes is not known"
+        if self.cost is not None and "cost" in unreported:
+            return f"the limit on cost {UNENFORCEABLE_TEXT}: what {unreported['cost']} costs is not known"
+        if self.tokens is not None and "tokens" in unreported:
+            return f"the limit on tokens {UNENFORCEABLE_TEXT}: how many {unreported['tokens']} takes is not known"
         return None
 
-    def time_left(self, spending: Spending) -> float | None:
+    def compute_time_left(self, spending: Spending) -> float | None:
         """Seconds until the next level of the limit on time; `None` where none is ahead."""
         if self.seconds is None:
             return None

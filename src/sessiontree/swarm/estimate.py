@@ -18,19 +18,19 @@ from msgspec import Struct
 
 Better: TypeAlias = Literal["lower", "higher"]
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 """Of confidence, in every interval."""
 
 PRECISION = 1e-9
 """Of quantiles."""
 
-FEW = 2 / 3
+MAX_DISTINCT_SHARE = 2 / 3
 """How many of the values are different at most, where they are few."""
 
-EFFORT = 500_000
+MAX_EFFORT = 500_000
 """What counting arrangements may take: some hundredths of a second."""
 
-LIMIT = 1e100
+MAX_VALUE = 1e100
 """Values beyond it are none: their squares could not be summed."""
 
 
@@ -47,38 +47,38 @@ class Estimate(Struct, frozen=True, kw_only=True):
     """How far values are from their mean; `None` with fewer than two."""
 
 
-class Verdict(NamedTuple):
+class ExperimentVerdict(NamedTuple):
     winner: str | None
     reason: str
 
 
 def is_value(value: object) -> bool:
     """Whether it is a number that can be reckoned with."""
-    return isinstance(value, int | float) and not math.isnan(value) and abs(value) < LIMIT
+    return isinstance(value, int | float) and not math.isnan(value) and abs(value) < MAX_VALUE
 
 
-def mean(values: Sequence[float]) -> Estimate:
+def estimate_mean(values: Sequence[float]) -> Estimate:
     """The mean, with Student's interval."""
     n = len(values)
     if not n:
         return Estimate(n=0, mean=None, low=None, high=None, deviation=None)
-    middle = _mean(values)
+    middle = _compute_mean(values)
     if n < 2:
         return Estimate(n=n, mean=middle, low=None, high=None, deviation=None)
-    deviation = math.sqrt(_variance(values))
-    half = t_quantile((1 + LEVEL) / 2, n - 1) * deviation / math.sqrt(n)
+    deviation = math.sqrt(_compute_variance(values))
+    half = compute_t_quantile((1 + CONFIDENCE) / 2, n - 1) * deviation / math.sqrt(n)
     return Estimate(n=n, mean=middle, low=middle - half, high=middle + half, deviation=deviation)
 
 
-def proportion(values: Sequence[float]) -> Estimate:
+def estimate_proportion(values: Sequence[float]) -> Estimate:
     """How many of the values, each 0 or 1, are 1, with Wilson's interval."""
     n = len(values)
     if not n:
-        return mean(values)
-    share, z = _mean(values), normal_quantile((1 + LEVEL) / 2)
+        return estimate_mean(values)
+    share, z = _compute_mean(values), compute_normal_quantile((1 + CONFIDENCE) / 2)
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    deviation = math.sqrt(_variance(values)) if n > 1 else None
+    deviation = math.sqrt(_compute_variance(values)) if n > 1 else None
     low, high = (0.0 if share == 0 else middle - half), (1.0 if share == 1 else middle + half)  # exactly there
     return Estimate(n=n, mean=share, low=low, high=high, deviation=deviation)
 
@@ -86,95 +86,99 @@ def proportion(values: Sequence[float]) -> Estimate:
 # Comparing
 
 
-class Contrast(Struct, frozen=True, kw_only=True):
+class ArmContrast(Struct, frozen=True, kw_only=True):
     """How two arms differ: the mean of the first less that of the second."""
 
     difference: float
     low: float | None
     """Welch's interval, where the values vary and are no proportions."""
     high: float | None
-    chance: float
+    p_value: float
     """How likely a difference this large is between equal arms."""
 
 
-def contrast(a: Sequence[float], b: Sequence[float], *, proportions: bool = False, level: float = LEVEL) -> Contrast:
+def compare_arms(
+    a: Sequence[float], b: Sequence[float], *, proportions: bool = False, level: float = CONFIDENCE
+) -> ArmContrast:
     """Compare two arms, each with two values or more.
 
     Means are compared by Welch's interval, which lets arms vary differently. It is too sure where few different values
     are there, as of grades: then arrangements of the values are counted as well. Of proportions, and of values that do
     not vary, nothing else counts.
     """
-    difference = _mean(a) - _mean(b)
-    few = len({*a, *b}) <= FEW * (len(a) + len(b))
-    counted = _rearranged(tuple(a), tuple(b)) if few or proportions else None
-    parts = [_variance(values) / len(values) for values in (a, b)]
+    difference = _compute_mean(a) - _compute_mean(b)
+    few = len({*a, *b}) <= MAX_DISTINCT_SHARE * (len(a) + len(b))
+    counted = _compute_permutation_p_value(tuple(a), tuple(b)) if few or proportions else None
+    parts = [_compute_variance(values) / len(values) for values in (a, b)]
     if not sum(parts) or (proportions and counted is not None):
         chance = counted if counted is not None else float(not difference)
-        return Contrast(difference=difference, low=None, high=None, chance=chance)
+        return ArmContrast(difference=difference, low=None, high=None, p_value=chance)
     error = math.sqrt(sum(parts))
     shares = [part / sum(parts) for part in parts]
     freedom = 1 / sum(share**2 / (len(values) - 1) for share, values in zip(shares, (a, b), strict=True))
-    half = t_quantile((1 + level) / 2, freedom) * error
-    chance = max(2 * (1 - t_below(abs(difference) / error, freedom)), counted or 0.0)
-    return Contrast(difference=difference, low=difference - half, high=difference + half, chance=chance)
+    half = compute_t_quantile((1 + level) / 2, freedom) * error
+    chance = max(2 * (1 - compute_t_cdf(abs(difference) / error, freedom)), counted or 0.0)
+    return ArmContrast(difference=difference, low=difference - half, high=difference + half, p_value=chance)
 
 
-def verdict(
+def choose_winner(
     arms: Mapping[str, Sequence[float]],
     metric: str,
     better: Better,
     *,
     proportions: bool = False,
-    spelled: Callable[[float], str] = "{:g}".format,
-) -> Verdict:
+    format_value: Callable[[float], str] = "{:g}".format,
+) -> ExperimentVerdict:
     """The arm that is ahead of every other by more than chance explains, or why none is.
 
     Every pair is compared, so each by itself has to be the surer the more there are (Bonferroni).
     """
     lacking = [name for name, values in arms.items() if len(values) < 2]
     if len(arms) < 2:
-        return not_enough("there is nothing to compare with")
+        return report_no_winner("there is nothing to compare with")
     if lacking:
-        return not_enough(f"{_listed(lacking)} {'has' if len(lacking) == 1 else 'have'} fewer than two runs")
+        return report_no_winner(f"{_join_names(lacking)} {'has' if len(lacking) == 1 else 'have'} fewer than two runs")
     sign = -1 if better == "lower" else 1
-    best, *rest = sorted(arms, key=lambda name: -sign * _mean(arms[name]))
-    allowed = (1 - LEVEL) / len(list(combinations(arms, 2)))
-    contrasts = {name: contrast(arms[best], arms[name], proportions=proportions, level=1 - allowed) for name in rest}
-    close = [name for name, found in contrasts.items() if found.chance > allowed]
+    best, *rest = sorted(arms, key=lambda name: -sign * _compute_mean(arms[name]))
+    allowed = (1 - CONFIDENCE) / len(list(combinations(arms, 2)))
+    contrasts = {
+        name: compare_arms(arms[best], arms[name], proportions=proportions, level=1 - allowed) for name in rest
+    }
+    close = [name for name, found in contrasts.items() if found.p_value > allowed]
     if close:
         same = all(not contrasts[name].difference for name in close)
         told = f"have the same {metric}" if same else f"cannot be told apart by {metric}"
-        return not_enough(f"{_listed([best, *close])} {told}")
+        return report_no_winner(f"{_join_names([best, *close])} {told}")
     second = contrasts[rest[0]]
-    way = f"{spelled(abs(second.difference))} {'less' if better == 'lower' else 'more'} than {rest[0]}"
+    way = f"{format_value(abs(second.difference))} {'less' if better == 'lower' else 'more'} than {rest[0]}"
     if second.low is not None and second.high is not None:
         low, high = sorted((sign * second.low, sign * second.high))
-        way += f", {LEVEL:.0%} sure of {spelled(low)} to {spelled(high)}"
-    return Verdict(best, f"{'lowest' if better == 'lower' else 'highest'} {metric}: {way}")
+        way += f", {CONFIDENCE:.0%} sure of {format_value(low)} to {format_value(high)}"
+    return ExperimentVerdict(best, f"{'lowest' if better == 'lower' else 'highest'} {metric}: {way}")
 
 
-def not_enough(why: str) -> Verdict:
-    return Verdict(None, f"not enough data: {why}")
+def report_no_winner(why: str) -> ExperimentVerdict:
+    return ExperimentVerdict(None, f"not enough data: {why}")
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _mean(values: Sequence[float]) -> float:
+def _compute_mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
 
 
-def _variance(values: Sequence[float]) -> float:
+def _compute_variance(values: Sequence[float]) -> float:
     """Of a sample. Equal values have none at all, whatever rounding says."""
     if min(values) == max(values):
         return 0.0
-    middle = _mean(values)
+    middle = _compute_mean(values)
     return math.fsum((value - middle) ** 2 for value in values) / (len(values) - 1)
 
 
 @lru_cache(maxsize=1000)
-def _rearranged(a: tuple[float, ...], b: tuple[float, ...]) -> float | None:
+def _compute_permutation_p_value(a: tuple[float, ...], b: tuple[float, ...]) -> float | None:
     """How likely the means are as far apart as this, or further, if chance shared the values out to the arms.
 
     All arrangements are counted: of zeros and ones, and arms of one size, that is Fisher's exact test. `None` where it
@@ -188,7 +192,7 @@ def _rearranged(a: tuple[float, ...], b: tuple[float, ...]) -> float | None:
     for value, count in Counter(whole).items():
         left -= count
         effort += len(ways) * (count if left else 1) * len(whole)
-        if effort > EFFORT:
+        if effort > MAX_EFFORT:
             return None
         before, ways = ways, Counter[tuple[int, int]]()
         for (taken, total), known in before.items():
@@ -203,45 +207,45 @@ def _rearranged(a: tuple[float, ...], b: tuple[float, ...]) -> float | None:
 # Distributions
 
 
-def normal_quantile(share: float) -> float:
+def compute_normal_quantile(share: float) -> float:
     """Below which a standard normal value is with this probability."""
-    return _bisected(lambda x: math.erfc(-x / math.sqrt(2)) / 2, share)
+    return _bisect(lambda x: math.erfc(-x / math.sqrt(2)) / 2, share)
 
 
-def t_quantile(share: float, freedom: float) -> float:
+def compute_t_quantile(share: float, freedom: float) -> float:
     """Below which a value of Student's distribution is with this probability."""
-    return _bisected(lambda x: t_below(x, freedom), share)
+    return _bisect(lambda x: compute_t_cdf(x, freedom), share)
 
 
-def t_below(x: float, freedom: float) -> float:
+def compute_t_cdf(x: float, freedom: float) -> float:
     """How likely a value of Student's distribution is below `x`."""
-    tail = _beta_share(freedom / (freedom + x * x), freedom / 2, 0.5) / 2
+    tail = _compute_beta(freedom / (freedom + x * x), freedom / 2, 0.5) / 2
     return 1 - tail if x > 0 else tail
 
 
-def _bisected(below: Callable[[float], float], share: float) -> float:
+def _bisect(cdf: Callable[[float], float], share: float) -> float:
     low, high = -1.0, 1.0
-    while below(low) > share:
+    while cdf(low) > share:
         low *= 2
-    while below(high) < share:
+    while cdf(high) < share:
         high *= 2
     while high - low > PRECISION:
         middle = (low + high) / 2
-        low, high = (middle, high) if below(middle) < share else (low, middle)
+        low, high = (middle, high) if cdf(middle) < share else (low, middle)
     return (low + high) / 2
 
 
-def _beta_share(x: float, a: float, b: float) -> float:
+def _compute_beta(x: float, a: float, b: float) -> float:
     """The regularized incomplete beta function, by its continued fraction."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):  # where the fraction converges slowly, its mirror image does not
-        return 1 - _beta_share(1 - x, b, a)
+        return 1 - _compute_beta(1 - x, b, a)
     scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    return math.exp(scale) / (a * _beta_fraction(x, a, b))
+    return math.exp(scale) / (a * _compute_beta_fraction(x, a, b))
 
 
-def _beta_fraction(x: float, a: float, b: float) -> float:
+def _compute_beta_fraction(x: float, a: float, b: float) -> float:
     """1 + d1/(1 + d2/(1 + …)), from the front, by Lentz's way."""
     tiny = 1e-300
     value, c, d = 1.0, 1.0, 0.0

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class SwarmJob(Struct, frozen=True, kw_only=True):
     """A stretch of an agent's work: until it is done, fails, or has to wait."""
 
     session: str
@@ -26,11 +26,11 @@ class Work(Struct, frozen=True, kw_only=True):
     """Whether the agent may have parts of its task done by others."""
 
 
-CarryOut: TypeAlias = Callable[[Work], Awaitable[None]]
+RunJob: TypeAlias = Callable[[SwarmJob], Awaitable[None]]
 
 
 class Executor(Protocol):
-    async def run(self, work: Work, carry_out: CarryOut) -> None:
+    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
         """Have the work carried out, and return when that is over. Cancelling it gives the work up.
 
         `carry_out` does it in this process; another one opens the swarm, `Swarm.open(session, work.swarm)`, and calls
@@ -38,7 +38,7 @@ class Executor(Protocol):
         """
         ...
 
-    def give_way(self, swarm: str) -> None:
+    def hand_over(self, swarm: str) -> None:
         """Another process works on this swarm now: when its work is cancelled here, it is not given up."""
         ...
 
@@ -46,8 +46,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """Carries out work in this process, beside all else in its event loop."""
 
-    async def run(self, work: Work, carry_out: CarryOut) -> None:
-        await carry_out(work)
+    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
+        await run_locally(job)
 
-    def give_way(self, swarm: str) -> None:
+    def hand_over(self, swarm: str) -> None:
         pass  # agents of this process see to it themselves

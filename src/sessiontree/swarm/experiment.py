@@ -24,8 +24,8 @@ from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import Entry, EntryId, Message, Usage
-from sessiontree.core.messages import full_usage, shortcoming, text
-from sessiontree.core.places import PREFIX, check_branch_name, free_name
+from sessiontree.core.messages import complete_usage, describe_shortcoming, extract_text
+from sessiontree.core.places import ID_PREFIX_LENGTH, check_branch_name, find_free_name
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError
 from sessiontree.hooks.bus import Hooks
@@ -36,31 +36,31 @@ from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.estimate import Better
 from sessiontree.swarm.estimate import Estimate as Estimate
 from sessiontree.swarm.findings import (
-    LIMIT,
-    Findings,
-    Made,
-    Plan,
+    MAX_RUNS,
+    ExperimentLog,
+    ExperimentPlan,
+    FinishedRun,
+    PendingRun,
     PlannedArm,
-    Scored,
-    Stopped,
-    Trial,
-    body_of,
-    end,
-    spawn,
-    spent_on,
+    ScoredRun,
+    StopRecord,
+    build_end_action,
+    build_record_body,
+    build_spawn_action,
+    compute_run_stats,
 )
 from sessiontree.swarm.findings import ArmResult as ArmResult
 from sessiontree.swarm.findings import ExperimentResult as ExperimentResult
-from sessiontree.swarm.findings import Run as Run
-from sessiontree.swarm.findings import experiments_in as experiments_in
-from sessiontree.swarm.findings import result_to_wire as result_to_wire
-from sessiontree.swarm.hold import hold_of
-from sessiontree.swarm.meter import BudgetExhausted, Meter
-from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, check_names, scorer_of
-from sessiontree.swarm.status import MOST_DENIED
-from sessiontree.swarm.tools import begun_with
+from sessiontree.swarm.findings import ExperimentRun as ExperimentRun
+from sessiontree.swarm.findings import build_result_json as build_result_json
+from sessiontree.swarm.findings import list_experiments as list_experiments
+from sessiontree.swarm.hold import open_lease
+from sessiontree.swarm.meter import BudgetExhausted, BudgetMeter
+from sessiontree.swarm.scoring import MEASURES, Candidate, Score, Scorer, build_scorer, check_scorer_names
+from sessiontree.swarm.status import MAX_DENIED
+from sessiontree.swarm.tools import select_original_tools
 
-CONCURRENCY = 4
+DEFAULT_CONCURRENCY = 4
 
 
 class Arm(Struct, frozen=True, kw_only=True):
@@ -76,28 +76,28 @@ class Arm(Struct, frozen=True, kw_only=True):
     settings: Config | None = None
 
 
-State: TypeAlias = Literal["started", "scoring", "done"]
+RunState: TypeAlias = Literal["started", "scoring", "done"]
 
 
-class Step(Struct, frozen=True, kw_only=True):
+class RunProgress(Struct, frozen=True, kw_only=True):
     """That something happened to a run, for those who watch."""
 
     arm: str
     number: int
     branch: str
-    state: State
-    run: Run | None = None
+    state: RunState
+    run: ExperimentRun | None = None
     """When it is done."""
     done: int
     """How many runs are, of all that are planned."""
     planned: int
 
 
-Watch: TypeAlias = Callable[[Step], None]
+OnProgress: TypeAlias = Callable[[RunProgress], None]
 """It must not wait."""
 
 
-class Options(TypedDict, total=False):
+class ExperimentOptions(TypedDict, total=False):
     """With what runs are made. Of all this only the names of the tools are written into the session."""
 
     model: Model | None
@@ -112,12 +112,12 @@ class Options(TypedDict, total=False):
     """How many runs go on at the same time: `CONCURRENCY` by default."""
     budget: Budget | None
     """For all runs and their scores together, those of an earlier process too; its time is that since `run`."""
-    watch: Watch | None
+    watch: OnProgress | None
     permissions: Permissions | None
     """Decide about the tool calls of all runs; without them, all tools may be used."""
 
 
-async def experiment(
+async def run_experiment(
     session: Session,
     place: Place,
     arms: Iterable[Arm],
@@ -127,7 +127,7 @@ async def experiment(
     metric: str = "cost",
     seed: int = 0,
     name: str | None = None,
-    **options: Unpack[Options],
+    **options: Unpack[ExperimentOptions],
 ) -> ExperimentResult:
     """Go on from a place in several ways, each `runs` times, and say which is best by `metric`, if the values tell.
 
@@ -147,10 +147,10 @@ class Experiment:
     def __init__(
         self,
         session: Session,
-        plan: Plan,
+        plan: ExperimentPlan,
         models: Sequence[Model],
         scorers: Sequence[Scorer],
-        options: Options,
+        options: ExperimentOptions,
     ) -> None:
         """Use `create` or `open`."""
         self.session = session
@@ -159,8 +159,8 @@ class Experiment:
         self._scorers = scorers
         self._options = options
         self._tools: Sequence[Tool] = ()
-        self._done = 0
-        self._meter = Meter(None)
+        self._done_count = 0
+        self._meter = BudgetMeter(None)
 
     @classmethod
     def create(
@@ -174,34 +174,36 @@ class Experiment:
         metric: str = "cost",
         seed: int = 0,
         name: str | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[ExperimentOptions],
     ) -> Experiment:
         """Plan an experiment, and write that into the session. Raises `InvalidOperation`, with nothing written."""
-        ways, at = list(arms), session.place(place)
-        check(ways, runs=runs, scorers=scorers, metric=metric, name=name, **options)
-        models = [_model(way.model, options) for way in ways]
-        called = _free_name(session, name)
-        plan = Plan(
-            experiment=session.new_id(),
+        ways, at = list(arms), session.resolve_place(place)
+        check_experiment(ways, runs=runs, scorers=scorers, metric=metric, name=name, **options)
+        models = [_find_model(way.model, options) for way in ways]
+        called = _choose_name(session, name)
+        plan = ExperimentPlan(
+            experiment=session.generate_id(),
             session=session.id,
             name=called,
             at=at,
-            arms=[_planned(way, model) for way, model in zip(ways, models, strict=True)],
+            arms=[_build_planned_arm(way, model) for way, model in zip(ways, models, strict=True)],
             runs=runs,
             metric=metric,
-            better=_better(metric, scorers),
+            better=_get_direction(metric, scorers),
             scorers=[{**scorer.data, "name": scorer.name} for scorer in scorers],
             seed=seed,
             tools=[tool.name for tool in options.get("tools", ())],
         )
         _check_place(plan, session.tree)
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
-        session.create_branch(called, at=_at(session, at), description=about, current=False).append(body_of(plan))
+        session.create_branch(called, at=_get_entry(session, at), description=about, current=False).append(
+            build_record_body(plan)
+        )
         return cls(session, plan, models, scorers, options)
 
     @classmethod
     def open(
-        cls, session: Session, id: str, *, scorers: Sequence[Scorer] = (), **options: Unpack[Options]
+        cls, session: Session, id: str, *, scorers: Sequence[Scorer] = (), **options: Unpack[ExperimentOptions]
     ) -> Experiment:
         """An experiment that stands in the session, by its id, the beginning of one, or its name.
 
@@ -210,12 +212,12 @@ class Experiment:
         `InvalidOperation`.
         """
         _check_options(options)
-        plan = find(session, id)
+        plan = find_plan(session, id)
         given = {scorer.name: scorer for scorer in scorers}
-        find_model = partial(_model, options=options)
+        find_model = partial(_find_model, options=options)
         named = [(str(data.get("name")), data) for data in plan.scorers]
-        known = [given.get(name) or scorer_of(name, data, find_model) for name, data in named]
-        return cls(session, plan, [_model(arm.model, options) for arm in plan.arms], known, options)
+        known = [given.get(name) or build_scorer(name, data, find_model) for name, data in named]
+        return cls(session, plan, [_find_model(arm.model, options) for arm in plan.arms], known, options)
 
     @property
     def id(self) -> str:
@@ -225,10 +227,10 @@ class Experiment:
     def name(self) -> str:
         return self._plan.name
 
-    def result(self) -> ExperimentResult:
+    def build_result(self) -> ExperimentResult:
         """What is known so far."""
-        findings = Findings(self.session)
-        return findings.result(findings.plans[self.id])
+        findings = ExperimentLog(self.session)
+        return findings.build_result(findings.plans[self.id])
 
     async def run(self) -> ExperimentResult:
         """Make the runs that are not made yet, score those that are not scored, and return what all of them tell.
@@ -236,108 +238,110 @@ class Experiment:
         Raises `InvalidOperation` while another process does that, or when one has taken it over, and where runs would
         lack tools that it was begun with.
         """
-        hold = hold_of(self.session, self.id, own=self._plan.is_of(self.session.id))
-        if not await hold.taken_over():
+        hold = open_lease(self.session, self.id, is_own=self._plan.belongs_to(self.session.id))
+        if not await hold.acquire_async():
             raise InvalidOperation(f"another process works on experiment {self.name}")
         try:
             await asyncio.to_thread(self.session.refresh)
-            self._plan = find(self.session, self.id)
-            if not await hold.during(self._work()):
+            self._plan = find_plan(self.session, self.id)
+            if not await hold.run_while_held(self._run_pending()):
                 raise InvalidOperation(f"another process works on experiment {self.name} now")
         finally:
-            hold.let_go()
-        return self.result()
+            hold.release()
+        return self.build_result()
 
-    async def _work(self) -> None:
-        findings = Findings(self.session)
-        left = deque(findings.left(self._plan))
-        if any(trial.made is None for trial in left):
-            self._tools = begun_with(f"experiment {self.name}", self._plan.tools, self._options.get("tools", ()))
-        self._done = self._plan.total - len(left)
-        before = findings.spent(self._plan, self.session.heads.heads)
-        self._meter = Meter(self._options.get("budget"), before.cost, before.tokens)
+    async def _run_pending(self) -> None:
+        findings = ExperimentLog(self.session)
+        left = deque(findings.list_pending(self._plan))
+        if any(trial.finished is None for trial in left):
+            self._tools = select_original_tools(
+                f"experiment {self.name}", self._plan.tools, self._options.get("tools", ())
+            )
+        self._done_count = self._plan.total - len(left)
+        before = findings.compute_spent(self._plan, self.session.heads.heads)
+        self._meter = BudgetMeter(self._options.get("budget"), before.cost, before.tokens)
 
-        async def work() -> None:
-            while left and self._meter.ended is None:
+        async def run_queue() -> None:
+            while left and self._meter.stop_reason is None:
                 try:
-                    await self._carry_out(left.popleft())
+                    await self._run_and_score(left.popleft())
                 except BaseException:
                     left.clear()  # nobody begins another, but those under way come to their end
                     raise
 
-        at_once = min(self._options.get("concurrency", CONCURRENCY), len(left))
-        for ended in await asyncio.gather(*(work() for _ in range(at_once)), return_exceptions=True):
+        at_once = min(self._options.get("concurrency", DEFAULT_CONCURRENCY), len(left))
+        for ended in await asyncio.gather(*(run_queue() for _ in range(at_once)), return_exceptions=True):
             if isinstance(ended, BaseException):
                 raise ended
-        ended = self._meter.ended
-        if ended is not None and Findings(self.session).left(self._plan):
-            stopped = Stopped(experiment=self.id, reason=ended)
-            await asyncio.to_thread(self._note, stopped)
+        ended = self._meter.stop_reason
+        if ended is not None and ExperimentLog(self.session).list_pending(self._plan):
+            stopped = StopRecord(experiment=self.id, reason=ended)
+            await asyncio.to_thread(self._append_record, stopped)
 
-    async def _carry_out(self, trial: Trial) -> None:
+    async def _run_and_score(self, pending: PendingRun) -> None:
         """Make one run, unless it is made, and score it. Where the budget does not let it, it stays to be done."""
-        session, made = self.session, trial.made
+        session, made = self.session, pending.finished
         if made is None:
-            branch = await asyncio.to_thread(self._begin, trial)
-            self._show(trial, branch, "started")
-            made = await self._run(trial, branch)
+            branch = await asyncio.to_thread(self._create_run_branch, pending)
+            self._report_progress(pending, branch, "started")
+            made = await self._run_arm(pending, branch)
             if made is None:
                 return
-            await asyncio.to_thread(branch.append, end(made))
+            await asyncio.to_thread(branch.append, build_end_action(made))
         else:
-            branch = session.branch(made.branch)
-        unscored = [scorer for scorer in self._scorers if made.ok and scorer.name not in trial.scores]
-        if self._meter.ended is not None and any(scorer.paid for scorer in unscored):
+            branch = session.get_branch(made.branch)
+        unscored = [scorer for scorer in self._scorers if made.ok and scorer.name not in pending.scores]
+        if self._meter.stop_reason is not None and any(scorer.paid for scorer in unscored):
             return
-        self._show(trial, branch, "scoring")
-        scores = {scorer.name: await self._score(scorer, trial, made, branch) for scorer in unscored}
-        used = spent_on(session.tree, branch.name, made.answer, self._plan.at)
-        scored = Scored(
+        self._report_progress(pending, branch, "scoring")
+        scores = {scorer.name: await self._score(scorer, pending, made, branch) for scorer in unscored}
+        used = compute_run_stats(session.tree, branch.name, made.answer, self._plan.at)
+        scored = ScoredRun(
             made=made,
             cost=used.cost,
             tokens=used.tokens,
             measured=list(used.measured),
-            scores={**trial.scores, **{name: score.value for name, score in scores.items()}},
+            scores={**pending.scores, **{name: score.value for name, score in scores.items()}},
             notes={name: score.note for name, score in scores.items() if score.note},
             judging_cost=sum(score.cost for score in scores.values()),
             judging_tokens=sum(score.tokens for score in scores.values()),
         )
-        await asyncio.to_thread(self._note, scored)
-        self._done += 1
-        self._show(trial, branch, "done", scored.run(session.tree))
+        await asyncio.to_thread(self._append_record, scored)
+        self._done_count += 1
+        self._report_progress(pending, branch, "done", scored.build_run(session.tree))
 
-    def _note(self, record: Scored | Stopped) -> None:
+    def _append_record(self, record: ScoredRun | StopRecord) -> None:
         """Write on the experiment's own branch."""
         try:
-            self.session.append(body_of(record), branch=self.name)
+            self.session.append(build_record_body(record), branch=self.name)
         except NotFound:  # somebody has renamed it
-            self._plan = find(self.session, self.id)
-            self.session.append(body_of(record), branch=self.name)
+            self._plan = find_plan(self.session, self.id)
+            self.session.append(build_record_body(record), branch=self.name)
 
-    def _begin(self, trial: Trial) -> Branch:
+    def _create_run_branch(self, pending: PendingRun) -> Branch:
         """A branch for a run. Those of earlier ones that came to nothing are put away."""
         session, taken = self.session, self.session.heads.heads
-        for name in trial.abandoned:
+        for name in pending.abandoned:
             if name in taken and name != session.heads.current:
                 session.archive_branch(name)
-        base = name = f"{self.name}/{trial.arm.name}-{trial.number}"
+        base = name = f"{self.name}/{pending.arm.name}-{pending.number}"
         attempt = 1
         while name in taken:
             attempt += 1
             name = f"{base}.{attempt}"
-        branch = session.create_branch(name, at=_at(session, self._plan.at), current=False)
-        branch.append(spawn(self._plan, trial.arm.name, trial.number, name))
+        branch = session.create_branch(name, at=_get_entry(session, self._plan.at), current=False)
+        branch.append(build_spawn_action(self._plan, pending.arm.name, pending.number, name))
         return branch
 
-    async def _run(self, trial: Trial, branch: Branch) -> Made | None:
+    async def _run_arm(self, pending: PendingRun, branch: Branch) -> FinishedRun | None:
         """What came of a run; `None` if the budget was used up before its end."""
-        arm = trial.arm
+        arm = pending.arm
         shared = self._options.get("hooks") or Hooks()
         agent = Agent(
             branch,
-            self._meter.metered(self._models[arm.name]),
+            self._meter.wrap(self._models[arm.name]),
             self._tools,
-            shared.beside(replace(shared.context, session=self.session, branch=branch, agent=None)),
+            shared.derive(replace(shared.context, session=self.session, branch=branch, agent=None)),
             system=arm.system,
             settings=arm.settings or self._options.get("settings"),
             thinking=arm.thinking,
@@ -354,58 +358,60 @@ class Experiment:
             agent.close()
         if isinstance(outcome.error, BudgetExhausted):
             return None
-        return Made(
+        return FinishedRun(
             experiment=self.id,
             arm=arm.name,
-            number=trial.number,
+            number=pending.number,
             branch=branch.name,
             seconds=time.monotonic() - start,
             answer=None if outcome.message is None else outcome.message.id,
-            error=_error(outcome),
-            denied=list(denied)[:MOST_DENIED],
+            error=_describe_failure(outcome),
+            denied=list(denied)[:MAX_DENIED],
         )
 
-    async def _score(self, scorer: Scorer, trial: Trial, made: Made, branch: Branch) -> Score:
+    async def _score(self, scorer: Scorer, pending: PendingRun, made: FinishedRun, branch: Branch) -> Score:
         """What a scorer says of an answer. What that costs is written beside its path, so it is not the run's."""
-        tree, prompt = self.session.tree, trial.arm.prompt
-        question = _last_said(tree, self._plan.at) if prompt is None else prompt
-        score = await scorer.score(Candidate(question=question, text=made.text(tree), branch=branch))
-        self._meter.miss(str(scorer.data.get("model", scorer.name)), score.untold)
+        tree, prompt = self.session.tree, pending.arm.prompt
+        question = _read_last_message(tree, self._plan.at) if prompt is None else prompt
+        score = await scorer.score(Candidate(question=question, text=made.read_text(tree), branch=branch))
+        self._meter.add_unreported(str(scorer.data.get("model", scorer.name)), score.unreported)
         if score.cost or score.tokens:
             self._meter.add(score.cost, score.tokens)
-            usage = full_usage({"totalTokens": score.tokens, "cost": score.cost})
+            usage = complete_usage({"totalTokens": score.tokens, "cost": score.cost})
             spent = Usage(kind="experiment", usage=usage, note=f"{self.name}: {scorer.name}")
             await asyncio.to_thread(branch.append, spent)
         return score
 
-    def _show(self, trial: Trial, branch: Branch, state: State, run: Run | None = None) -> None:
+    def _report_progress(
+        self, pending: PendingRun, branch: Branch, state: RunState, run: ExperimentRun | None = None
+    ) -> None:
         watch = self._options.get("watch")
         if watch is not None:
-            step = Step(
-                arm=trial.arm.name,
-                number=trial.number,
+            step = RunProgress(
+                arm=pending.arm.name,
+                number=pending.number,
                 branch=branch.name,
                 state=state,
                 run=run,
-                done=self._done,
+                done=self._done_count,
                 planned=self._plan.total,
             )
             watch(step)
 
 
-def check(
+def check_experiment(
     arms: Sequence[Arm],
     *,
     runs: int,
     scorers: Sequence[Scorer],
     metric: str,
     name: str | None,
-    **options: Unpack[Options],
+    **options: Unpack[ExperimentOptions],
 ) -> None:
     """Raises `InvalidOperation` for an experiment that makes no sense, in whatever session."""
-    check_names(scorers)
+    check_scorer_names(scorers)
     _check_options(options)
-    _better(metric, scorers)
+    _get_direction(metric, scorers)
     names = [arm.name for arm in arms]
     if runs < 1:
         raise InvalidOperation(f"an experiment takes one run of each arm or more, not {runs}")
@@ -413,19 +419,19 @@ def check(
         raise InvalidOperation("an experiment takes two arms or more")
     if len(set(names)) < len(names):
         raise InvalidOperation("two arms have the same name")
-    if runs * len(names) > LIMIT:
-        raise InvalidOperation(f"{runs * len(names)} runs are too many: {LIMIT} are the most")
+    if runs * len(names) > MAX_RUNS:
+        raise InvalidOperation(f"{runs * len(names)} runs are too many: {MAX_RUNS} are the most")
     if name is not None:
         check_branch_name(name)
     for arm in names:
         check_branch_name(f"{name or 'ab-1'}/{arm}-{runs}")
 
 
-def find(session: Session, name: str) -> Plan:
+def find_plan(session: Session, name: str) -> ExperimentPlan:
     """The experiment of that name or id, or whose id begins so. Raises `NotFound` or `Ambiguous`."""
-    plans = list(Findings(session).plans.values())
+    plans = list(ExperimentLog(session).plans.values())
     found = [plan for plan in plans if name in (plan.name, plan.experiment)]
-    found = found or [plan for plan in plans if len(name) >= PREFIX and plan.experiment.startswith(name)]
+    found = found or [plan for plan in plans if len(name) >= ID_PREFIX_LENGTH and plan.experiment.startswith(name)]
     if len(found) > 1:
         raise Ambiguous("experiment", name, [plan.experiment for plan in found])
     if not found:
@@ -433,7 +439,7 @@ def find(session: Session, name: str) -> Plan:
     return found[0]
 
 
-def _model(model: str | Model | None, options: Options) -> Model:
+def _find_model(model: str | Model | None, options: ExperimentOptions) -> Model:
     if model is None:
         model = options.get("model")
         if model is None:
@@ -450,7 +456,7 @@ def _model(model: str | Model | None, options: Options) -> Model:
     return find_model(model)
 
 
-def _planned(arm: Arm, model: Model) -> PlannedArm:
+def _build_planned_arm(arm: Arm, model: Model) -> PlannedArm:
     return PlannedArm(
         name=arm.name,
         model=model.info.name,
@@ -461,48 +467,48 @@ def _planned(arm: Arm, model: Model) -> PlannedArm:
     )
 
 
-def _error(outcome: Outcome) -> str | None:
+def _describe_failure(outcome: Outcome) -> str | None:
     """Why a run failed."""
     if outcome.error is not None:
         return str(outcome.error)
     if not outcome.ok or outcome.message is None:
         return "a handler did not let it happen"
     body = outcome.message.body
-    return shortcoming(body.message) if isinstance(body, Message) else None
+    return describe_shortcoming(body.message) if isinstance(body, Message) else None
 
 
-def _better(metric: str, scorers: Sequence[Scorer]) -> Better:
+def _get_direction(metric: str, scorers: Sequence[Scorer]) -> Better:
     known: dict[str, Better] = {**dict.fromkeys(MEASURES, "lower"), **{each.name: each.better for each in scorers}}
     if metric not in known:
         raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(known)}")
     return known[metric]
 
 
-def _check_options(options: Options) -> None:
-    at_once, budget = options.get("concurrency", CONCURRENCY), options.get("budget")
+def _check_options(options: ExperimentOptions) -> None:
+    at_once, budget = options.get("concurrency", DEFAULT_CONCURRENCY), options.get("budget")
     if at_once < 1:
         raise InvalidOperation(f"an experiment makes one run at a time or more, not {at_once}")
     if budget is not None:
         budget.check()
 
 
-def _check_place(plan: Plan, tree: Tree) -> None:
+def _check_place(plan: ExperimentPlan, tree: Tree) -> None:
     if any(arm.prompt is None for arm in plan.arms) and not build_context(tree, plan.at).awaits_answer:
         raise InvalidOperation("there is nothing to answer at this place: give every arm a prompt")
 
 
-def _free_name(session: Session, name: str | None) -> str:
+def _choose_name(session: Session, name: str | None) -> str:
     """A name for the experiment's branch; by default the first that is free."""
     taken = session.heads.heads
     if name in taken:
         raise InvalidOperation(f"there is a branch {name!r} already")
-    return free_name("ab", taken) if name is None else name
+    return find_free_name("ab", taken) if name is None else name
 
 
-def _at(session: Session, at: EntryId | None) -> Entry | None:
+def _get_entry(session: Session, at: EntryId | None) -> Entry | None:
     return None if at is None else session.tree[at]
 
 
-def _last_said(tree: Tree, at: EntryId | None) -> str:
+def _read_last_message(tree: Tree, at: EntryId | None) -> str:
     sent = build_context(tree, at).to_llm()
-    return text(sent[-1].get("content")) if sent else ""
+    return extract_text(sent[-1].get("content")) if sent else ""

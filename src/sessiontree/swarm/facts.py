@@ -14,19 +14,19 @@ from msgspec import Struct
 
 from sessiontree.agent.system import SystemPart
 from sessiontree.core.entries import AgentAction, Custom, JsonObject
-from sessiontree.swarm.budget import Budget, Kind, Level
+from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel
 from sessiontree.swarm.status import AgentSpec
 
-SWARM = "sessiontree.swarm"
+SWARM_RECORD_TYPE = "sessiontree.swarm"
 """The `custom_type` of facts."""
 
 
-class Fact(Struct, frozen=True, kw_only=True, tag_field="event", rename="camel", omit_defaults=True):
+class SwarmRecord(Struct, frozen=True, kw_only=True, tag_field="event", rename="camel", omit_defaults=True):
     swarm: str
     """The swarm's id."""
 
 
-class Created(Fact, frozen=True, kw_only=True, tag="created"):
+class CreatedRecord(SwarmRecord, frozen=True, kw_only=True, tag="created"):
     session: str | None = None
     """The session that it was made in, by id: a fork has what was said, and no swarm. Older ones do not say."""
     name: str
@@ -50,96 +50,96 @@ class Created(Fact, frozen=True, kw_only=True, tag="created"):
     streaming: bool = True
 
 
-class Started(Fact, frozen=True, kw_only=True, tag="started"):
+class StartedRecord(SwarmRecord, frozen=True, kw_only=True, tag="started"):
     """Somebody works on it, from the beginning or after the one before has died."""
 
 
-class Paused(Fact, frozen=True, kw_only=True, tag="paused"):
+class PausedRecord(SwarmRecord, frozen=True, kw_only=True, tag="paused"):
     reason: str | None = None
 
 
-class Resumed(Fact, frozen=True, kw_only=True, tag="resumed"):
+class ResumedRecord(SwarmRecord, frozen=True, kw_only=True, tag="resumed"):
     budget: Budget | None = None
     """The budget from now on, where it is another."""
     agent_budget: Budget | None = None
 
 
-class Scaled(Fact, frozen=True, kw_only=True, tag="scaled"):
+class ScaledRecord(SwarmRecord, frozen=True, kw_only=True, tag="scaled"):
     agents: int
 
 
-class Expected(Fact, frozen=True, kw_only=True, tag="expected"):
+class ExpectedAgentsRecord(SwarmRecord, frozen=True, kw_only=True, tag="expected"):
     """How many agents there will be in all, as far as the strategy knows."""
 
     agents: int
 
 
-class Reached(Fact, frozen=True, kw_only=True, tag="budget"):
+class BudgetLevelRecord(SwarmRecord, frozen=True, kw_only=True, tag="budget"):
     """A level of a budget was reached."""
 
     scope: str
     """`swarm`, or an agent's id."""
-    kind: Kind
-    level: Level
+    kind: BudgetKind
+    level: BudgetLevel
     used: float
     limit: float
 
 
-class Untold(Fact, frozen=True, kw_only=True, tag="untold"):
+class UnreportedUsageRecord(SwarmRecord, frozen=True, kw_only=True, tag="untold"):
     """A model did not tell what it took of what is limited."""
 
     agent: str
-    kind: Kind
+    kind: BudgetKind
     model: str
 
 
-class Switched(Fact, frozen=True, kw_only=True, tag="switched"):
+class SwitchedBranchRecord(SwarmRecord, frozen=True, kw_only=True, tag="switched"):
     """Agents begin at the head of another branch from now on."""
 
     branch: str
 
 
-class Completed(Fact, frozen=True, kw_only=True, tag="completed"):
+class CompletedRecord(SwarmRecord, frozen=True, kw_only=True, tag="completed"):
     result: str | None = None
     reason: str | None = None
 
 
-class Failed(Fact, frozen=True, kw_only=True, tag="failed"):
+class FailedRecord(SwarmRecord, frozen=True, kw_only=True, tag="failed"):
     reason: str
 
 
-class Cancelled(Fact, frozen=True, kw_only=True, tag="cancelled"):
+class CancelledRecord(SwarmRecord, frozen=True, kw_only=True, tag="cancelled"):
     reason: str | None = None
 
 
-class Destroyed(Fact, frozen=True, kw_only=True, tag="destroyed"):
+class DestroyedRecord(SwarmRecord, frozen=True, kw_only=True, tag="destroyed"):
     pass
 
 
-AnyFact: TypeAlias = (
-    Created
-    | Started
-    | Paused
-    | Resumed
-    | Scaled
-    | Expected
-    | Reached
-    | Untold
-    | Switched
-    | Completed
-    | Failed
-    | Cancelled
-    | Destroyed
+AnySwarmRecord: TypeAlias = (
+    CreatedRecord
+    | StartedRecord
+    | PausedRecord
+    | ResumedRecord
+    | ScaledRecord
+    | ExpectedAgentsRecord
+    | BudgetLevelRecord
+    | UnreportedUsageRecord
+    | SwitchedBranchRecord
+    | CompletedRecord
+    | FailedRecord
+    | CancelledRecord
+    | DestroyedRecord
 )
 
 # What the data of agent actions say.
 
 
-class Deed(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class SwarmAction(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     swarm: str
 
 
-class Spawn(Deed, frozen=True, kw_only=True):
+class SpawnAction(SwarmAction, frozen=True, kw_only=True):
     """An agent has a branch and a task."""
 
     role: str
@@ -159,80 +159,82 @@ class Spawn(Deed, frozen=True, kw_only=True):
     """Whether a `Begin` tells when it was told its task; in sessions from before, the first message does."""
 
 
-class Begin(Deed, frozen=True, kw_only=True):
+class BeginAction(SwarmAction, frozen=True, kw_only=True):
     """It was told its task, by the message before."""
 
 
-class Complete(Deed, frozen=True, kw_only=True):
+class CompleteAction(SwarmAction, frozen=True, kw_only=True):
     """Its result is the last message before."""
 
 
-class Fail(Deed, frozen=True, kw_only=True):
+class FailAction(SwarmAction, frozen=True, kw_only=True):
     error: str
     attempt: int
     retry: float | None = None
     """Seconds until it is tried again; without, it has failed for good."""
 
 
-class Cancel(Deed, frozen=True, kw_only=True):
+class CancelAction(SwarmAction, frozen=True, kw_only=True):
     """It is not needed any more."""
 
 
-class Split(Deed, frozen=True, kw_only=True):
+class SplitAction(SwarmAction, frozen=True, kw_only=True):
     """An agent has split its task; or, of the swarm itself, a branch was made."""
 
     parts: tuple[str, ...] = ()
     name: str | None = None
 
 
-class Join(Deed, frozen=True, kw_only=True):
+class JoinAction(SwarmAction, frozen=True, kw_only=True):
     """The results of its parts are on its branch."""
 
     agents: tuple[str, ...]
 
 
-class Fork(Deed, frozen=True, kw_only=True):
+class ForkAction(SwarmAction, frozen=True, kw_only=True):
     """A session was forked off."""
 
     session: str
     at: str | None = None
 
 
-AnyDeed: TypeAlias = Spawn | Begin | Complete | Fail | Cancel | Split | Join | Fork
+AnySwarmAction: TypeAlias = (
+    SpawnAction | BeginAction | CompleteAction | FailAction | CancelAction | SplitAction | JoinAction | ForkAction
+)
 
-ACTIONS: dict[str, type[Deed]] = {
-    "spawn": Spawn,
-    "begin": Begin,
-    "complete": Complete,
-    "fail": Fail,
-    "cancel": Cancel,
-    "branch": Split,
-    "join": Join,
-    "fork": Fork,
+ACTIONS: dict[str, type[SwarmAction]] = {
+    "spawn": SpawnAction,
+    "begin": BeginAction,
+    "complete": CompleteAction,
+    "fail": FailAction,
+    "cancel": CancelAction,
+    "branch": SplitAction,
+    "join": JoinAction,
+    "fork": ForkAction,
 }
-_NAMES = {deed: action for action, deed in ACTIONS.items()}
+_ACTION_NAMES = {deed: action for action, deed in ACTIONS.items()}
 
 T = TypeVar("T")
 
 
-def fact_body(fact: Fact) -> Custom:
-    return Custom(custom_type=SWARM, data=msgspec.to_builtins(fact))
+def build_record_body(record: SwarmRecord) -> Custom:
+    return Custom(custom_type=SWARM_RECORD_TYPE, data=msgspec.to_builtins(record))
 
 
-def deed_body(agent: str, deed: Deed) -> AgentAction:
-    return AgentAction(action=_NAMES[type(deed)], agent=agent, data=msgspec.to_builtins(deed))
+def build_action_body(agent: str, action: SwarmAction) -> AgentAction:
+    return AgentAction(action=_ACTION_NAMES[type(action)], agent=agent, data=msgspec.to_builtins(action))
 
 
-def read_fact(body: Custom) -> AnyFact | None:
-    return _converted(body.data, AnyFact)
+def read_record(body: Custom) -> AnySwarmRecord | None:
+    return _convert(body.data, AnySwarmRecord)
 
 
-def read_deed(body: AgentAction) -> AnyDeed | None:
+def read_action(body: AgentAction) -> AnySwarmAction | None:
     deed = ACTIONS.get(body.action)
-    return None if deed is None else _converted(body.data, deed)
+    return None if deed is None else _convert(body.data, deed)
 
 
-def _converted(data: JsonObject | Any, kind: Any) -> Any:
+def _convert(data: JsonObject | Any, kind: Any) -> Any:
     try:
         return msgspec.convert(data, kind, strict=True)
     except (msgspec.ValidationError, ValueError, OverflowError, RecursionError):

@@ -14,59 +14,59 @@ from typing import Any
 
 from sessiontree.errors import StoreError
 from sessiontree.session import Session
-from sessiontree.store.files import discard, make_private_directory, open_private, reason_of, shut
-from sessiontree.store.postgres.address import is_address
-from sessiontree.store.postgres.hold import DatabaseHold
-from sessiontree.swarm.events import SUFFIX, spool_path
+from sessiontree.store.files import close_quietly, discard, format_os_error, make_private_directory, open_private
+from sessiontree.store.postgres.address import is_database_address
+from sessiontree.store.postgres.hold import AdvisoryLock
+from sessiontree.swarm.events import SUFFIX, build_spool_path
 
-LOOK = 1.0
+POLL_INTERVAL = 1.0
 """How often it is looked whether a hold is lost, in seconds."""
-GLANCES, GLANCE = 5, 0.02
+ACQUIRE_ATTEMPTS, ACQUIRE_DELAY = 5, 0.02
 """How often, and after how many seconds, a file is tried again: whoever only looks has it for a moment too."""
 
 
-def hold_path(work: str) -> str:
+def build_lease_path(work_id: str) -> str:
     """Where the lock file of a swarm or an experiment is."""
-    return f"{spool_path(work).removesuffix(SUFFIX)}.lock"
+    return f"{build_spool_path(work_id).removesuffix(SUFFIX)}.lock"
 
 
-def hold_of(session: Session, work: str, *, own: bool = True) -> Hold:
+def open_lease(session: Session, work_id: str, *, is_own: bool = True) -> Lease:
     """The hold of a swarm or an experiment; of a session in memory no other process knows.
 
     `own` is whether it was made in this session. A fork that goes on with one of another is in nobody's way there.
     """
-    where, work = session.kept_at, work if own else f"{work}/{session.id}"
-    far = DatabaseHold(where, work) if is_address(where) else None
-    return Hold(None if where is None else hold_path(work), far)
+    where, work_id = session.address, work_id if is_own else f"{work_id}/{session.id}"
+    far = AdvisoryLock(where, work_id) if is_database_address(where) else None
+    return Lease(None if where is None else build_lease_path(work_id), far)
 
 
-def is_worked_on(session: Session, work: str, *, own: bool = True) -> bool:
+def is_leased(session: Session, work_id: str, *, is_own: bool = True) -> bool:
     """Whether any process works on it."""
-    return hold_of(session, work, own=own).taken
+    return open_lease(session, work_id, is_own=is_own).is_held
 
 
-class Hold:
+class Lease:
     """A lock file beside the events, and a lock in the database where the session is in one."""
 
-    def __init__(self, path: str | None, far: DatabaseHold | None = None) -> None:
+    def __init__(self, path: str | None, database_lock: AdvisoryLock | None = None) -> None:
         self._path = path
-        self._far = far
+        self._database_lock = database_lock
         self._fd: int | None = None
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Whether it is ours now. Raises `StoreError`."""
         if self._path is None or self._fd is not None:
             return True
-        fd = self._locked(self._path)
-        for _ in range(GLANCES):
+        fd = self._lock_file(self._path)
+        for _ in range(ACQUIRE_ATTEMPTS):
             if fd is not None:
                 break
-            time.sleep(GLANCE)
-            fd = self._locked(self._path)
+            time.sleep(ACQUIRE_DELAY)
+            fd = self._lock_file(self._path)
         if fd is None:
             return False
         try:
-            ours = self._far is None or self._far.take()
+            ours = self._database_lock is None or self._database_lock.acquire()
         except BaseException:
             os.close(fd)
             raise
@@ -76,20 +76,20 @@ class Hold:
             os.close(fd)
         return ours
 
-    async def taken_over(self) -> bool:
+    async def acquire_async(self) -> bool:
         """`take` in a thread. One that is cancelled meanwhile lets go of what it gets."""
-        taking = asyncio.create_task(asyncio.to_thread(self.take))
+        taking = asyncio.create_task(asyncio.to_thread(self.acquire))
         try:
             return await asyncio.shield(taking)
         except asyncio.CancelledError:
-            taking.add_done_callback(self._not_wanted)
+            taking.add_done_callback(self._release_if_acquired)
             raise
 
-    def _not_wanted(self, taking: asyncio.Task[bool]) -> None:
+    def _release_if_acquired(self, taking: asyncio.Task[bool]) -> None:
         if not taking.cancelled() and taking.exception() is None and taking.result():
-            self.let_go()
+            self.release()
 
-    def _locked(self, path: str) -> int | None:
+    def _lock_file(self, path: str) -> int | None:
         """The lock file, if nobody on this machine has it."""
         try:
             make_private_directory(os.path.dirname(path))
@@ -100,40 +100,40 @@ class Hold:
                 os.close(fd)
                 return None
         except OSError as error:
-            raise StoreError(path, reason_of(error)) from error
+            raise StoreError(path, format_os_error(error)) from error
         return fd
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         # The file stays: one who waits for it must not get a lock on a file that is gone.
-        shut(self._fd)
+        close_quietly(self._fd)
         self._fd = None
-        if self._far is not None:
-            self._far.let_go()
+        if self._database_lock is not None:
+            self._database_lock.release()
 
     @property
-    def taken(self) -> bool:
+    def is_held(self) -> bool:
         """Whether any process has it. Raises `StoreError`."""
         if self._fd is not None:
             return True
         if self._path is None or not os.path.exists(self._path):
             near = False
         else:
-            fd = self._locked(self._path)
+            fd = self._lock_file(self._path)
             near = fd is None
-            shut(fd)
-        return near or (self._far is not None and self._far.taken)
+            close_quietly(fd)
+        return near or (self._database_lock is not None and self._database_lock.is_held)
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether it was ours, and is a process's on another machine now."""
-        return self._far is not None and self._far.lost
+        return self._database_lock is not None and self._database_lock.is_lost
 
-    async def during(self, work: Coroutine[Any, Any, None]) -> bool:
+    async def run_while_held(self, work: Coroutine[Any, Any, None]) -> bool:
         """Do some work that is given up when the hold is lost. Whether it came to its end."""
         working = asyncio.create_task(work)
         try:
-            while not working.done() and not self.lost:
-                await asyncio.wait([working], timeout=LOOK)
+            while not working.done() and not self.is_lost:
+                await asyncio.wait([working], timeout=POLL_INTERVAL)
             if working.done():
                 await working
                 return True
@@ -144,9 +144,9 @@ class Hold:
 
     def delete(self) -> None:
         """Take the file away, of what nobody works on any more."""
-        self.let_go()
+        self.release()
         if self._path is not None:
             discard(self._path)
 
     def __del__(self) -> None:
-        shut(self._fd)
+        close_quietly(self._fd)

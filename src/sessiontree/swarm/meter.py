@@ -11,11 +11,11 @@ from contextlib import aclosing
 
 from sessiontree.config import Prices
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import spent, stopped_abnormally
+from sessiontree.core.messages import is_failed_turn, sum_usage
 from sessiontree.model.base import Finished, Model, ModelError, ModelEvent, ModelInfo, Request
-from sessiontree.swarm.budget import USED_UP, Budget, Kind, Spending
+from sessiontree.swarm.budget import EXHAUSTED_TEXT, Budget, BudgetKind, Spending
 
-FREE = Prices()
+FREE_PRICES = Prices()
 """Of a model of which it is known that it costs nothing."""
 
 
@@ -26,16 +26,16 @@ class BudgetExhausted(ModelError):
         super().__init__(model, "rejected", reason)
 
 
-def untold(info: ModelInfo, message: JsonObject) -> list[Kind]:
+def find_unreported(info: ModelInfo, message: JsonObject) -> list[BudgetKind]:
     """What a model's answer does not tell of what it took."""
-    if stopped_abnormally(message):
+    if is_failed_turn(message):
         return []
-    used = spent(message.get("usage"))
-    kinds: list[Kind] = [] if info.prices == FREE or (used and used.cost) else ["cost"]
+    used = sum_usage(message.get("usage"))
+    kinds: list[BudgetKind] = [] if info.prices == FREE_PRICES or (used and used.cost) else ["cost"]
     return kinds if used and used.tokens else [*kinds, "tokens"]
 
 
-class Meter:
+class BudgetMeter:
     """What was spent of one budget, from when it is made."""
 
     def __init__(self, budget: Budget | None, cost: float = 0.0, tokens: float = 0.0) -> None:
@@ -44,32 +44,36 @@ class Meter:
         self._cost = cost
         self._tokens = tokens
         self._start = time.monotonic()
-        self._untold: dict[Kind, str] = {}
+        self._unreported: dict[BudgetKind, str] = {}
 
     def add(self, cost: float, tokens: float) -> None:
         self._cost += cost
         self._tokens += tokens
 
-    def miss(self, model: str, kinds: Iterable[Kind]) -> None:
+    def add_unreported(self, model: str, kinds: Iterable[BudgetKind]) -> None:
         """A model did not tell what it took."""
-        self._untold.update(dict.fromkeys(kinds, model))
+        self._unreported.update(dict.fromkeys(kinds, model))
 
     @property
-    def ended(self) -> str | None:
+    def stop_reason(self) -> str | None:
         """Why no model is asked any more."""
         if self._budget is None:
             return None
         seconds = time.monotonic() - self._start
-        use = self._budget.exhausted(Spending(cost=self._cost, tokens=self._tokens, seconds=seconds))
-        return self._budget.unkept(self._untold) if use is None else f"the budget is {USED_UP}: {use}"
+        use = self._budget.find_exhausted(Spending(cost=self._cost, tokens=self._tokens, seconds=seconds))
+        return (
+            self._budget.explain_unenforceable(self._unreported)
+            if use is None
+            else f"the budget is {EXHAUSTED_TEXT}: {use}"
+        )
 
-    def metered(self, model: Model) -> Model:
+    def wrap(self, model: Model) -> Model:
         """The model, counted. It raises `BudgetExhausted` where it would go beyond the budget."""
-        return _Metered(model, self)
+        return _MeteredModel(model, self)
 
 
-class _Metered:
-    def __init__(self, model: Model, meter: Meter) -> None:
+class _MeteredModel:
+    def __init__(self, model: Model, meter: BudgetMeter) -> None:
         self._model = model
         self._meter = meter
 
@@ -78,14 +82,14 @@ class _Metered:
         return self._model.info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        ended = self._meter.ended
+        ended = self._meter.stop_reason
         if ended is not None:
             raise BudgetExhausted(self.info.name, ended)
         async with aclosing(self._model.stream(request)) as events:
             async for event in events:
                 if isinstance(event, Finished):
-                    used = spent(event.message.get("usage"))
+                    used = sum_usage(event.message.get("usage"))
                     if used is not None:
                         self._meter.add(used.cost, used.tokens)
-                    self._meter.miss(self.info.name, untold(self.info, event.message))
+                    self._meter.add_unreported(self.info.name, find_unreported(self.info, event.message))
                 yield event

@@ -11,9 +11,9 @@ from sessiontree.swarm.budget import Budget
 AgentState: TypeAlias = Literal["pending", "running", "paused", "completed", "failed", "cancelled"]
 SwarmState: TypeAlias = Literal["created", "running", "paused", "completed", "failed", "cancelled", "destroyed"]
 
-OVER: frozenset[SwarmState] = frozenset({"completed", "failed", "cancelled", "destroyed"})
+END_STATES: frozenset[SwarmState] = frozenset({"completed", "failed", "cancelled", "destroyed"})
 """Swarms that have come to their end."""
-MOST_DENIED = 20
+MAX_DENIED = 20
 """How many different calls that were denied are told of one agent or run."""
 
 

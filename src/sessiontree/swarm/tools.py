@@ -8,7 +8,7 @@ from sessiontree.agent.tool import Tool
 from sessiontree.errors import InvalidOperation
 
 
-def begun_with(work: str, names: Sequence[str] | None, tools: Sequence[Tool]) -> Sequence[Tool]:
+def select_original_tools(work: str, names: Sequence[str] | None, tools: Sequence[Tool]) -> Sequence[Tool]:
     """Those of `tools` that some work was begun with; all where it does not say. Raises `InvalidOperation`."""
     if names is None:
         return tools

@@ -15,13 +15,13 @@ from typing import Any
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.rescue import Unsaved
+from sessiontree.agent.rescue import UnsavedMessages
 from sessiontree.agent.system import SystemPart
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.figures import pluralize
-from sessiontree.core.messages import role, spent, stopped_abnormally, text, tool_calls
+from sessiontree.core.messages import extract_text, get_role, get_tool_calls, is_failed_turn, sum_usage
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
@@ -45,41 +45,41 @@ from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,
     AgentStart,
-    Deltas,
+    BaseSwarmEvent,
+    DeltaBuffer,
     ErrorEvent,
-    Event,
-    ToolCallEnd,
-    ToolCallStart,
-    TurnEnd,
-    TurnStart,
+    SwarmToolCallEnd,
+    SwarmToolCallStart,
+    SwarmTurnEnd,
+    SwarmTurnStart,
 )
-from sessiontree.swarm.executor import Work
-from sessiontree.swarm.facts import Begin, Complete, Fail, Split, deed_body
-from sessiontree.swarm.gate import CountedModel, Gate
-from sessiontree.swarm.record import Record
+from sessiontree.swarm.executor import SwarmJob
+from sessiontree.swarm.facts import BeginAction, CompleteAction, FailAction, SplitAction, build_action_body
+from sessiontree.swarm.gate import AdmissionControl, BudgetedModel
+from sessiontree.swarm.record import SwarmJournal
 
 FIRST_DELAY = 2.0
 """Seconds before the first retry; each later one waits twice as long."""
-LONGEST_DELAY = 60.0
-LONGEST_ASKED = 600.0
+MAX_DELAY = 60.0
+MAX_RETRY_AFTER = 600.0
 """A provider that asks for a longer wait is not waited for."""
-SHOWN = 500
+MAX_TOOL_TEXT = 500
 """How much of a tool's answer an event tells, in characters."""
-MOST_AGENTS = 64
+MAX_AGENTS = 64
 """How many agents a swarm whose agents split their tasks may have."""
-SPLIT = """\
+SPLIT_TOOL_DESCRIPTION = """\
 Have parts of your task done by other agents, at the same time. Each gets the text of its part alone, so say there all \
 that it needs to know. You get their results, and go on from there."""
 
-Emit = Callable[[Event, str | None, str | None], None]
+Emit = Callable[[BaseSwarmEvent, str | None, str | None], None]
 """Takes an event, and the agent and the branch that it is of."""
 
 
 @dataclass(kw_only=True)
-class Outfit:
+class AgentResources:
     """What agents work with. It belongs to the program; the session has the names of the tools, and what is text."""
 
-    model_of: Callable[[str | None], Model]
+    find_model: Callable[[str | None], Model]
     tools: Sequence[Tool] = ()
     hooks: Hooks
     settings: Config | None = None
@@ -88,106 +88,111 @@ class Outfit:
     permissions: Permissions | None = None
 
 
-class Worker:
-    def __init__(self, record: Record, gate: Gate, outfit: Outfit, emit: Emit) -> None:
-        self._record = record
-        self._gate = gate
-        self._outfit = outfit
+class AgentRunner:
+    def __init__(
+        self, journal: SwarmJournal, admission: AdmissionControl, resources: AgentResources, emit: Emit
+    ) -> None:
+        self._journal = journal
+        self._admission = admission
+        self._resources = resources
         self._emit = emit
-        self._at_work: dict[str, Agent] = {}
-        self._models: dict[str, CountedModel] = {}
+        self._running_agents: dict[str, Agent] = {}
+        self._models: dict[str, BudgetedModel] = {}
         """The models of those at work."""
-        self._held: set[str] = set()
+        self._waiting_agents: set[str] = set()
         """Agents that were told to wait."""
-        self._unsaid: dict[str, tuple[str, ...]] = {}
+        self._pending_steering: dict[str, tuple[str, ...]] = {}
         """What was said to agents that had to wait before they heard it."""
 
-    def watch(self) -> Callable[[], None]:
+    def register_handlers(self) -> Callable[[], None]:
         """Stand at the gate: have handlers called before every call of a model. Returns what ends it."""
-        hooks = self._outfit.hooks
+        hooks = self._resources.hooks
         offs = [
-            hooks.on(BeforeRequest, self._ask_gate, source="the swarm's gate"),
-            hooks.on(BeforeCompact, self._ask_gate, source="the swarm's gate"),
+            hooks.on(BeforeRequest, self._check_admission, source="the swarm's gate"),
+            hooks.on(BeforeCompact, self._check_admission, source="the swarm's gate"),
         ]
 
-        def off() -> None:
+        def unregister() -> None:
             for each in offs:
                 each()
 
-        return off
+        return unregister
 
-    async def _ask_gate(self, event: Hooked, context: Any) -> dict[str, bool] | None:
-        agent = next((id for id, agent in self._at_work.items() if agent is context.agent), None)
+    async def _check_admission(self, event: Hooked, context: Any) -> dict[str, bool] | None:
+        agent = next((id for id, agent in self._running_agents.items() if agent is context.agent), None)
         if agent is None:
             return None
-        await self._write_loose(agent)
-        if await self._gate.admits(agent):
-            self._models[agent].admitted = True
+        await self._write_unrecorded_usage(agent)
+        if await self._admission.admit(agent):
+            self._models[agent].is_admitted = True
             return None
-        self._held.add(agent)
+        self._waiting_agents.add(agent)
         return {"cancel": True}
 
-    async def _write_loose(self, agent: str) -> None:
+    async def _write_unrecorded_usage(self, agent: str) -> None:
         """Write down what calls have cost whose answers came to nothing."""
         model = self._models[agent]
-        if model.loose == Spending():
+        if model.unrecorded == Spending():
             return
-        info, loose = model.info, model.loose
-        model.loose = Spending()
+        info, loose = model.info, model.unrecorded
+        model.unrecorded = Spending()
         usage = {"totalTokens": loose.tokens, "cost": round(loose.cost, 10)}
         body = Usage(kind="compaction", provider=info.provider, model=info.model, usage=usage)
-        await self._record.annotate(agent, body)
+        await self._journal.append_to_agent(agent, body)
 
-    def give_way(self) -> None:
+    def hand_over(self) -> None:
         """Have agents write nothing on their branches any more: another process has them work there."""
-        for agent in self._at_work.values():
-            agent.give_way()
+        for agent in self._running_agents.values():
+            agent.hand_over()
 
-    async def steer(self, agent: str, words: str) -> None:
+    async def steer(self, agent: str, text: str) -> None:
         """Say something to an agent, now or as soon as it is at work here again."""
-        at_work = self._at_work.get(agent)
+        at_work = self._running_agents.get(agent)
         if at_work is not None:
-            await at_work.steer(words)
+            await at_work.steer(text)
         else:
-            self._unsaid[agent] = (*self._unsaid.get(agent, ()), words)
+            self._pending_steering[agent] = (*self._pending_steering.get(agent, ()), text)
 
-    async def carry_out(self, work: Work) -> None:
+    async def run_job(self, job: SwarmJob) -> None:
         """Have the agent work until it is done, fails or has to wait. Whatever happens is in the session."""
-        agents = (await self._record.look()).agents
-        if work.agent not in agents:
-            raise NotFound("agent", work.agent)
-        account = agents[work.agent]
-        if account.ended is not None:
+        agents = (await self._journal.refresh()).agents
+        if job.agent not in agents:
+            raise NotFound("agent", job.agent)
+        account = agents[job.agent]
+        if account.end_state is not None:
             return
-        branch = self._record.session.branch(account.branch)
-        if account.begun and answered(branch):
-            await self._complete(work.agent, branch.name)
+        branch = self._journal.session.get_branch(account.branch)
+        if account.started and has_final_answer(branch):
+            await self._complete(job.agent, branch.name)
             return
-        if not account.begun:
-            start = AgentStart(task=account.spawn.task, role=account.spawn.role, model=work.model)
-            self._emit(start, work.agent, branch.name)
-        self._held.discard(work.agent)
+        if not account.started:
+            start = AgentStart(task=account.spawn.task, role=account.spawn.role, model=job.model)
+            self._emit(start, job.agent, branch.name)
+        self._waiting_agents.discard(job.agent)
         failure: Exception | None = None
         try:
-            outcome = await self._run(work, branch, begun=account.begun)
+            outcome = await self._run_agent(job, branch, started=account.started)
             failure = outcome.error
         except Exception as error:  # noqa: BLE001 - a model or a handler may raise anything, and the rest goes on
             outcome, failure = Outcome(), error
         if failure is not None:
-            await self._fail(work.agent, branch.name, failure)
+            await self._fail(job.agent, branch.name, failure)
         elif outcome.ok:
-            await self._complete(work.agent, branch.name)
-        elif outcome.aborted or work.agent not in self._held:
+            await self._complete(job.agent, branch.name)
+        elif outcome.aborted or job.agent not in self._waiting_agents:
             why = "it was aborted" if outcome.aborted else "a handler did not let it go on"
-            await self._fail(work.agent, branch.name, InvalidOperation(why))
+            await self._fail(job.agent, branch.name, InvalidOperation(why))
 
-    async def _run(self, work: Work, branch: Branch, *, begun: bool) -> Outcome:
-        outfit = self._outfit
-        hooks = outfit.hooks.beside(replace(outfit.hooks.context, session=branch.session, branch=branch, agent=None))
-        used_up, untold = partial(self._gate.used_up, work.agent), self._gate.untold[work.agent]
-        model = CountedModel(outfit.model_of(work.model), used_up, untold)
-        off = hooks.listen(self._listener(work.agent, branch.name, model))
-        tools = [*outfit.tools, self._split_tool(work.agent)] if work.may_split else outfit.tools
+    async def _run_agent(self, job: SwarmJob, branch: Branch, *, started: bool) -> Outcome:
+        outfit = self._resources
+        hooks = outfit.hooks.derive(replace(outfit.hooks.context, session=branch.session, branch=branch, agent=None))
+        used_up, untold = (
+            partial(self._admission.find_exhausted_limit, job.agent),
+            self._admission.unreported[job.agent],
+        )
+        model = BudgetedModel(outfit.find_model(job.model), used_up, untold)
+        off = hooks.listen(self._build_listener(job.agent, branch.name, model))
+        tools = [*outfit.tools, self._build_split_tool(job.agent)] if job.may_split else outfit.tools
         agent = Agent(
             branch,
             model,
@@ -198,47 +203,53 @@ class Worker:
             thinking=outfit.thinking,
             permissions=outfit.permissions,
         )
-        self._at_work[work.agent], self._models[work.agent] = agent, model
+        self._running_agents[job.agent], self._models[job.agent] = agent, model
         try:
-            for words in self._unsaid.pop(work.agent, ()):
+            for words in self._pending_steering.pop(job.agent, ()):
                 await agent.steer(words)
-            if begun:
+            if started:
                 outcome = await agent.continue_()
             else:
-                began = deed_body(work.agent, Begin(swarm=work.swarm))
-                outcome = await agent.prompt(work.prompt, beside=[began])
+                began = build_action_body(job.agent, BeginAction(swarm=job.swarm))
+                outcome = await agent.prompt(job.prompt, extra_entries=[began])
             try:
-                await self._write_loose(work.agent)
+                await self._write_unrecorded_usage(job.agent)
             except StoreError:
-                if not isinstance(outcome.error, Unsaved):  # which is the same failure, and says where the answer is
+                if not isinstance(
+                    outcome.error, UnsavedMessages
+                ):  # which is the same failure, and says where the answer is
                     raise
             return outcome
         finally:
-            del self._at_work[work.agent], self._models[work.agent]
+            del self._running_agents[job.agent], self._models[job.agent]
             if left := agent.queued.steering:
-                self._unsaid[work.agent] = left
+                self._pending_steering[job.agent] = left
             agent.close()
             off()
 
     async def _complete(self, agent: str, branch: str) -> None:
-        await self._record.did(agent, Complete(swarm=self._record.id))
-        account = self._record.account.agents[agent]
-        cost, tokens, seconds = account.spending(None)
+        await self._journal.append_action(agent, CompleteAction(swarm=self._journal.id))
+        account = self._journal.state.agents[agent]
+        cost, tokens, seconds = account.compute_spending(None)
         self._emit(AgentComplete(text=account.text, cost=cost, tokens=tokens, seconds=seconds), agent, branch)
-        await self._gate.note(agent)
+        await self._admission.record_levels(agent)
 
     async def _fail(self, agent: str, branch: str, error: Exception) -> None:
-        unsaved = isinstance(error, Unsaved)
-        if isinstance(error, Unsaved):
-            error = error.without_memory("the log of the swarm's events")
-        account = self._record.account
+        unsaved = isinstance(error, UnsavedMessages)
+        if isinstance(error, UnsavedMessages):
+            error = error.build_exit_error("the log of the swarm's events")
+        account = self._journal.state
         failed = account.agents[agent]
-        attempt = failed.failed_in_row + 1
-        retry = delay(agent, attempt, error) if attempt <= account.created.retries and may_pass(error) else None
+        attempt = failed.consecutive_failures + 1
+        retry = (
+            compute_retry_delay(agent, attempt, error)
+            if attempt <= account.created.retries and is_retryable(error)
+            else None
+        )
         sentence = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
-        deed = Fail(swarm=self._record.id, error=sentence, attempt=failed.failures + 1, retry=retry)
+        deed = FailAction(swarm=self._journal.id, error=sentence, attempt=failed.failures + 1, retry=retry)
         try:
-            await self._record.did(agent, deed)
+            await self._journal.append_action(agent, deed)
         except StoreError:
             if not unsaved:
                 raise
@@ -249,83 +260,91 @@ class Worker:
         else:
             message = f"{sentence}; it is tried again in {retry:.1f} s"
             self._emit(ErrorEvent(message=message), agent, branch)
-        await self._gate.note(agent)
+        await self._admission.record_levels(agent)
 
-    def _split_tool(self, agent: str) -> Tool:
-        record = self._record
+    def _build_split_tool(self, agent: str) -> Tool:
+        record = self._journal
 
         async def split_task(parts: list[str]) -> str:
-            account = record.account
+            account = record.state
             wanted = [part for part in map(str.strip, parts) if part]
-            room = max(0, MOST_AGENTS - len(account.agents))
+            room = max(0, MAX_AGENTS - len(account.agents))
             if len(wanted) < 2:
                 raise ToolError("a task is split into two parts or more: otherwise do it yourself")
             if len(wanted) > room:
                 raise ToolError(f"there is room for {pluralize(room, 'more agent')}: do it in fewer parts, or yourself")
             if account.agents[agent].parts:
                 raise ToolError("the task is split already")
-            deed = Split(swarm=record.id, parts=tuple(wanted))
-            await record.did(agent, deed)
+            deed = SplitAction(swarm=record.id, parts=tuple(wanted))
+            await record.append_action(agent, deed)
             return f"The task is split into {len(wanted)} parts. Their results follow."
 
-        return tool(split_task, description=SPLIT, does="reads")
+        return tool(split_task, description=SPLIT_TOOL_DESCRIPTION, does="reads")
 
     # What happens, as events
 
-    def _listener(self, agent: str, branch: str, model: CountedModel) -> Callable[[Hooked], None]:
-        turns = self._record.account.agents[agent].turns
+    def _build_listener(self, agent: str, branch: str, model: BudgetedModel) -> Callable[[Hooked], None]:
+        turns = self._journal.state.agents[agent].turns
 
-        def emit(event: Event) -> None:
+        def emit(event: BaseSwarmEvent) -> None:
             self._emit(event, agent, branch)
 
-        deltas = Deltas(emit)
+        deltas = DeltaBuffer(emit)
 
-        def heard(event: Hooked) -> None:
+        def handle_event(event: Hooked) -> None:
             nonlocal turns
             if isinstance(event, MessageDelta):
                 if event.kind != "tool_call":
-                    deltas.take(event.kind, event.text)
+                    deltas.append(event.kind, event.text)
                 return
             if isinstance(event, ToolUpdate):  # may come from another thread
                 return
             deltas.flush()
             match event:
                 case MessageEnd(entry=entry) if _is_answer(entry):
-                    model.loose = Spending()
+                    model.unrecorded = Spending()
                 case Compacted():
-                    model.loose = Spending()
+                    model.unrecorded = Spending()
                 case HookedTurnStart():
-                    emit(TurnStart(number=turns + 1))
+                    emit(SwarmTurnStart(number=turns + 1))
                 case HookedTurnEnd(message=entry):
                     turns += 1
                     body = None if entry is None else entry.body
-                    sums = spent(body.message.get("usage")) if isinstance(body, Message) else None
+                    sums = sum_usage(body.message.get("usage")) if isinstance(body, Message) else None
                     cost, tokens = (0.0, 0) if sums is None else (sums.cost, sums.tokens)
-                    emit(TurnEnd(number=turns, entry=entry and entry.id, cost=cost, tokens=tokens))
+                    emit(SwarmTurnEnd(number=turns, entry=entry and entry.id, cost=cost, tokens=tokens))
                 case ToolStart(call=call):
-                    emit(ToolCallStart(call=call.id, tool=call.name, arguments=call.arguments))
+                    emit(SwarmToolCallStart(call=call.id, tool=call.name, arguments=call.arguments))
                 case ToolEnd(call=call, entry=entry):
                     message = entry.body.message if isinstance(entry.body, Message) else {}
-                    words = text(message.get("content"))[:SHOWN]
-                    emit(ToolCallEnd(call=call.id, tool=call.name, ok=message.get("isError") is not True, text=words))
+                    words = extract_text(message.get("content"))[:MAX_TOOL_TEXT]
+                    emit(
+                        SwarmToolCallEnd(
+                            call=call.id, tool=call.name, ok=message.get("isError") is not True, text=words
+                        )
+                    )
                 case Notice(level="error", text=words):
                     emit(ErrorEvent(message=words))
                 case _:
                     pass
 
-        return heard
+        return handle_event
 
 
 def _is_answer(entry: Entry) -> bool:
-    return isinstance(entry.body, Message) and role(entry.body.message) == "assistant"
+    return isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant"
 
 
-def answered(branch: Branch) -> bool:
+def has_final_answer(branch: Branch) -> bool:
     """Whether the last word on a branch is a whole answer of the model."""
-    for entry in branch.session.tree.up(branch.leaf):
+    for entry in branch.session.tree.walk_up(branch.leaf):
         match entry.body:
             case Message(message):
-                return role(message) == "assistant" and not stopped_abnormally(message) and not any(tool_calls(message))
+                return (
+                    get_role(message) == "assistant"
+                    and not is_failed_turn(message)
+                    and not any(get_tool_calls(message))
+                )
             case CustomMessage() | BranchSummary():
                 return False
             case _:
@@ -333,15 +352,15 @@ def answered(branch: Branch) -> bool:
     return False
 
 
-def may_pass(error: Exception) -> bool:
+def is_retryable(error: Exception) -> bool:
     """Whether trying again may help: not where the model refuses, the key is wrong, or somebody took the branch."""
     if isinstance(error, ModelError):
-        return error.passing and (error.retry_after or 0) <= LONGEST_ASKED
+        return error.is_retryable and (error.retry_after or 0) <= MAX_RETRY_AFTER
     return not isinstance(error, SessionTreeError)
 
 
-def delay(agent: str, attempt: int, error: Exception) -> float:
+def compute_retry_delay(agent: str, attempt: int, error: Exception) -> float:
     """Seconds to wait: twice as long each time, less up to a quarter, so that many do not come back together."""
     asked = error.retry_after or 0.0 if isinstance(error, ModelError) else 0.0
     spread = 1 - zlib.crc32(f"{agent} {attempt}".encode()) % 256 / 1024
-    return max(asked, min(FIRST_DELAY * 2.0 ** (attempt - 1), LONGEST_DELAY) * spread)
+    return max(asked, min(FIRST_DELAY * 2.0 ** (attempt - 1), MAX_DELAY) * spread)

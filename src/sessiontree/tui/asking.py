@@ -5,59 +5,63 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sessiontree.commands.arguments import branches, places, prompts
-from sessiontree.commands.command import Argument, Command, Typed, Words, quoted, typed
-from sessiontree.commands.desk import Desk
-from sessiontree.commands.text import excerpt, short
+from sessiontree.commands.arguments import complete_branches, complete_places, complete_prompts
+from sessiontree.commands.command import Argument, Command, ParsedLine, WordReader, parse_line, quote_word
+from sessiontree.commands.desk import SessionController
+from sessiontree.commands.text import format_id, make_excerpt
 from sessiontree.core.entries import EntryId
 from sessiontree.core.figures import pluralize
-from sessiontree.core.outline import plain_text, row_text
+from sessiontree.core.outline import format_entry, format_entry_row
 from sessiontree.errors import InvalidOperation
 
 ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
 """Has an entry chosen in the tree, to answer a question."""
 
 
-async def filled(desk: Desk, line: str, choose_entry: ChooseEntry) -> str | None:
+async def complete_command(desk: SessionController, line: str, choose_entry: ChooseEntry) -> str | None:
     """A command with what it needs; `None` when the person did not say."""
-    called = typed(line)
+    called = parse_line(line)
     if called is None:
         return line
     command = desk.commands.find(called.name)
     if not called.text.strip():
-        return await _without_arguments(desk, command, choose_entry)
-    return await _with_required(desk, command, called, choose_entry)
+        return await _prompt_for_arguments(desk, command, choose_entry)
+    return await _prompt_for_required(desk, command, called, choose_entry)
 
 
-async def _without_arguments(desk: Desk, command: Command, choose_entry: ChooseEntry) -> str | None:
+async def _prompt_for_arguments(desk: SessionController, command: Command, choose_entry: ChooseEntry) -> str | None:
     match command.name:
         case "fork" | "branch" if desk.settings.double_escape == "tree":
-            return _line(command, await choose_entry(f"/{command.name}: from which entry?"))
+            return _format_command(command, await choose_entry(f"/{command.name}: from which entry?"))
         case "pop":
-            return _line(command, await _chosen_prompt(desk, "Go back to which message, with a summary?"))
+            return _format_command(command, await _choose_prompt(desk, "Go back to which message, with a summary?"))
         case "branches":
-            return await _chosen_branch(desk)
+            return await _choose_branch(desk)
         case "compare":
-            return await _compared(desk)
+            return await _choose_branches_to_compare(desk)
         case _:
-            return await _with_required(desk, command, Typed(command.name, ""), choose_entry)
+            return await _prompt_for_required(desk, command, ParsedLine(command.name, ""), choose_entry)
 
 
-async def _with_required(desk: Desk, command: Command, called: Typed, choose_entry: ChooseEntry) -> str | None:
-    words = list(Words(called.text))
+async def _prompt_for_required(
+    desk: SessionController, command: Command, called: ParsedLine, choose_entry: ChooseEntry
+) -> str | None:
+    words = list(WordReader(called.text))
     missing = [argument for argument in command.arguments if argument.required][len(words) :]
     line = f"/{called.name} {called.text}".rstrip()
     for argument in missing:
-        given = await _asked(desk, command, argument, choose_entry)
+        given = await _prompt_for_argument(desk, command, argument, choose_entry)
         if not given:
             return None
-        line = f"{line} {given if argument.rest else quoted(given)}"
+        line = f"{line} {given if argument.rest else quote_word(given)}"
     return line
 
 
-async def _asked(desk: Desk, command: Command, argument: Argument, choose_entry: ChooseEntry) -> str | None:
+async def _prompt_for_argument(
+    desk: SessionController, command: Command, argument: Argument, choose_entry: ChooseEntry
+) -> str | None:
     title = f"/{command.name}: {argument.name.lower()}?"
-    if argument.complete is places:
+    if argument.complete is complete_places:
         return await choose_entry(title)
     if argument.complete is not None:
         choices = list(await asyncio.to_thread(lambda: list(argument.complete(desk, "")) if argument.complete else []))
@@ -67,16 +71,16 @@ async def _asked(desk: Desk, command: Command, argument: Argument, choose_entry:
     return await desk.ui.input(title)
 
 
-async def _chosen_prompt(desk: Desk, title: str) -> EntryId | None:
+async def _choose_prompt(desk: SessionController, title: str) -> EntryId | None:
     tree = desk.session.tree
-    shown = {f"{short(id)}  {excerpt(plain_text(tree[id]))}": id for id in prompts(desk, "")}
+    shown = {f"{format_id(id)}  {make_excerpt(format_entry(tree[id]))}": id for id in complete_prompts(desk, "")}
     if not shown:
         return await desk.ui.input(title)
     chosen = await desk.ui.select(title, list(shown))
     return None if chosen is None else shown[chosen]
 
 
-async def _chosen_branch(desk: Desk) -> str | None:
+async def _choose_branch(desk: SessionController) -> str | None:
     """Branches are listed to go to one."""
     session = desk.session
     shown: dict[str, str] = {}
@@ -84,18 +88,18 @@ async def _chosen_branch(desk: Desk) -> str | None:
     width = max(len(info.name) for info in infos)
     for info in infos:
         head = session.tree[info.head] if info.head is not None and info.head in session.tree else None
-        last = "(empty)" if head is None else excerpt(row_text(head), 60)
+        last = "(empty)" if head is None else make_excerpt(format_entry_row(head), 60)
         mark = "●" if info.name == desk.branch.name else " "
         entries = pluralize(info.entry_count, "entry", "entries")
-        shown[f"{mark} {info.name.ljust(width)}  {short(info.head)}  {entries:>13}  {last}"] = info.name
+        shown[f"{mark} {info.name.ljust(width)}  {format_id(info.head)}  {entries:>13}  {last}"] = info.name
     chosen = await desk.ui.select("Which branch?", list(shown))
-    return None if chosen is None else f"/switch {quoted(shown[chosen])}"
+    return None if chosen is None else f"/switch {quote_word(shown[chosen])}"
 
 
-async def _compared(desk: Desk) -> str | None:
+async def _choose_branches_to_compare(desk: SessionController) -> str | None:
     """This branch is compared with one that is chosen, or with all; with the only other one without a question."""
     own = desk.branch.name
-    others = [name for name in branches(desk, "") if name != own]
+    others = [name for name in complete_branches(desk, "") if name != own]
     if not others:
         raise InvalidOperation("there is no other branch to compare with: /branch-here makes one")
     everything = f"all of them: {', '.join([own, *others])}"
@@ -104,8 +108,8 @@ async def _compared(desk: Desk) -> str | None:
     if chosen is None:
         return None
     names = [own, *others] if chosen == everything else [own, chosen]
-    return f"/compare {' '.join(map(quoted, names))}"
+    return f"/compare {' '.join(map(quote_word, names))}"
 
 
-def _line(command: Command, given: str | None) -> str | None:
-    return None if given is None else f"/{command.name} {quoted(given)}"
+def _format_command(command: Command, given: str | None) -> str | None:
+    return None if given is None else f"/{command.name} {quote_word(given)}"

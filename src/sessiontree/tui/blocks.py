@@ -23,109 +23,109 @@ from sessiontree.core.entries import (
     ModelChange,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import pluralize, short_count, tell_tokens
+from sessiontree.core.figures import format_count, format_tokens, pluralize
 from sessiontree.core.merge import is_merge
 from sessiontree.core.messages import (
     ToolCall,
-    answered_call,
-    blocks,
+    coerce_number,
+    coerce_string,
+    extract_text,
+    get_answered_call,
+    get_role,
     is_object,
-    number,
-    role,
-    string,
-    text,
+    iter_blocks,
 )
-from sessiontree.core.outline import plain_text
+from sessiontree.core.outline import format_entry
 
-Kind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"]
+BlockKind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"]
 """`note` is a line about the conversation, `told` what a command has to say."""
-State: TypeAlias = Literal["live", "done", "failed"]
+BlockState: TypeAlias = Literal["live", "done", "failed"]
 
-Renderer: TypeAlias = Callable[[Entry], Any]
+EntryRenderer: TypeAlias = Callable[[Entry], Any]
 """What an extension shows of its own entries: Markdown, or something that Rich can draw."""
 
-FOLDS = frozenset({"thought", "tool", "summary"})
+FOLDABLE_KINDS = frozenset({"thought", "tool", "summary"})
 
 
 @dataclass(eq=False)
-class Block:
-    kind: Kind
+class TranscriptBlock:
+    kind: BlockKind
     head: str = ""
     """One line that says what it is."""
     text: str = ""
-    state: State = "done"
-    diff: bool = False
+    state: BlockState = "done"
+    is_diff: bool = False
     """Whether the text is a diff, which is not hidden when folded."""
-    written: str = ""
+    file_content: str = ""
     """The content of a file that a call writes: shown with its result, unless that has a diff."""
-    tail: bool = False
+    shows_tail: bool = False
     """Whether the end of the text tells more than its beginning."""
-    unfolded: bool | None = None
+    is_unfolded: bool | None = None
     """As it was set by hand; `None` is as all are."""
-    entry: EntryId | None = None
+    entry_id: EntryId | None = None
     component: Any = None
     """What an extension made for Rich to draw, in the place of the text."""
-    drawn: dict[Any, Any] = field(default_factory=dict[Any, Any])
+    render_cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
     """What drawing remembers of it."""
 
     @property
-    def folds(self) -> bool:
-        return self.kind in FOLDS
+    def is_foldable(self) -> bool:
+        return self.kind in FOLDABLE_KINDS
 
-    def changed(self) -> None:
+    def invalidate(self) -> None:
         """Have it drawn anew."""
-        self.drawn.pop("lines", None)
+        self.render_cache.pop("lines", None)
 
 
-class Blocks:
+class BlockBuilder:
     """Makes blocks, and finds those that more is to be said of."""
 
-    def __init__(self, renderers: Mapping[str, Renderer] | None = None) -> None:
-        self.renderers: Mapping[str, Renderer] = {} if renderers is None else renderers
-        self._calls: dict[str, Block] = {}
+    def __init__(self, renderers: Mapping[str, EntryRenderer] | None = None) -> None:
+        self.renderers: Mapping[str, EntryRenderer] = {} if renderers is None else renderers
+        self._calls: dict[str, TranscriptBlock] = {}
         """Blocks of calls by the call's id."""
 
-    def of(self, entries: Iterable[Entry]) -> list[Block]:
+    def build_all(self, entries: Iterable[Entry]) -> list[TranscriptBlock]:
         """The blocks of entries that follow one another; results go to the calls that came before."""
-        made = [block for entry in entries for block in self.of_entry(entry)]
+        made = [block for entry in entries for block in self.build_entry(entry)]
         for block in made:
             if block.state == "live":
                 block.state = "failed"
-                block.text = "\n\n".join(filter(None, ["(there is no result)", block.written]))
+                block.text = "\n\n".join(filter(None, ["(there is no result)", block.file_content]))
         return made
 
-    def of_entry(self, entry: Entry) -> list[Block]:
+    def build_entry(self, entry: Entry) -> list[TranscriptBlock]:
         """The blocks that an entry adds; none for a result, which goes to its call, and for bookkeeping."""
-        made = list(self._made(entry))
+        made = list(self._build_body(entry))
         for block in made:
-            block.entry = entry.id
+            block.entry_id = entry.id
         return made
 
-    def _made(self, entry: Entry) -> Iterator[Block]:
+    def _build_body(self, entry: Entry) -> Iterator[TranscriptBlock]:
         match entry.body:
             case Message(message):
-                yield from self._of_message(message)
+                yield from self._build_message(message)
             case CustomMessage(display=False):
                 pass
             case CustomMessage(custom_type=kind, content=content):
-                yield self._rendered(entry, Block("custom", head=kind, text=_content(content)))
+                yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind, text=_format_content(content)))
             case Custom(custom_type=kind) if kind in self.renderers:
-                yield self._rendered(entry, Block("custom", head=kind))
+                yield self._apply_renderer(entry, TranscriptBlock("custom", head=kind))
             case Compaction(summary=summary, tokens_before=tokens):
-                yield Block("summary", head=f"compacted, {tell_tokens(tokens)} before", text=summary)
+                yield TranscriptBlock("summary", head=f"compacted, {format_tokens(tokens)} before", text=summary)
             case BranchSummary(summary=summary) as body:
                 what = "merged from another branch" if is_merge(body) else "summary of a branch that was left"
-                yield Block("summary", head=what, text=summary)
+                yield TranscriptBlock("summary", head=what, text=summary)
             case ModelChange(model=model):
-                yield Block("note", text=f"model: {model or '?'}")
+                yield TranscriptBlock("note", text=f"model: {model or '?'}")
             case ThinkingLevelChange(level):
-                yield Block("note", text=f"thinking: {level or 'off'}")
+                yield TranscriptBlock("note", text=f"thinking: {level or 'off'}")
             case BranchPoint():
-                yield Block("note", text=plain_text(entry))
+                yield TranscriptBlock("note", text=format_entry(entry))
             case _:
                 pass
 
-    def _rendered(self, entry: Entry, block: Block) -> Block:
+    def _apply_renderer(self, entry: Entry, block: TranscriptBlock) -> TranscriptBlock:
         """A block as its extension wants it shown; as it is, where there is none or it fails."""
         renderer = self.renderers.get(block.head)
         if renderer is not None:
@@ -139,123 +139,133 @@ class Blocks:
                 block.component = given
         return block
 
-    def _of_message(self, message: JsonObject) -> Iterator[Block]:
-        match role(message):
+    def _build_message(self, message: JsonObject) -> Iterator[TranscriptBlock]:
+        match get_role(message):
             case "user":
-                yield Block("user", text=_content(message.get("content")))
+                yield TranscriptBlock("user", text=_format_content(message.get("content")))
             case "assistant":
-                yield from self._of_answer(message)
+                yield from self._build_answer(message)
             case "toolResult":
-                yield from self._of_result(message)
+                yield from self._apply_result(message)
             case "bashExecution" | "pythonExecution":
-                yield _of_execution(message)
+                yield _build_execution(message)
             case "system" | "developer":
                 pass
             case other:
-                said = _content(message.get("content")) or string(message.get("summary")) or string(message.get("text"))
+                said = (
+                    _format_content(message.get("content"))
+                    or coerce_string(message.get("summary"))
+                    or coerce_string(message.get("text"))
+                )
                 if said:
-                    yield Block("custom", head=other or "message", text=said)
+                    yield TranscriptBlock("custom", head=other or "message", text=said)
 
-    def _of_answer(self, message: JsonObject) -> Iterator[Block]:
-        failed = string(message.get("stopReason"))
-        for block in blocks(message.get("content")):
+    def _build_answer(self, message: JsonObject) -> Iterator[TranscriptBlock]:
+        failed = coerce_string(message.get("stopReason"))
+        for block in iter_blocks(message.get("content")):
             match block.get("type"):
-                case "text" if string(block.get("text")).strip():
-                    yield Block("answer", text=string(block.get("text")))
-                case "thinking" if string(block.get("thinking")).strip():
-                    yield Block("thought", text=string(block.get("thinking")))
+                case "text" if coerce_string(block.get("text")).strip():
+                    yield TranscriptBlock("answer", text=coerce_string(block.get("text")))
+                case "thinking" if coerce_string(block.get("thinking")).strip():
+                    yield TranscriptBlock("thought", text=coerce_string(block.get("thinking")))
                 case "toolCall":
-                    call = ToolCall(string(block.get("id")), string(block.get("name")), block.get("arguments"))
-                    yield self.called(call, "failed" if failed in ("error", "aborted") else "live")
+                    call = ToolCall(
+                        coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments")
+                    )
+                    yield self.build_call(call, "failed" if failed in ("error", "aborted") else "live")
                 case "image":
-                    yield Block("note", text=_image(block))
+                    yield TranscriptBlock("note", text=_format_image(block))
                 case _:
                     pass
         if failed == "aborted":
-            yield Block("note", text="aborted")
+            yield TranscriptBlock("note", text="aborted")
         elif failed == "error":
-            yield Block("error", text=string(message.get("errorMessage")) or "the model failed")
+            yield TranscriptBlock("error", text=coerce_string(message.get("errorMessage")) or "the model failed")
         elif failed == "length":
-            yield Block("note", text="cut off: the answer reached its limit")
+            yield TranscriptBlock("note", text="cut off: the answer reached its limit")
 
     # Tool calls
 
-    def called(self, call: ToolCall, state: State = "live") -> Block:
+    def build_call(self, call: ToolCall, state: BlockState = "live") -> TranscriptBlock:
         """The block of a call, as it is before anything has come of it."""
-        block = Block("tool", head=call_line(call.name, call.arguments), state=state, tail=call.name == "bash")
-        block.text = block.written = _written(call.name, call.arguments)
+        block = TranscriptBlock(
+            "tool", head=format_call(call.name, call.arguments), state=state, shows_tail=call.name == "bash"
+        )
+        block.text = block.file_content = _read_file_content(call.name, call.arguments)
         self._calls[call.id] = block
         return block
 
-    def of_call(self, id: str) -> Block | None:
+    def find_call(self, id: str) -> TranscriptBlock | None:
         return self._calls.get(id)
 
-    def _of_result(self, message: JsonObject) -> Iterator[Block]:
-        block = self._calls.get(answered_call(message) or "")
+    def _apply_result(self, message: JsonObject) -> Iterator[TranscriptBlock]:
+        block = self._calls.get(get_answered_call(message) or "")
         if block is None:
-            block = Block("tool", head=string(message.get("toolName")) or "tool result")
+            block = TranscriptBlock("tool", head=coerce_string(message.get("toolName")) or "tool result")
             yield block
         details = message.get("details")
-        diff = string(details.get("diff")) if is_object(details) else ""
+        diff = coerce_string(details.get("diff")) if is_object(details) else ""
         failed = message.get("isError") is True
-        said = _content(message.get("content"))
-        if block.written and not diff:
-            said = f"{said}\n\n{block.written}" if failed else block.written
+        said = _format_content(message.get("content"))
+        if block.file_content and not diff:
+            said = f"{said}\n\n{block.file_content}" if failed else block.file_content
         block.text = diff or said
-        block.diff = bool(diff)
+        block.is_diff = bool(diff)
         block.state = "failed" if failed else "done"
-        block.changed()
+        block.invalidate()
 
 
-def call_line(name: str, arguments: Any) -> str:
+def format_call(name: str, arguments: Any) -> str:
     """A call in one line: the tool, and what it is about."""
     given: JsonObject = arguments if is_object(arguments) else {}
     if name == "bash" and isinstance(given.get("command"), str):
         return f"$ {given['command']}"
-    told = next((string(given[key]) for key in ("path", "file_path", "pattern", "query", "url") if given.get(key)), "")
+    told = next(
+        (coerce_string(given[key]) for key in ("path", "file_path", "pattern", "query", "url") if given.get(key)), ""
+    )
     written = given.get("content")
     if name == "write" and isinstance(written, str):
-        return f"{name} {told}, {pluralize(_lines(written), 'line') if written else 'empty'}"
-    others = [f"{key}={value}" for key, value in given.items() if _short(value) and value != told]
+        return f"{name} {told}, {pluralize(_count_lines(written), 'line') if written else 'empty'}"
+    others = [f"{key}={value}" for key, value in given.items() if _is_short(value) and value != told]
     if given.get("old_text") is not None:
         others = []
     return " ".join([name, *filter(None, [told]), *others]) if given else name
 
 
-def _written(name: str, arguments: Any) -> str:
+def _read_file_content(name: str, arguments: Any) -> str:
     """The content of a file that a call writes."""
-    return string(arguments.get("content")) if name == "write" and is_object(arguments) else ""
+    return coerce_string(arguments.get("content")) if name == "write" and is_object(arguments) else ""
 
 
-def _lines(text: str) -> int:
+def _count_lines(text: str) -> int:
     return text.removesuffix("\n").count("\n") + 1
 
 
-def _short(value: Any) -> bool:
+def _is_short(value: Any) -> bool:
     return isinstance(value, int | float) or (isinstance(value, str) and 0 < len(value) <= 40 and "\n" not in value)
 
 
-def _of_execution(message: JsonObject) -> Block:
-    code, command = message.get("exitCode"), string(message.get("command")) or string(message.get("code"))
+def _build_execution(message: JsonObject) -> TranscriptBlock:
+    code, command = message.get("exitCode"), coerce_string(message.get("command")) or coerce_string(message.get("code"))
     unseen = " (the model does not see this)" if message.get("excludeFromContext") is True else ""
-    ended = "" if code in (None, 0) else f"\n(exit code {number(code):g})"
+    ended = "" if code in (None, 0) else f"\n(exit code {coerce_number(code):g})"
     cancelled = message.get("cancelled") is True
-    return Block(
+    return TranscriptBlock(
         "tool",
         head=f"! {command}{unseen}",
-        text=f"{string(message.get('output')).rstrip()}{ended}{'(cancelled)' if cancelled else ''}".strip("\n"),
+        text=f"{coerce_string(message.get('output')).rstrip()}{ended}{'(cancelled)' if cancelled else ''}".strip("\n"),
         state="failed" if cancelled or code not in (None, 0) else "done",
-        tail=True,
+        shows_tail=True,
     )
 
 
-def _content(content: object) -> str:
+def _format_content(content: object) -> str:
     """The text of a message, with its images noted."""
-    images = [_image(block) for block in blocks(content) if block.get("type") == "image"]
-    return "\n".join(part for part in (text(content), *images) if part)
+    images = [_format_image(block) for block in iter_blocks(content) if block.get("type") == "image"]
+    return "\n".join(part for part in (extract_text(content), *images) if part)
 
 
-def _image(block: JsonObject) -> str:
-    kind = string(block.get("mimeType")).removeprefix("image/") or "?"
-    size = len(string(block.get("data")).rstrip("=")) * 3 // 4
-    return f"[image: {kind}, {pluralize(size, 'byte', shown=short_count(size))}]"
+def _format_image(block: JsonObject) -> str:
+    kind = coerce_string(block.get("mimeType")).removeprefix("image/") or "?"
+    size = len(coerce_string(block.get("data")).rstrip("=")) * 3 // 4
+    return f"[image: {kind}, {pluralize(size, 'byte', shown=format_count(size))}]"

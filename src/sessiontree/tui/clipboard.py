@@ -11,12 +11,12 @@ from textual.app import App
 
 from sessiontree.core.figures import pluralize
 
-NOTHING = "Nothing to copy"
+NOTHING_TO_COPY = "Nothing to copy"
 
 
 def send_to_clipboard(app: App[Any], text: str) -> str:
     """Send a text to the clipboard of the terminal, unless it is blank. Returns what to tell the person."""
     if not text.strip():
-        return NOTHING
+        return NOTHING_TO_COPY
     app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
     return f"Sent {pluralize(len(text), 'character')} to the terminal's clipboard"

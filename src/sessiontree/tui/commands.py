@@ -8,59 +8,61 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from sessiontree.commands.builtin import builtin_commands
-from sessiontree.commands.command import Command, Done, Registry
-from sessiontree.commands.desk import Desk
-from sessiontree.commands.seeing import compared, two_places
-from sessiontree.commands.sessions import export_session, tell_exported
+from sessiontree.commands.builtin import get_builtin_commands
+from sessiontree.commands.command import Command, CommandOutcome, CommandRegistry
+from sessiontree.commands.desk import SessionController
+from sessiontree.commands.seeing import compare_branches, diff_places
+from sessiontree.commands.sessions import export_session, format_export
 
 if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp
 
 
-def app_commands(app: SessionApp) -> Registry:
+def build_app_commands(app: SessionApp) -> CommandRegistry:
     """The commands of all front ends, with the app's own."""
 
-    shared = {command.name: command for command in builtin_commands()}
+    shared = {command.name: command for command in get_builtin_commands()}
     go_by_name, resume_by_name = shared["tree"].run, shared["resume"].run
 
-    async def tree(desk: Desk, args: Sequence[str]) -> Done:
-        return await go_by_name(desk, args) or Done() if args else await app.travel()
+    async def tree(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+        return await go_by_name(desk, args) or CommandOutcome() if args else await app.navigate_tree()
 
-    async def hotkeys(desk: Desk, args: Sequence[str]) -> Done:
+    async def hotkeys(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
         app.show_hotkeys()
-        return Done()
+        return CommandOutcome()
 
-    async def resume(desk: Desk, args: Sequence[str]) -> Done:
+    async def resume(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
         if args:
-            return await resume_by_name(desk, args) or Done()
+            return await resume_by_name(desk, args) or CommandOutcome()
         await app.pick_session()
-        return Done()
+        return CommandOutcome()
 
-    async def export(desk: Desk, args: Sequence[str]) -> Done:
+    async def export(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
         path, form = await export_session(desk, args[0] if args else None)
         if form == "html":
-            app.open_page(path)
-        return tell_exported(path, form)
+            app.open_in_browser(path)
+        return format_export(path, form)
 
-    async def diff(desk: Desk, args: Sequence[str]) -> Done:
-        from sessiontree.tui.beside import of_diff
+    async def diff(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+        from sessiontree.tui.beside import build_diff_sides
 
-        app.show_beside(await asyncio.to_thread(lambda: of_diff(two_places(desk, args), app.renderers)))
-        return Done()
+        app.show_comparison(await asyncio.to_thread(lambda: build_diff_sides(diff_places(desk, args), app.renderers)))
+        return CommandOutcome()
 
-    async def compare(desk: Desk, args: Sequence[str]) -> Done:
-        from sessiontree.tui.beside import of_comparison
+    async def compare(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+        from sessiontree.tui.beside import build_comparison_sides
 
         tree = desk.session.tree
-        app.show_beside(await asyncio.to_thread(lambda: of_comparison(tree, compared(desk, args), app.renderers)))
-        return Done()
+        app.show_comparison(
+            await asyncio.to_thread(lambda: build_comparison_sides(tree, compare_branches(desk, args), app.renderers))
+        )
+        return CommandOutcome()
 
-    async def search(desk: Desk, args: Sequence[str]) -> Done:
+    async def search(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
         return await app.search(args[0] if args else "")
 
     own = {"search": search, "tree": tree, "resume": resume, "export": export, "diff": diff, "compare": compare}
     commands = {name: replace(command, run=own.get(name, command.run)) for name, command in shared.items()}
     asked_there = tuple(replace(argument, required=False) for argument in shared["search"].arguments)
     commands["search"] = replace(commands["search"], arguments=asked_there)
-    return Registry([*commands.values(), Command(name="hotkeys", help="List the keys", run=hotkeys)])
+    return CommandRegistry([*commands.values(), Command(name="hotkeys", help="List the keys", run=hotkeys)])

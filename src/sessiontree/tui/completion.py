@@ -12,82 +12,85 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
 
-MOST = 50
+MAX_SUGGESTIONS = 50
 """How many choices are given."""
-FILES = 20_000
+MAX_FILES = 20_000
 """How many files of a folder are looked at."""
-FRESH = 10.0
+CACHE_SECONDS = 10.0
 """Seconds that the list of files is good for."""
 
 MENTION = re.compile(r'(?:^|(?<=\s))@("[^"\n]*|[^\s"]*)$')
 
 
-class Choice(Struct, frozen=True):
+class Suggestion(Struct, frozen=True):
     text: str
     """What is put in."""
     help: str = ""
 
 
-class Offer(Struct, frozen=True):
+class Suggestions(Struct, frozen=True):
     start: int
     """Where in the text before the cursor the word begins."""
-    choices: tuple[Choice, ...]
-    replaces_typed: bool = False
+    choices: tuple[Suggestion, ...]
+    selects_first: bool = False
     """Whether Enter takes the first choice: the typed word can stand for nothing else. Otherwise the word stays."""
 
 
-NOTHING = Offer(0, ())
+NO_SUGGESTIONS = Suggestions(0, ())
 
 
 class Completer:
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SessionController) -> None:
         self._desk = desk
         self._files: list[str] = []
-        self._read_at = 0.0
+        self._files_read_at = 0.0
 
-    def offer(self, before: str) -> Offer:
+    def suggest(self, before: str) -> Suggestions:
         """What can be put in place of the last word of a text. It may look at files, so it is called in a thread."""
         mention = MENTION.search(before)
         if mention is not None:
             begun = mention[1].lstrip('"')
-            paths = exact_first(self._matching(begun), begun)
-            choices = tuple(Choice(f"@{_quoted(path)}") for path in paths)
-            return Offer(mention.start(), choices, bool(begun) and not self._exists(begun))
+            paths = sort_exact_first(self._find_paths(begun), begun)
+            choices = tuple(Suggestion(f"@{_quote_path(path)}") for path in paths)
+            return Suggestions(mention.start(), choices, bool(begun) and not self._path_exists(begun))
         if not before.startswith("/") or "\n" in before:
-            return NOTHING
+            return NO_SUGGESTIONS
         completion = self._desk.commands.complete(self._desk, before)
         helps = {f"/{command.name}": command.help for command in self._desk.commands} if not completion.start else {}
         word = before[completion.start :]
-        choices = [Choice(choice, helps.get(choice, "")) for choice in exact_first(completion.choices, word)[:MOST]]
+        choices = [
+            Suggestion(choice, helps.get(choice, ""))
+            for choice in sort_exact_first(completion.choices, word)[:MAX_SUGGESTIONS]
+        ]
         # An argument may be new, such as a label: only the name of a command must be one that there is.
         is_unknown = not completion.start and word not in completion.choices
-        return Offer(completion.start, tuple(choices), is_unknown)
+        return Suggestions(completion.start, tuple(choices), is_unknown)
 
-    def _exists(self, path: str) -> bool:
+    def _path_exists(self, path: str) -> bool:
         return "\0" not in path and os.path.lexists(os.path.join(self._desk.cwd, os.path.expanduser(path)))
 
-    def _matching(self, begun: str) -> list[str]:
+    def _find_paths(self, begun: str) -> list[str]:
         if begun.startswith(("/", "~", "..")):
-            return list(islice(_in_folder(begun), MOST))
-        if time.monotonic() - self._read_at > FRESH:
-            from sessiontree.agent.tools.walk import files_below
+            return list(islice(_list_folder(begun), MAX_SUGGESTIONS))
+        if time.monotonic() - self._files_read_at > CACHE_SECONDS:
+            from sessiontree.agent.tools.walk import walk_files
 
             try:
-                self._files = list(islice(files_below(self._desk.cwd), FILES))
+                self._files = list(islice(walk_files(self._desk.cwd), MAX_FILES))
             except OSError:  # the folder of the program itself was deleted
                 self._files = []
-            self._read_at = time.monotonic()
-        return ranked(self._files, begun)[:MOST]
+            self._files_read_at = time.monotonic()
+        return rank_paths(self._files, begun)[:MAX_SUGGESTIONS]
 
 
-def exact_first(choices: Sequence[str], word: str) -> list[str]:
+def sort_exact_first(choices: Sequence[str], word: str) -> list[str]:
     """The choices, with the word itself before those that only begin with it."""
     return sorted(choices, key=lambda choice: choice != word)
 
 
-def _in_folder(begun: str) -> Iterable[str]:
+def _list_folder(begun: str) -> Iterable[str]:
     folder, _, name = begun.rpartition("/")
     try:
         with os.scandir(os.path.expanduser(folder or "/")) as found:
@@ -97,7 +100,7 @@ def _in_folder(begun: str) -> Iterable[str]:
     return [f"{folder}/{entry}{'/' * is_folder}" for entry, is_folder in listed if entry.startswith(name)]
 
 
-def ranked(paths: Iterable[str], begun: str) -> list[str]:
+def rank_paths(paths: Iterable[str], begun: str) -> list[str]:
     """Paths with these letters in this order: those first whose name begins so, then those that have them together."""
     wanted = begun.lower()
 
@@ -114,10 +117,10 @@ def ranked(paths: Iterable[str], begun: str) -> list[str]:
     return [path for _, path in sorted(found, key=lambda item: (item[0], item[1].count("/"), len(item[1]), item[1]))]
 
 
-def _quoted(path: str) -> str:
+def _quote_path(path: str) -> str:
     return f'"{path}"' if re.search(r"\s", path) else path
 
 
-def mentioned(words: str) -> list[str]:
+def find_mentions(words: str) -> list[str]:
     """The files that a text names behind an `@`."""
     return [quoted or plain for quoted, plain in re.findall(r'(?:^|(?<=\s))@(?:"([^"\n]+)"|([^\s"]+))', words)]

@@ -16,15 +16,15 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from sessiontree.core.safe import safe, safe_lines
+from sessiontree.core.safe import escape_line, escape_lines
 from sessiontree.tui.clipboard import send_to_clipboard
-from sessiontree.tui.find import Find
-from sessiontree.tui.keys import bind, hints
-from sessiontree.tui.line import Line
+from sessiontree.tui.find import FilterInput
+from sessiontree.tui.keys import bind, format_hints
+from sessiontree.tui.line import SafeStatic
 
 T = TypeVar("T")
 
-_GIVEN_UP: WeakKeyDictionary[App[Any], dict[str, str]] = WeakKeyDictionary()
+_CANCELLED_TEXTS: WeakKeyDictionary[App[Any], dict[str, str]] = WeakKeyDictionary()
 """What was written in dialogs of an app that were left without an answer, by their titles."""
 
 
@@ -57,13 +57,13 @@ class Dialog(ModalScreen[T | None]):
 
     def __init__(self, title: str) -> None:
         super().__init__()
-        self._asked = title
+        self._question = title
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="panel"):
-            yield Line(self._asked, classes="title")
+            yield SafeStatic(self._question, classes="title")
             yield from self.compose_question()
-            yield Line(hints(self, *self.HINT), classes="hint")
+            yield SafeStatic(format_hints(self, *self.HINT), classes="hint")
 
     def compose_question(self) -> ComposeResult:
         yield from ()
@@ -72,50 +72,50 @@ class Dialog(ModalScreen[T | None]):
         self.dismiss(None)
 
 
-class Chooser(Dialog[int]):
+class SelectDialog(Dialog[int]):
     """One of several lines; typing narrows them down to those that have all the words."""
 
     HINT = ("type to search", "enter chooses", "esc cancels")
 
     def __init__(self, title: str, rows: Sequence[str], *, at: int = 0) -> None:
         super().__init__(title)
-        self._rows = [safe(row) for row in rows]
-        self._at = at
-        self._shown: list[int] = []
+        self._rows = [escape_line(row) for row in rows]
+        self._initial_row = at
+        self._matches: list[int] = []
 
     def compose_question(self) -> ComposeResult:
         options = OptionList(markup=False)
-        yield Find(options, placeholder="search")
+        yield FilterInput(options, placeholder="search")
         yield options
 
     def on_mount(self) -> None:
-        self._narrow("")
+        self._filter_rows("")
         if self._rows:
-            self.query_one(OptionList).highlighted = self._at
+            self.query_one(OptionList).highlighted = self._initial_row
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._narrow(event.value)
+        self._filter_rows(event.value)
 
-    def _narrow(self, query: str) -> None:
+    def _filter_rows(self, query: str) -> None:
         words = query.lower().split()
-        self._shown = [index for index, row in enumerate(self._rows) if all(word in row.lower() for word in words)]
+        self._matches = [index for index, row in enumerate(self._rows) if all(word in row.lower() for word in words)]
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options(
-            [Option(Text(self._rows[index], no_wrap=True, overflow="ellipsis")) for index in self._shown]
+            [Option(Text(self._rows[index], no_wrap=True, overflow="ellipsis")) for index in self._matches]
         )
-        options.highlighted = 0 if self._shown else None
+        options.highlighted = 0 if self._matches else None
 
     def on_input_submitted(self) -> None:
         at = self.query_one(OptionList).highlighted
         if at is not None:
-            self.dismiss(self._shown[at])
+            self.dismiss(self._matches[at])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self._shown[event.option_index])
+        self.dismiss(self._matches[event.option_index])
 
 
-class Confirm(Dialog[bool]):
+class ConfirmDialog(Dialog[bool]):
     HINT = ("y yes", "n no", "enter is what stands in capitals", "esc is no")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)"),
@@ -130,8 +130,8 @@ class Confirm(Dialog[bool]):
 
     def compose_question(self) -> ComposeResult:
         if self._text:
-            yield Line(self._text)
-        yield Line("[Y/n]" if self._default else "[y/N]")
+            yield SafeStatic(self._text)
+        yield SafeStatic("[Y/n]" if self._default else "[y/N]")
 
     def action_answer(self, yes: bool) -> None:
         self.dismiss(yes)
@@ -143,7 +143,7 @@ class Confirm(Dialog[bool]):
         self.dismiss(False)
 
 
-class Ask(Dialog[str]):
+class InputDialog(Dialog[str]):
     """A line of text."""
 
     HINT = ("enter", "esc cancels")
@@ -154,13 +154,13 @@ class Ask(Dialog[str]):
         self._text = text
 
     def compose_question(self) -> ComposeResult:
-        yield Input(safe(self._text), placeholder=safe(self._placeholder), select_on_focus=False)
+        yield Input(escape_line(self._text), placeholder=escape_line(self._placeholder), select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value)
 
 
-class Write(Dialog[str]):
+class EditorDialog(Dialog[str]):
     """A text at length. One that begins empty has what was written when it was last given up."""
 
     HINT = ("ctrl+s is done", ("external_editor", "writes in $EDITOR"), "esc cancels")
@@ -175,12 +175,12 @@ class Write(Dialog[str]):
         self._text = text
 
     @property
-    def _given_up(self) -> dict[str, str]:
-        return _GIVEN_UP.setdefault(self.app, {})
+    def _cancelled_texts(self) -> dict[str, str]:
+        return _CANCELLED_TEXTS.setdefault(self.app, {})
 
     def compose_question(self) -> ComposeResult:
-        text = self._text or self._given_up.pop(self._asked, "")
-        yield TextArea(safe_lines(text), soft_wrap=True, tab_behavior="indent", highlight_cursor_line=False)
+        text = self._text or self._cancelled_texts.pop(self._question, "")
+        yield TextArea(escape_lines(text), soft_wrap=True, tab_behavior="indent", highlight_cursor_line=False)
 
     def on_mount(self) -> None:
         area = self.query_one(TextArea)
@@ -200,21 +200,21 @@ class Write(Dialog[str]):
     def action_give_up(self) -> None:
         text = self.query_one(TextArea).text
         if not self._text and text.strip():
-            self._given_up[self._asked] = text
+            self._cancelled_texts[self._question] = text
         self.dismiss(None)
 
     def action_outside(self) -> None:
-        from sessiontree.tui.outside import edit
+        from sessiontree.tui.outside import edit_externally
 
         area = self.query_one(TextArea)
 
-        def put(text: str) -> None:
-            area.text = safe_lines(text)
+        def replace_text(text: str) -> None:
+            area.text = escape_lines(text)
 
-        edit(self.app, area.text, put)
+        edit_externally(self.app, area.text, replace_text)
 
 
-class Page(Dialog[None]):
+class PageDialog(Dialog[None]):
     """Something to read, such as a table."""
 
     DEFAULT_CSS = """
@@ -230,15 +230,15 @@ class Page(Dialog[None]):
 
     def compose_question(self) -> ComposeResult:
         with VerticalScroll():
-            line = Line(classes="text")
-            line.say(self._text)
+            line = SafeStatic(classes="text")
+            line.set_text(self._text)
             yield line
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
 
 
-class Framed(Dialog[Any]):
+class WidgetDialog(Dialog[Any]):
     """A widget of an extension, with the keyboard; it ends by `self.screen.dismiss(value)`."""
 
     HINT = ("esc closes",)

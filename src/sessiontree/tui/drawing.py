@@ -19,27 +19,27 @@ from rich.text import Text
 from textual.strip import Strip
 
 from sessiontree.core.figures import pluralize
-from sessiontree.core.safe import safe, safe_lines
-from sessiontree.tui.blocks import Block
-from sessiontree.tui.theme import Look
+from sessiontree.core.safe import escape_line, escape_lines
+from sessiontree.tui.blocks import TranscriptBlock
+from sessiontree.tui.theme import TranscriptStyles
 
 FOLDED_LINES = 5
 """How many lines of a tool's output are shown when it is folded."""
-FOLDED_DIFF = 16
+FOLDED_DIFF_LINES = 16
 GUTTER = 2
-TAB = 4
+TAB_WIDTH = 4
 NO_NEWLINE = "\\ No newline at end of file"
-LONGEST = 4000
+MAX_LINES = 4000
 """Lines of one block that are drawn when it is unfolded; `/export` and the tool's own file have the rest."""
 
 
-class Pen:
+class BlockRenderer:
     """Draws blocks in one look."""
 
-    def __init__(self, look: Look, *, unfolds: str = "") -> None:
+    def __init__(self, look: TranscriptStyles, *, unfolds: str = "") -> None:
         """`unfolds` says which key unfolds a block."""
-        self.look = look
-        self._unfolds = unfolds
+        self.styles = look
+        self._unfold_hint = unfolds
         self._console = Console(
             file=io.StringIO(),
             force_terminal=True,
@@ -50,174 +50,184 @@ class Pen:
             no_color=False,
         )
 
-    def lines(self, block: Block, width: int, unfolded: bool) -> list[Strip]:
+    def render(self, block: TranscriptBlock, width: int, unfolded: bool) -> list[Strip]:
         """The block in lines of at most `width` cells."""
-        opened = (unfolded if block.unfolded is None else block.unfolded) or not block.folds
+        opened = (unfolded if block.is_unfolded is None else block.is_unfolded) or not block.is_foldable
         key = (width, opened, id(self))
-        kept = block.drawn.get("lines")
+        kept = block.render_cache.get("lines")
         if kept is None or kept[0] != key:
-            kept = block.drawn["lines"] = (key, self._drawn(block, max(width, 12), opened))
+            kept = block.render_cache["lines"] = (key, self._render_block(block, max(width, 12), opened))
         return kept[1]
 
-    def _drawn(self, block: Block, width: int, opened: bool) -> list[Strip]:
-        look, inner = self.look, width - GUTTER
+    def _render_block(self, block: TranscriptBlock, width: int, opened: bool) -> list[Strip]:
+        look, inner = self.styles, width - GUTTER
         match block.kind:
             case "user":
-                lines = self._plain(block.text, inner - 1)
+                lines = self._render_plain(block.text, inner - 1)
                 bar = Segment("▌ ", look.user + look.panel)
-                return [_row([bar, *_over(line, look.panel)], width, look.panel) for line in lines]
+                return [_build_row([bar, *_apply_background(line, look.panel)], width, look.panel) for line in lines]
             case "answer":
-                return _indented(self._markdown(block, inner))
+                return _indent(self._render_markdown(block, inner))
             case "thought":
-                return self._foldable(
+                return self._render_thought(
                     block, "✻", look.muted, opened, "thinking", look.muted + Style(italic=True), inner
                 )
             case "tool":
-                return self._tool(block, opened, inner)
+                return self._render_tool(block, opened, inner)
             case "summary":
-                head = [_row([Segment("◆ ", look.warning), Segment(safe(block.head), look.strong)], width)]
-                body = self._markdown(block, inner) if opened else self._more(block.text, inner)
-                return [*_cut(head, width), *_indented(body)]
+                head = [_build_row([Segment("◆ ", look.warning), Segment(escape_line(block.head), look.strong)], width)]
+                body = self._render_markdown(block, inner) if opened else self._render_excerpt(block.text, inner)
+                return [*_crop_lines(head, width), *_indent(body)]
             case "custom":
-                head = _row([Segment("▪ ", look.warning), Segment(safe(block.head), look.warning)], width)
-                body = self._markdown(block, inner) if block.component is None else self._component(block, inner)
-                return [*_cut([head], width), *_indented(body)]
+                head = _build_row([Segment("▪ ", look.warning), Segment(escape_line(block.head), look.warning)], width)
+                body = (
+                    self._render_markdown(block, inner)
+                    if block.component is None
+                    else self._render_component(block, inner)
+                )
+                return [*_crop_lines([head], width), *_indent(body)]
             case "note":
-                return _marked(self._plain(block.text, inner, look.muted), Segment("· ", look.muted))
+                return _indent_with_mark(self._render_plain(block.text, inner, look.muted), Segment("· ", look.muted))
             case "told":
-                return _indented(self._columns(block.text, inner, look.muted))
+                return _indent(self._render_table(block.text, inner, look.muted))
             case "error":
-                return _marked(self._plain(block.text, inner, look.error), Segment("✗ ", look.error))
+                return _indent_with_mark(self._render_plain(block.text, inner, look.error), Segment("✗ ", look.error))
 
     # Parts
 
-    def _tool(self, block: Block, opened: bool, width: int) -> list[Strip]:
-        look = self.look
+    def _render_tool(self, block: TranscriptBlock, opened: bool, width: int) -> list[Strip]:
+        look = self.styles
         mark = {"live": look.warning, "done": look.success, "failed": look.error}[block.state]
         sign = {"live": "○ ", "done": "● ", "failed": "✗ "}[block.state]
-        head = self._plain(block.head, width, look.strong)
+        head = self._render_plain(block.head, width, look.strong)
         if not opened and len(head) > 2:
-            head = [*head[:1], _row([Segment("…", look.muted)], width)]
-        return [*_marked(head, Segment(sign, mark)), *_indented(self._output(block, opened, width))]
+            head = [*head[:1], _build_row([Segment("…", look.muted)], width)]
+        return [*_indent_with_mark(head, Segment(sign, mark)), *_indent(self._render_output(block, opened, width))]
 
-    def _output(self, block: Block, opened: bool, width: int) -> list[Strip]:
+    def _render_output(self, block: TranscriptBlock, opened: bool, width: int) -> list[Strip]:
         said = block.text.rstrip("\n").split("\n") if block.text.strip() else []
-        limit = LONGEST if opened else FOLDED_DIFF if block.diff else FOLDED_LINES
+        limit = MAX_LINES if opened else FOLDED_DIFF_LINES if block.is_diff else FOLDED_LINES
         hidden = len(said) - limit
-        shown = said if hidden <= 1 else said[-limit:] if block.tail else said[:limit]
-        style = self.look.error if block.state == "failed" else self.look.muted
-        lines = self._diff(shown, width) if block.diff else self._plain("\n".join(shown), width, style) if shown else []
+        shown = said if hidden <= 1 else said[-limit:] if block.shows_tail else said[:limit]
+        style = self.styles.error if block.state == "failed" else self.styles.muted
+        lines = (
+            self._render_diff(shown, width)
+            if block.is_diff
+            else self._render_plain("\n".join(shown), width, style)
+            if shown
+            else []
+        )
         if not opened:
-            lines = _limited(lines, limit + 1, block.tail)
+            lines = _limit_lines(lines, limit + 1, block.shows_tail)
         if hidden <= 1:
             return lines
-        note = ", ".join(filter(None, [f"… {pluralize(hidden, 'more line')}", "" if opened else self._unfolds]))
-        more = _row([Segment(note, self.look.muted + Style(italic=True))], width).crop(0, width)
-        return [more, *lines] if block.tail else [*lines, more]
+        note = ", ".join(filter(None, [f"… {pluralize(hidden, 'more line')}", "" if opened else self._unfold_hint]))
+        more = _build_row([Segment(note, self.styles.muted + Style(italic=True))], width).crop(0, width)
+        return [more, *lines] if block.shows_tail else [*lines, more]
 
-    def _diff(self, lines: Sequence[str], width: int) -> list[Strip]:
+    def _render_diff(self, lines: Sequence[str], width: int) -> list[Strip]:
         """A unified diff with the numbers of its lines; one in another form as it stands."""
-        look = self.look
+        look = self.styles
         styles = {"+": look.success, "-": look.error}
-        numbered = list(_numbered(lines))
+        numbered = list(_number_diff_lines(lines))
         digits = max((len(number) for number, _, _ in numbered), default=0)
         lead = digits + 1 if digits and digits + 12 < width else 0
         strips: list[Strip] = []
         for number, sign, words in numbered:
             style = styles.get(sign, look.muted)
             said = f"{sign} {words}" if number else words
-            first, *others = self._plain(said, width - lead, style)
+            first, *others = self._render_plain(said, width - lead, style)
             strips.append(Strip([Segment(f"{number:>{digits}} " if lead else "", look.muted), *first]))
             strips += [Strip([Segment(" " * lead), *other]) for other in others]
         return strips
 
-    def _foldable(
-        self, block: Block, sign: str, mark: Style, opened: bool, head: str, style: Style, width: int
+    def _render_thought(
+        self, block: TranscriptBlock, sign: str, mark: Style, opened: bool, head: str, style: Style, width: int
     ) -> list[Strip]:
         if opened:
-            return _marked(self._plain(block.text.strip(), width, style), Segment(f"{sign} ", mark))
+            return _indent_with_mark(self._render_plain(block.text.strip(), width, style), Segment(f"{sign} ", mark))
         live = block.state == "live"
-        words = " ".join(safe_lines(block.text[-400:] if live else block.text[:400]).split())
+        words = " ".join(escape_lines(block.text[-400:] if live else block.text[:400]).split())
         text = Text(f"{head}{' … ' if live else ': '}{words}", style=style, no_wrap=True)
         if live and text.cell_len > width:
-            text = Text(f"{head} … {_end(words, width - len(head) - 3)}", style=style, no_wrap=True)
+            text = Text(f"{head} … {_take_end(words, width - len(head) - 3)}", style=style, no_wrap=True)
         text.truncate(width, overflow="ellipsis")
-        return [_row([Segment(f"{sign} ", mark), *self._segments(text)], width + GUTTER)]
+        return [_build_row([Segment(f"{sign} ", mark), *self._build_segments(text)], width + GUTTER)]
 
-    def _more(self, words: str, width: int) -> list[Strip]:
+    def _render_excerpt(self, words: str, width: int) -> list[Strip]:
         """The beginning of a text that is folded."""
-        text = Text(" ".join(safe_lines(words[: width * 4]).split()), style=self.look.muted, no_wrap=True)
+        text = Text(" ".join(escape_lines(words[: width * 4]).split()), style=self.styles.muted, no_wrap=True)
         text.truncate(width, overflow="ellipsis")
-        return [Strip(list(self._segments(text)))]
+        return [Strip(list(self._build_segments(text)))]
 
-    def _plain(self, words: str, width: int, style: Style | None = None) -> list[Strip]:
+    def _render_plain(self, words: str, width: int, style: Style | None = None) -> list[Strip]:
         strips: list[Strip] = []
-        for line in safe_lines(words).split("\n"):
-            text = Text(line.expandtabs(TAB), style=style or "", end="")
-            for piece in text.wrap(self._console, width, overflow="fold", tab_size=TAB) or [text]:
-                strips.append(Strip(list(self._segments(piece))))
+        for line in escape_lines(words).split("\n"):
+            text = Text(line.expandtabs(TAB_WIDTH), style=style or "", end="")
+            for piece in text.wrap(self._console, width, overflow="fold", tab_size=TAB_WIDTH) or [text]:
+                strips.append(Strip(list(self._build_segments(piece))))
         return strips
 
-    def _columns(self, words: str, width: int, style: Style) -> list[Strip]:
+    def _render_table(self, words: str, width: int, style: Style) -> list[Strip]:
         """Lines of a table, whose last column goes on below itself where it is too long."""
         strips: list[Strip] = []
-        for line in safe_lines(words).expandtabs(TAB).split("\n"):
+        for line in escape_lines(words).expandtabs(TAB_WIDTH).split("\n"):
             before_last = re.match(r".*\S\s{2,}(?=\S)", line[: width * 2 // 3]) if cell_len(line) > width else None
             lead = "" if before_last is None else before_last[0]
-            first, *others = self._plain(line[len(lead) :], width - cell_len(lead), style)
+            first, *others = self._render_plain(line[len(lead) :], width - cell_len(lead), style)
             strips.append(Strip([Segment(lead, style), *first]))
             strips += [Strip([Segment(" " * cell_len(lead)), *other]) for other in others]
         return strips
 
-    def _segments(self, text: Text) -> Iterator[Segment]:
+    def _build_segments(self, text: Text) -> Iterator[Segment]:
         styled = Segment.apply_style(text.render(self._console), self._console.get_style(text.style))
         return (segment for segment in styled if segment.text)
 
-    def _component(self, block: Block, width: int) -> list[Strip]:
+    def _render_component(self, block: TranscriptBlock, width: int) -> list[Strip]:
         """What an extension made; as text where Rich cannot draw it."""
         try:
-            return self._rich(block.component, width)
+            return self._render_rich(block.component, width)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - it draws itself by code of the extension
             said = block.text or repr(block.component)
             block.component = None
             block.text = f"{said}\n\n(what its renderer gave cannot be drawn: {type(error).__name__}: {error})"
-            return self._markdown(block, width)
+            return self._render_markdown(block, width)
 
     # Markdown
 
-    def _markdown(self, block: Block, width: int) -> list[Strip]:
+    def _render_markdown(self, block: TranscriptBlock, width: int) -> list[Strip]:
         """Piece by piece; those that are as they were are not drawn again."""
         key = (width, id(self))
-        kept: list[tuple[str, list[Strip]]] = block.drawn.get("pieces", [])
-        if block.drawn.get("pieces_key") != key:
+        kept: list[tuple[str, list[Strip]]] = block.render_cache.get("pieces", [])
+        if block.render_cache.get("pieces_key") != key:
             kept = []
         now: list[tuple[str, list[Strip]]] = []
-        from sessiontree.tui.markdown import pieces
+        from sessiontree.tui.markdown import split_pieces
 
-        for index, piece in enumerate(pieces(block.text)):
+        for index, piece in enumerate(split_pieces(block.text)):
             if index < len(kept) and kept[index][0] == piece:
                 now.append(kept[index])
             else:
-                now.append((piece, self._piece(piece, width)))
-        block.drawn["pieces"], block.drawn["pieces_key"] = now, key
+                now.append((piece, self._render_piece(piece, width)))
+        block.render_cache["pieces"], block.render_cache["pieces_key"] = now, key
         lines: list[Strip] = []
         for _, strips in now:
             lines += [Strip([]), *strips] if lines else strips
         return lines
 
-    def _rich(self, component: Any, width: int) -> list[Strip]:
+    def _render_rich(self, component: Any, width: int) -> list[Strip]:
         """What Rich draws, without what would control the terminal."""
         options = self._console.options.update(width=width, highlight=False)
         lines = self._console.render_lines(component, options, pad=False)
         return [
-            Strip([Segment(safe(text), style) for text, style, control in line if text and not control])
+            Strip([Segment(escape_line(text), style) for text, style, control in line if text and not control])
             for line in lines
         ]
 
-    def _piece(self, words: str, width: int) -> list[Strip]:
+    def _render_piece(self, words: str, width: int) -> list[Strip]:
         from sessiontree.tui.markdown import Markdown  # not needed for the first picture
 
-        strips = self._rich(Markdown(safe_lines(words), self.look.code), width)
+        strips = self._render_rich(Markdown(escape_lines(words), self.styles.code), width)
         while strips and not strips[-1].text.strip():
             strips.pop()
         while strips and not strips[0].text.strip():
@@ -231,7 +241,7 @@ class Pen:
 HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@.*")
 
 
-def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _number_diff_lines(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """The number, the sign and the words of each line of a diff. One that is taken away has its old number."""
     old = new = old_left = new_left = 0
     begun = False
@@ -257,32 +267,32 @@ def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield "", sign, line
 
 
-def _row(segments: Iterable[Segment], width: int, style: Style | None = None) -> Strip:
+def _build_row(segments: Iterable[Segment], width: int, style: Style | None = None) -> Strip:
     strip = Strip(list(segments))
     return strip if style is None else strip.extend_cell_length(width, style)
 
 
-def _over(line: Strip, style: Style) -> list[Segment]:
+def _apply_background(line: Strip, style: Style) -> list[Segment]:
     return [Segment(segment.text, style + segment.style if segment.style else style) for segment in line]
 
 
-def _indented(lines: Iterable[Strip]) -> list[Strip]:
+def _indent(lines: Iterable[Strip]) -> list[Strip]:
     return [Strip([Segment(" " * GUTTER), *line]) for line in lines]
 
 
-def _marked(lines: list[Strip], mark: Segment) -> list[Strip]:
+def _indent_with_mark(lines: list[Strip], mark: Segment) -> list[Strip]:
     """Lines set in, with a mark before the first."""
-    return [Strip([mark, *line]) for line in lines[:1]] + _indented(lines[1:])
+    return [Strip([mark, *line]) for line in lines[:1]] + _indent(lines[1:])
 
 
-def _cut(lines: Iterable[Strip], width: int) -> list[Strip]:
+def _crop_lines(lines: Iterable[Strip], width: int) -> list[Strip]:
     return [line.crop(0, width) for line in lines]
 
 
-def _limited(lines: list[Strip], limit: int, tail: bool) -> list[Strip]:
+def _limit_lines(lines: list[Strip], limit: int, tail: bool) -> list[Strip]:
     """Long lines take several when they are wrapped: no more than so many are shown of what is folded."""
     return lines if len(lines) <= 2 * limit else lines[-limit:] if tail else lines[:limit]
 
 
-def _end(words: str, width: int) -> str:
+def _take_end(words: str, width: int) -> str:
     return words[-max(width - 1, 1) :]

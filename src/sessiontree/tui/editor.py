@@ -20,18 +20,18 @@ from textual.widget import Widget
 from textual.widgets import TextArea
 from textual.widgets.text_area import EditResult, Selection
 
-from sessiontree.commands.command import is_words
+from sessiontree.commands.command import is_prompt_line
 from sessiontree.core.figures import pluralize
-from sessiontree.core.safe import safe, safe_lines
-from sessiontree.hooks.calling import in_thread
+from sessiontree.core.safe import escape_line, escape_lines
+from sessiontree.hooks.calling import run_in_thread
 from sessiontree.tui.clipboard import send_to_clipboard
-from sessiontree.tui.completion import NOTHING, Completer, Offer
-from sessiontree.tui.drafts import Draft, Line
+from sessiontree.tui.completion import NO_SUGGESTIONS, Completer, Suggestions
+from sessiontree.tui.drafts import EditorDraft, HistoryItem
 from sessiontree.tui.keys import bind
 
-LONG_LINES, LONG_LETTERS = 10, 1500
+LONG_LINES, LONG_CHARACTERS = 10, 1500
 """A paste that is longer stands as one word in the editor."""
-SHOWN = 8
+VISIBLE_SUGGESTIONS = 8
 """How many choices are seen at once."""
 
 CHAT_BINDINGS: list[BindingType] = [
@@ -52,7 +52,7 @@ CHAT_BINDINGS: list[BindingType] = [
 """What keys do in the whole chat. The editor has them too: they win over its own."""
 
 
-class Choices(Widget):
+class CompletionPopup(Widget):
     """What a word can become."""
 
     DEFAULT_CSS = """
@@ -62,37 +62,45 @@ class Choices(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.offer: Offer = NOTHING
-        self.before = ""
+        self.suggestions: Suggestions = NO_SUGGESTIONS
+        self.text_before = ""
         """The text before the cursor that the offer is for."""
-        self.at: int | None = None
+        self.selected_index: int | None = None
         """The choice that Enter takes; with none, Enter takes what is typed."""
 
-    def show(self, offer: Offer, before: str = "") -> None:
-        self.offer, self.before = offer, before
-        self.at = 0 if offer.replaces_typed else None
+    def show_suggestions(self, offer: Suggestions, before: str = "") -> None:
+        self.suggestions, self.text_before = offer, before
+        self.selected_index = 0 if offer.selects_first else None
         self.set_class(bool(offer.choices), "-open")
         self.refresh(layout=True)
 
-    def step(self, by: int) -> None:
-        count = len(self.offer.choices)
-        self.at = (0 if by > 0 else count - 1) if self.at is None else (self.at + by) % count
+    def move_selection(self, by: int) -> None:
+        count = len(self.suggestions.choices)
+        self.selected_index = (
+            (0 if by > 0 else count - 1) if self.selected_index is None else (self.selected_index + by) % count
+        )
         self.refresh()
 
     @property
-    def chosen(self) -> str:
-        return self.offer.choices[self.at or 0].text
+    def selected_text(self) -> str:
+        return self.suggestions.choices[self.selected_index or 0].text
 
     def render(self) -> RenderResult:
-        longest = max((cell_len(choice.text) for choice in self.offer.choices), default=0) + 2
+        longest = max((cell_len(choice.text) for choice in self.suggestions.choices), default=0) + 2
         table = Table.grid(padding=(0, 2, 0, 0), expand=False)
         table.add_column(no_wrap=True, overflow="ellipsis", min_width=min(longest, self.size.width))
         table.add_column(no_wrap=True, overflow="ellipsis")
-        first = max(0, min((self.at or 0) - SHOWN // 2, len(self.offer.choices) - SHOWN))
-        for index, choice in enumerate(self.offer.choices[first : first + SHOWN], first):
-            mark = "› " if index == self.at else "  "
-            style = Style(bold=True) if index == self.at else Style()
-            table.add_row(Text(mark + safe(choice.text), style), Text(safe(choice.help), Style(dim=True)))
+        first = max(
+            0,
+            min(
+                (self.selected_index or 0) - VISIBLE_SUGGESTIONS // 2,
+                len(self.suggestions.choices) - VISIBLE_SUGGESTIONS,
+            ),
+        )
+        for index, choice in enumerate(self.suggestions.choices[first : first + VISIBLE_SUGGESTIONS], first):
+            mark = "› " if index == self.selected_index else "  "
+            style = Style(bold=True) if index == self.selected_index else Style()
+            table.add_row(Text(mark + escape_line(choice.text), style), Text(escape_line(choice.help), Style(dim=True)))
         return table
 
 
@@ -124,25 +132,25 @@ class Editor(TextArea):
         @property
         def app(self) -> App[Any]: ...
 
-    class Said(Message):
+    class Submitted(Message):
         """The person is done with a text."""
 
         def __init__(self, text: str, *, words: bool, later: bool) -> None:
             super().__init__()
             self.text = text
-            self.words = words
+            self.is_prompt = words
             """Whether it is for the model, and neither a command nor for the shell."""
-            self.later = later
+            self.is_follow_up = later
             """Whether it can wait until the agent is done."""
 
-    class Leave(Message):
+    class QuitRequested(Message):
         """The person wants to quit, or asks how; `sure` when it was asked for in earnest."""
 
         def __init__(self, *, sure: bool) -> None:
             super().__init__()
-            self.sure = sure
+            self.is_confirmed = sure
 
-    def __init__(self, choices: Choices, *, id: str | None = None) -> None:
+    def __init__(self, choices: CompletionPopup, *, id: str | None = None) -> None:
         self._pastes: dict[str, str] = {}
         """Long pastes by what stands for them in the text."""
         super().__init__(
@@ -155,69 +163,71 @@ class Editor(TextArea):
             placeholder="Say something, or / for commands, ! for the shell",
         )
         self.completer: Completer | None = None
-        self.claimed: Callable[[str], bool] = lambda key: False
+        self.is_extension_key: Callable[[str], bool] = lambda key: False
         """Which keys extensions have: they win over those that only move the cursor."""
-        self._choices = choices
-        self._history: list[Line] = []
-        self._back = 0
+        self._popup = choices
+        self._history: list[HistoryItem] = []
+        self._history_index = 0
         """How far back in the history one is."""
-        self._shown = ""
+        self._history_text = ""
         """What is there of it, until it is changed."""
-        self._typed = ""
+        self._unsent_text = ""
         """What was there before one went back."""
 
     # The text
 
     @property
-    def words(self) -> str:
+    def full_text(self) -> str:
         """The text, with what was pasted in full."""
-        return self._pattern.sub(lambda mark: self._pastes[mark[0]], self.text) if self._pastes else self.text
+        return self._paste_pattern.sub(lambda mark: self._pastes[mark[0]], self.text) if self._pastes else self.text
 
     @property
-    def draft(self) -> Draft:
-        return Draft(text=self.text, pastes={mark: said for mark, said in self._pastes.items() if mark in self.text})
+    def draft(self) -> EditorDraft:
+        return EditorDraft(
+            text=self.text, pastes={mark: said for mark, said in self._pastes.items() if mark in self.text}
+        )
 
     @property
-    def _pattern(self) -> re.Pattern[str]:
+    def _paste_pattern(self) -> re.Pattern[str]:
         """Matches what stands for a paste. There is at least one."""
         return re.compile("|".join(map(re.escape, self._pastes)))
 
-    def put(self, text: str) -> None:
+    def set_text(self, text: str) -> None:
         """Another text, which can be undone."""
-        self._close()
-        self.replace(safe_lines(text), (0, 0), self.document.end)
+        self._hide_suggestions()
+        self.replace(escape_lines(text), (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
-    def put_selected(self, text: str) -> None:
+    def set_selected_text(self, text: str) -> None:
         """Put a text in place of this one, selected, so that what is typed next replaces it."""
-        self.put(text)
+        self.set_text(text)
         self.select_all()
 
-    def put_words(self, words: Sequence[str], text: str = "") -> None:
+    def set_prompts(self, words: Sequence[str], text: str = "") -> None:
         """What was for the model before a text. It is for the model again, whatever it begins with."""
-        marked = [said if is_words(said) else self._mark(said) for said in words]
-        self.put("\n\n".join(filter(None, [*marked, text])))
+        marked = [said if is_prompt_line(said) else self._add_paste(said) for said in words]
+        self.set_text("\n\n".join(filter(None, [*marked, text])))
 
-    def put_draft(self, draft: Draft) -> None:
+    def restore_draft(self, draft: EditorDraft) -> None:
         self._pastes = {**self._pastes, **draft.pastes}
-        self.put_words(draft.queued, draft.text)
+        self.set_prompts(draft.queued, draft.text)
 
-    def remember(self, lines: Iterable[Line]) -> None:
+    def set_history(self, lines: Iterable[HistoryItem]) -> None:
         """What was said before, oldest first."""
         self._history = list(dict.fromkeys(reversed(list(lines))))[::-1]
-        self._back = 0
+        self._history_index = 0
 
     async def _on_paste(self, event: events.Paste) -> None:
-        pasted = safe_lines(event.text.replace("\r\n", "\n").replace("\r", "\n"))
+        pasted = escape_lines(event.text.replace("\r\n", "\n").replace("\r", "\n"))
         event.prevent_default()
         event.stop()
-        long = _lines(pasted) > LONG_LINES or len(pasted) > LONG_LETTERS
-        self.replace(self._mark(pasted) if long else pasted, *self.selection, maintain_selection_offset=False)
+        long = _count_lines(pasted) > LONG_LINES or len(pasted) > LONG_CHARACTERS
+        self.replace(self._add_paste(pasted) if long else pasted, *self.selection, maintain_selection_offset=False)
 
-    def _mark(self, text: str) -> str:
+    def _add_paste(self, text: str) -> str:
         """What stands for a text."""
         for number in count(len(self._pastes) + 1):
-            mark = f"[paste {number}: {pluralize(_lines(text), 'line')}, {pluralize(len(text), 'character')}]"
+            mark = f"[paste {number}: {pluralize(_count_lines(text), 'line')}, {pluralize(len(text), 'character')}]"
             if mark not in self._pastes:
                 self._pastes[mark] = text
                 return mark
@@ -225,11 +235,11 @@ class Editor(TextArea):
 
     # A paste is one unit: the cursor stands before or behind it, and nothing deletes a part of it.
 
-    def _spans(self, row: int) -> list[tuple[int, int]]:
+    def _find_pastes(self, row: int) -> list[tuple[int, int]]:
         """Where pastes are in a line."""
         if not self._pastes or row >= self.document.line_count:
             return []
-        return [mark.span() for mark in self._pattern.finditer(self.document.get_line(row))]
+        return [mark.span() for mark in self._paste_pattern.finditer(self.document.get_line(row))]
 
     def validate_selection(self, selection: Selection) -> Selection:
         """Keep both ends out of pastes: each goes on in the direction in which it moved.
@@ -237,12 +247,12 @@ class Editor(TextArea):
         The mouse may rest inside a paste, so what it drags goes on away from where the selection begins.
         """
         before = self.selection
-        start = self._outside(selection.start, before.start)
-        return Selection(start, self._outside(selection.end, start if self._selecting else before.end))
+        start = self._move_outside_paste(selection.start, before.start)
+        return Selection(start, self._move_outside_paste(selection.end, start if self._selecting else before.end))
 
-    def _outside(self, location: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
+    def _move_outside_paste(self, location: tuple[int, int], before: tuple[int, int]) -> tuple[int, int]:
         row, column = location
-        for start, end in self._spans(row):
+        for start, end in self._find_pastes(row):
             if start < column < end:
                 return row, end if location > before else start
         return location
@@ -250,69 +260,71 @@ class Editor(TextArea):
     def _delete_via_keyboard(self, start: tuple[int, int], end: tuple[int, int]) -> EditResult | None:
         first, last = sorted((start, end))
         if first != last:
-            first = next(((first[0], at) for at, to in self._spans(first[0]) if at < first[1] < to), first)
-            last = next(((last[0], to) for at, to in self._spans(last[0]) if at < last[1] < to), last)
+            first = next(((first[0], at) for at, to in self._find_pastes(first[0]) if at < first[1] < to), first)
+            last = next(((last[0], to) for at, to in self._find_pastes(last[0]) if at < last[1] < to), last)
         return super()._delete_via_keyboard(first, last)
 
     def on_text_area_changed(self) -> None:
         self.set_class(self.text.startswith("!"), "-shell")
-        if self._back and self.text != self._shown:
-            self._back = 0
-        self._look_for_choices()
+        if self._history_index and self.text != self._history_text:
+            self._history_index = 0
+        self._update_suggestions()
 
     # Completion
 
     @property
-    def _before(self) -> str:
+    def _text_before_cursor(self) -> str:
         return self.get_text_range((0, 0), self.cursor_location)
 
-    def _look_for_choices(self) -> None:
-        before = self._before
-        if self.completer is None or not (before.startswith("/") or "@" in before) or self._back:
-            self._close()
+    def _update_suggestions(self) -> None:
+        before = self._text_before_cursor
+        if self.completer is None or not (before.startswith("/") or "@" in before) or self._history_index:
+            self._hide_suggestions()
             return
-        self.run_worker(partial(self._offer, before), exclusive=True, group="completion")
+        self.run_worker(partial(self._show_suggestions, before), exclusive=True, group="completion")
 
-    async def _offer(self, before: str) -> None:
+    async def _show_suggestions(self, before: str) -> None:
         if self.completer is None:
             return
-        offer = await in_thread(self.completer.offer, before)
-        if before == self._before:
+        offer = await run_in_thread(self.completer.suggest, before)
+        if before == self._text_before_cursor:
             whole = len(offer.choices) == 1 and before[offer.start :] == offer.choices[0].text
-            self._choices.show(NOTHING if whole else offer, before)
+            self._popup.show_suggestions(NO_SUGGESTIONS if whole else offer, before)
 
     @property
-    def completing(self) -> bool:
-        return self._choices.has_class("-open")
+    def is_completing(self) -> bool:
+        return self._popup.has_class("-open")
 
-    def _close(self) -> None:
-        if self.completing:
-            self._choices.show(NOTHING)
+    def _hide_suggestions(self) -> None:
+        if self.is_completing:
+            self._popup.show_suggestions(NO_SUGGESTIONS)
 
-    def close_choices(self) -> bool:
+    def close_popup(self) -> bool:
         """Whether there was something to close."""
-        was = self.completing
-        self._close()
+        was = self.is_completing
+        self._hide_suggestions()
         return was
 
     @property
-    def _offers_now(self) -> bool:
+    def _is_popup_current(self) -> bool:
         """Whether the choices are for the text as it is now, and not as it was before the last key."""
-        return self.completing and self._choices.before == self._before
+        return self.is_completing and self._popup.text_before == self._text_before_cursor
 
     def action_complete(self) -> None:
-        if self._offers_now:
-            start, chosen = self._choices.offer.start, self._choices.chosen
-            before = self._before
+        if self._is_popup_current:
+            start, chosen = self._popup.suggestions.start, self._popup.selected_text
+            before = self._text_before_cursor
             blank = "" if chosen.endswith("/") else " "
-            at = self._location_of(before[:start])
+            at = self._find_location(before[:start])
             self.replace(chosen + blank, at, self.cursor_location, maintain_selection_offset=False)
-        elif not self._before.strip():
+        elif not self._text_before_cursor.strip():
             return
         elif self.completer is not None:
-            self.run_worker(partial(self._offer, self._before), exclusive=True, group="completion")
+            self.run_worker(
+                partial(self._show_suggestions, self._text_before_cursor), exclusive=True, group="completion"
+            )
 
-    def _location_of(self, before: str) -> tuple[int, int]:
+    def _find_location(self, before: str) -> tuple[int, int]:
         row = before.count("\n")
         return row, len(before) - (before.rfind("\n") + 1)
 
@@ -325,7 +337,7 @@ class Editor(TextArea):
         the text already, or before it, those that were typed before may not be.
         """
         bound = self.screen.active_bindings.get(event.key)
-        if bound is not None and bound.binding.id is None and self.claimed(event.key):
+        if bound is not None and bound.binding.id is None and self.is_extension_key(event.key):
             return
         if bound is not None and bound.enabled and not event.is_printable:
             event.stop()
@@ -334,87 +346,92 @@ class Editor(TextArea):
 
     def action_submit(self) -> None:
         """Submit the text as it is typed, unless a choice is highlighted: then take that one first."""
-        before = self._before
-        if self.completing and not self._offers_now and self.completer is not None and _is_name(before):
-            self._choices.show(self.completer.offer(before), before)  # Enter came before the choices did
-        if self._offers_now and self._choices.at is not None:
+        before = self._text_before_cursor
+        if (
+            self.is_completing
+            and not self._is_popup_current
+            and self.completer is not None
+            and _is_command_name(before)
+        ):
+            self._popup.show_suggestions(self.completer.suggest(before), before)  # Enter came before the choices did
+        if self._is_popup_current and self._popup.selected_index is not None:
             self.action_complete()
-            if not _is_name(before):
+            if not _is_command_name(before):
                 return
         row, column = self.cursor_location
         if column and self.document.get_line(row)[column - 1 : column] == "\\":
             self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
             return
-        self._say(later=False)
+        self._submit(later=False)
 
     def action_follow_up(self) -> None:
-        self._say(later=True)
+        self._submit(later=True)
 
-    def _say(self, *, later: bool) -> None:
-        said = self.words
+    def _submit(self, *, later: bool) -> None:
+        said = self.full_text
         if said.strip():
-            words = is_words(self.text.strip("\n"))  # what stands behind a mark was not typed
-            self._close()
-            self.clear_words()
-            self.post_message(self.Said(said.strip("\n"), words=words, later=later))
+            words = is_prompt_line(self.text.strip("\n"))  # what stands behind a mark was not typed
+            self._hide_suggestions()
+            self.clear_text()
+            self.post_message(self.Submitted(said.strip("\n"), words=words, later=later))
 
-    def clear_words(self) -> None:
-        self._back, self._typed = 0, ""
-        self.put("")
+    def clear_text(self) -> None:
+        self._history_index, self._unsent_text = 0, ""
+        self.set_text("")
 
     def action_newline(self) -> None:
         self.replace("\n", *self.selection, maintain_selection_offset=False)
 
     def action_previous(self) -> None:
-        if self.completing:
-            self._choices.step(-1)
-        elif self.navigator.is_first_wrapped_line(self.cursor_location) and self._back < len(self._history):
-            if self._back == 0:
-                self._typed = self.text
-            self._go_back(self._back + 1)
+        if self.is_completing:
+            self._popup.move_selection(-1)
+        elif self.navigator.is_first_wrapped_line(self.cursor_location) and self._history_index < len(self._history):
+            if self._history_index == 0:
+                self._unsent_text = self.text
+            self._show_history(self._history_index + 1)
         else:
             self.action_cursor_up()
 
     def action_next(self) -> None:
-        if self.completing:
-            self._choices.step(1)
-        elif self._back and self.navigator.is_last_wrapped_line(self.cursor_location):
-            self._go_back(self._back - 1)
+        if self.is_completing:
+            self._popup.move_selection(1)
+        elif self._history_index and self.navigator.is_last_wrapped_line(self.cursor_location):
+            self._show_history(self._history_index - 1)
         else:
             self.action_cursor_down()
 
-    def _go_back(self, to: int) -> None:
-        self._back = to
-        line = self._history[-to] if to else self._typed
-        self._shown = safe_lines(line) if isinstance(line, str) else self._mark(line.words)
-        self.put(self._shown)
+    def _show_history(self, to: int) -> None:
+        self._history_index = to
+        line = self._history[-to] if to else self._unsent_text
+        self._history_text = escape_lines(line) if isinstance(line, str) else self._add_paste(line.words)
+        self.set_text(self._history_text)
 
     def action_clear(self) -> None:
         if self.selected_text:
-            self._copy(self.selected_text)
+            self._copy_text(self.selected_text)
             self.move_cursor(self.cursor_location)
         elif copied := self.screen.get_selected_text():
-            self._copy(copied)
+            self._copy_text(copied)
             self.screen.clear_selection()
         elif self.text:
-            self.clear_words()
+            self.clear_text()
         else:
-            self.post_message(self.Leave(sure=False))
+            self.post_message(self.QuitRequested(sure=False))
 
-    def _copy(self, text: str) -> None:
+    def _copy_text(self, text: str) -> None:
         self.notify(send_to_clipboard(self.app, text), timeout=2)
 
     def action_leave(self) -> None:
         if self.text:
             self.action_delete_right()
         else:
-            self.post_message(self.Leave(sure=True))
+            self.post_message(self.QuitRequested(sure=True))
 
 
-def _is_name(before: str) -> bool:
+def _is_command_name(before: str) -> bool:
     """Whether a text is the name of a command so far."""
     return before.startswith("/") and not any(letter.isspace() for letter in before)
 
 
-def _lines(text: str) -> int:
+def _count_lines(text: str) -> int:
     return text.rstrip("\n").count("\n") + 1

@@ -14,29 +14,29 @@ import msgspec
 
 from sessiontree import catalog
 from sessiontree.errors import SessionTreeError
-from sessiontree.twin import twin_command
+from sessiontree.twin import build_self_command
 
-LARGE = 16 << 20
+SUBPROCESS_BYTES = 16 << 20
 """Bytes from which on another process looks."""
 
 
-async def faults_of(file: str) -> list[str]:
+async def find_problems(file: str) -> list[str]:
     """What is wrong with the session in a file; nothing where it is gone, since whoever writes next is told."""
     try:
-        large = os.stat(file).st_size >= LARGE
-        return await (_by_another(file) if large else asyncio.to_thread(_looked_for, file))
+        large = os.stat(file).st_size >= SUBPROCESS_BYTES
+        return await (_check_in_subprocess(file) if large else asyncio.to_thread(_check_session, file))
     except (SessionTreeError, OSError, msgspec.MsgspecError):
         return []
 
 
-def _looked_for(file: str) -> list[str]:
+def _check_session(file: str) -> list[str]:
     with catalog.open(file, read_only=True) as session:
         return [problem.message for problem in session.problems if problem.severity == "fault"]
 
 
-async def _by_another(file: str) -> list[str]:
+async def _check_in_subprocess(file: str) -> list[str]:
     looking = await asyncio.create_subprocess_exec(
-        *twin_command(__name__, os.path.abspath(file)),
+        *build_self_command(__name__, os.path.abspath(file)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -52,4 +52,4 @@ async def _by_another(file: str) -> list[str]:
 
 def main() -> None:
     """What the other process does."""
-    sys.stdout.buffer.write(msgspec.json.encode(_looked_for(sys.argv[1])))
+    sys.stdout.buffer.write(msgspec.json.encode(_check_session(sys.argv[1])))

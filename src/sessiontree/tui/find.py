@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Input, OptionList
 
 
-class Find(Input):
+class FilterInput(Input):
     """Enter is told as `Input.Submitted`: what is highlighted in the list is chosen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -24,10 +24,10 @@ class Find(Input):
 
     def __init__(self, listed: OptionList, text: str = "", *, placeholder: str) -> None:
         super().__init__(text, placeholder=placeholder, select_on_focus=False)
-        self._listed = listed
+        self._option_list = listed
 
     def action_step(self, by: int) -> None:
-        self._listed.action_cursor_down() if by > 0 else self._listed.action_cursor_up()
+        self._option_list.action_cursor_down() if by > 0 else self._option_list.action_cursor_up()
 
     def action_page(self, by: int) -> None:
-        self._listed.action_page_down() if by > 0 else self._listed.action_page_up()
+        self._option_list.action_page_down() if by > 0 else self._option_list.action_page_up()

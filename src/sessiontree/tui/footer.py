@@ -10,18 +10,18 @@ from rich.text import Text
 from textual.app import RenderResult
 from textual.widget import Widget
 
-from sessiontree.core.figures import dollars, short_count, tell_tokens
-from sessiontree.core.safe import safe
-from sessiontree.tui.tally import Count, Taken
+from sessiontree.core.figures import format_count, format_dollars, format_tokens
+from sessiontree.core.safe import escape_line
+from sessiontree.tui.tally import CountedUsage, UsageCount
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
 
-FULL = 0.8
+WARNING_SHARE = 0.8
 """A window that is fuller is shown in the colour of a warning."""
 
 
-class Facts(Struct, frozen=True, kw_only=True):
+class FooterState(Struct, frozen=True, kw_only=True):
     """What the footer says."""
 
     folder: str = ""
@@ -31,18 +31,18 @@ class Facts(Struct, frozen=True, kw_only=True):
     model: str = ""
     thinking: str = "off"
     window: int = 0
-    filled: int | None = None
+    context_tokens: int | None = None
     """Tokens of the window; `None` while that is not known."""
-    taken: Taken = Taken()
+    usage: CountedUsage = CountedUsage()
 
 
-def facts_of(desk: Desk, count: Count) -> Facts:
+def build_footer_state(desk: SessionController, count: UsageCount) -> FooterState:
     session, model = desk.session, desk.model
     home = os.path.expanduser("~")
     folder = desk.cwd
     if folder == home or folder.startswith(home + os.sep):
         folder = "~" + folder[len(home) :]
-    return Facts(
+    return FooterState(
         folder=folder,
         name=session.name or session.id[-8:],
         branch=desk.branch.name,
@@ -50,8 +50,8 @@ def facts_of(desk: Desk, count: Count) -> Facts:
         model="" if model is None else model.info.model,
         thinking=desk.agent.thinking if desk.has_agent else "off",
         window=0 if model is None else model.info.context_window,
-        filled=count.filled,
-        taken=count.taken,
+        context_tokens=count.context_tokens,
+        usage=count.usage,
     )
 
 
@@ -62,37 +62,39 @@ class Footer(Widget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.facts: Facts | None = None
+        self.state: FooterState | None = None
         self.statuses: dict[str, str] = {}
         self.model_note = ""
         """What is said in the place of a model while there is none."""
 
-    def show(self, facts: Facts) -> None:
-        self.facts = facts
+    def show_state(self, facts: FooterState) -> None:
+        self.state = facts
         self.refresh()
 
     def render(self) -> RenderResult:
-        facts, width = self.facts, self.content_size.width
+        facts, width = self.state, self.content_size.width
         if facts is None:
             return Text("")
-        here = [safe(facts.name), f"on {safe(facts.branch)}"]
+        here = [escape_line(facts.name), f"on {escape_line(facts.branch)}"]
         here += ["read-only"] if facts.read_only else []
-        here += [safe(facts.folder)]
-        told = "  ".join(safe(text) for text in self.statuses.values())
-        share = (facts.filled or 0) / facts.window if facts.window else 0
-        fill = f"{share:.0%} of {short_count(facts.window)}" if facts.window and facts.filled is not None else ""
-        took = [tell_tokens(facts.taken.tokens)] if facts.taken.tokens else []
-        took += [dollars(facts.taken.cost)] if facts.taken.cost else []
+        here += [escape_line(facts.folder)]
+        told = "  ".join(escape_line(text) for text in self.statuses.values())
+        share = (facts.context_tokens or 0) / facts.window if facts.window else 0
+        fill = (
+            f"{share:.0%} of {format_count(facts.window)}" if facts.window and facts.context_tokens is not None else ""
+        )
+        took = [format_tokens(facts.usage.tokens)] if facts.usage.tokens else []
+        took += [format_dollars(facts.usage.cost)] if facts.usage.cost else []
         thinking = f" · thinking {facts.thinking}" if facts.thinking != "off" else ""
-        model = Text(f"{safe(facts.model) or self.model_note}{thinking}")
+        model = Text(f"{escape_line(facts.model) or self.model_note}{thinking}")
         below = Text(" · ".join(took))
         if fill:
             below.append(" · " if took else "")
-            below.append(fill, "bold" if share > FULL else "")
-        return Text("\n").join([_spread(Text(" · ".join(here)), Text(told), width), _spread(below, model, width)])
+            below.append(fill, "bold" if share > WARNING_SHARE else "")
+        return Text("\n").join([_justify(Text(" · ".join(here)), Text(told), width), _justify(below, model, width)])
 
 
-def _spread(left: Text, right: Text, width: int) -> Text:
+def _justify(left: Text, right: Text, width: int) -> Text:
     """Two texts at both ends of a line; the left one gives way."""
     right.truncate(max(width - 8, 0), overflow="ellipsis")
     room = width - right.cell_len - (2 if right.cell_len else 0)

@@ -107,23 +107,23 @@ AREAS: dict[str, tuple[Key, ...]] = {
 
 NO_KEY = "none"
 """What is bound where the configuration says that nothing is to be."""
-SHORT = {"escape": "esc"}
+SHORT_NAMES = {"escape": "esc"}
 """Keys that hints call otherwise. The configuration may do so too."""
-LONG = {short: key for key, short in SHORT.items()}
+LONG_NAMES = {short: key for key, short in SHORT_NAMES.items()}
 
 MODIFIERS = frozenset({"alt", "ctrl", "hyper", "meta", "shift", "super"})
-RARE = """\
+RARE_KEYS = """\
 caps_lock scroll_lock num_lock print_screen pause menu kp_begin decimal divide multiply subtract add equal separator
 media_play media_pause media_play_pause media_reverse media_stop media_fast_forward media_rewind media_track_next
 media_track_previous media_record lower_volume raise_volume mute_volume
 """
 """Keys that only some terminals tell of, and that are not in Textual's own list."""
-NAMED = frozenset(
+NAMED_KEYS = frozenset(
     {
         *(key.value for key in Keys if key.value.replace("+", "").isalnum() and key is not Keys.Return),
         Keys.ControlAt.value,
         *KEY_NAME_REPLACEMENTS.values(),
-        *RARE.split(),
+        *RARE_KEYS.split(),
         *(f"f{number}" for number in range(25, 36)),
     }
 )
@@ -136,73 +136,75 @@ def bind(name: str, action: str, *, priority: bool = False) -> Binding:
     return Binding(key.keys, action, key.help, id=name, priority=priority, show=False)
 
 
-def hints(screen: Screen[Any], *said: str | tuple[str, str]) -> str:
+def format_hints(screen: Screen[Any], *said: str | tuple[str, str]) -> str:
     """What keys do on a screen: `enter opens · tab this folder/all`.
 
     A key that is always the same is given with what it does, any other one by its name: it is shown as it is bound, and
     left out where it is not.
     """
     active = reversed(screen.active_bindings.items())
-    keys = {bound.binding.id: SHORT.get(key, key) for key, bound in active if key != NO_KEY}
+    keys = {bound.binding.id: SHORT_NAMES.get(key, key) for key, bound in active if key != NO_KEY}
     shown = [one if isinstance(one, str) else f"{keys[one[0]]} {one[1]}" if one[0] in keys else "" for one in said]
     return " · ".join(filter(None, shown))
 
 
-def keymap(said: Mapping[str, str | list[str]]) -> dict[str, str]:
+def build_keymap(said: Mapping[str, str | list[str]]) -> dict[str, str]:
     """What the configuration says, as Textual takes it. What is no key is left out, and where nothing is left of what
     was said, the keys of the table hold."""
-    bound = {name: [key for key in map(_spelled, _split(keys)) if key is not None] for name, keys in said.items()}
-    return {name: ",".join(keys) or NO_KEY for name, keys in bound.items() if keys or not _split(said[name])}
+    bound = {
+        name: [key for key in map(_normalize_key, _split_keys(keys)) if key is not None] for name, keys in said.items()
+    }
+    return {name: ",".join(keys) or NO_KEY for name, keys in bound.items() if keys or not _split_keys(said[name])}
 
 
-def faults(said: Mapping[str, str | list[str]]) -> list[str]:
+def find_key_errors(said: Mapping[str, str | list[str]]) -> list[str]:
     """What is wrong with what the configuration says, a sentence for each."""
     usual = {key.name: key.keys for keys in AREAS.values() for key in keys}
-    bound = {**usual, **keymap(said)}
+    bound = {**usual, **build_keymap(said)}
     told: list[str] = []
     for name, keys in said.items():
         if name not in usual:
             told.append(f"[keys] in the configuration has {name!r}, which names no key: /hotkeys lists them")
             continue
-        for key in _split(keys):
-            if _spelled(key) is None:
+        for key in _split_keys(keys):
+            if _normalize_key(key) is None:
                 on = bound[name].replace(",", ", ")
                 told.append(f"[keys] in the configuration has {key!r} for {name!r}, which is no key: it is on {on}")
     return told
 
 
-def _split(keys: str | list[str]) -> list[str]:
+def _split_keys(keys: str | list[str]) -> list[str]:
     words = keys.split(",") if isinstance(keys, str) else keys
     return [word for word in map(str.strip, words) if word not in ("", NO_KEY)]
 
 
-def _spelled(key: str) -> str | None:
+def _normalize_key(key: str) -> str | None:
     """A key as Textual tells it, `None` where there is none of that name."""
-    if key in NAMED:
+    if key in NAMED_KEYS:
         return key
     *modifiers, name = key.split("+") if len(key) > 1 else [key]
     if not MODIFIERS.issuperset(modifiers):
         return None
-    name = LONG.get(name, name)
+    name = LONG_NAMES.get(name, name)
     if len(name) == 1 and name.isalnum():
         known = not modifiers or name == name.lower()
     elif len(name) == 1:
-        name = _called(name)
+        name = _find_key_name(name)
         known = bool(name)
     else:
         name = KEY_NAME_REPLACEMENTS.get(name, name)
         sign = key_to_character(name)  # of `del` and the like too: Unicode has such names for what no key prints
-        known = name in NAMED or (sign is not None and not sign.isalnum() and _called(sign) == name)
+        known = name in NAMED_KEYS or (sign is not None and not sign.isalnum() and _find_key_name(sign) == name)
     return "+".join([*sorted(set(modifiers)), name]) if known else None
 
 
-def _called(sign: str) -> str:
+def _find_key_name(sign: str) -> str:
     """The name of a sign's key; empty where it has none."""
     name = unicodedata.name(sign, "").lower().replace("-", "_").replace(" ", "_") if sign.isprintable() else ""
     return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
-def listed(said: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
+def list_keys(said: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
     """Every area with its keys, as they are bound."""
     return [
         (area, [key._replace(keys=said.get(key.name, key.keys).replace(",", ", ")) for key in keys])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widgets import Static
 
-from sessiontree.core.safe import safe_lines
+from sessiontree.core.safe import escape_lines
 
 
-class Line(Static):
+class SafeStatic(Static):
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(safe_lines(text), id=id, classes=classes, markup=False)
+        super().__init__(escape_lines(text), id=id, classes=classes, markup=False)
 
-    def say(self, text: str | Text) -> None:
-        self.update(Text(safe_lines(text)) if isinstance(text, str) else text)
+    def set_text(self, text: str | Text) -> None:
+        self.update(Text(escape_lines(text)) if isinstance(text, str) else text)

@@ -15,15 +15,15 @@ T = TypeVar("T")
 Progress: TypeAlias = Callable[[int, int], None]
 """Told how much is done, and how much there is."""
 
-PAUSE = 0.05
+PROGRESS_SECONDS = 0.05
 """Seconds between two tellings."""
 
 
-class _GivenUp(Exception):
+class _ScanCancelled(Exception):
     """Nobody waits for what is looked for."""
 
 
-async def look(work: Callable[[Progress], T], tell: Callable[[int], None]) -> T:
+async def scan_in_thread(work: Callable[[Progress], T], tell: Callable[[int], None]) -> T:
     """What `work` finds, in another thread. `tell` is called here, with the percentage that is done.
 
     When the waiting is cancelled, the work ends where it tells its progress next. What it has kept by then stays.
@@ -31,17 +31,17 @@ async def look(work: Callable[[Progress], T], tell: Callable[[int], None]) -> T:
     loop = asyncio.get_running_loop()
     given_up, told = False, time.monotonic()
 
-    def progress(done: int, total: int) -> None:
+    def report_progress(done: int, total: int) -> None:
         nonlocal told
         if given_up:
-            raise _GivenUp
+            raise _ScanCancelled
         now = time.monotonic()
-        if now - told >= PAUSE:
+        if now - told >= PROGRESS_SECONDS:
             told = now
             loop.call_soon_threadsafe(tell, done * 100 // max(total, 1))
 
     try:
-        return await asyncio.to_thread(work, progress)
+        return await asyncio.to_thread(work, report_progress)
     except asyncio.CancelledError:
         given_up = True
         raise

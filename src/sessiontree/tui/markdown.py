@@ -15,7 +15,7 @@ from rich.syntax import Syntax
 FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
-def pieces(words: str) -> list[str]:
+def split_pieces(words: str) -> list[str]:
     """Markdown cut where a blank line ends a piece for sure: not in a fence, and not before what is set in."""
     found: list[str] = []
     piece: list[str] = []
@@ -46,7 +46,7 @@ class _Heading(rich_markdown.Heading):
         yield self.text
 
 
-class _Code(rich_markdown.CodeBlock):
+class _CodeBlock(rich_markdown.CodeBlock):
     """On the background of the app, with a rail at its left."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -54,10 +54,10 @@ class _Code(rich_markdown.CodeBlock):
         syntax = Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True, background_color="default")
         rail = Segment("│ ", console.get_style("markdown.hr"))
         for line in console.render_lines(syntax, options.update(width=max(options.max_width - 2, 8)), pad=False):
-            yield from (rail, *map(_bare, line), Segment.line())
+            yield from (rail, *map(_strip_background, line), Segment.line())
 
 
-def _bare(segment: Segment) -> Segment:
+def _strip_background(segment: Segment) -> Segment:
     """Without a background: that of the app shows through."""
     text, style, control = segment
     if style is None:
@@ -71,8 +71,8 @@ class Markdown(rich_markdown.Markdown):
     elements: ClassVar[dict[str, Any]] = {
         **rich_markdown.Markdown.elements,
         "heading_open": _Heading,
-        "fence": _Code,
-        "code_block": _Code,
+        "fence": _CodeBlock,
+        "code_block": _CodeBlock,
     }
     parser = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 

@@ -17,31 +17,31 @@ from textual.app import App, SuspendNotSupported
 
 from sessiontree.errors import InvalidOperation
 
-GROUP = "outside"
+WORKER_GROUP = "outside"
 
 
-def edit(app: App[Any], text: str, done: Callable[[str], None]) -> None:
+def edit_externally(app: App[Any], text: str, done: Callable[[str], None]) -> None:
     """Have a text edited, and hand it over as the editor leaves it; if that fails, it is told. One has the terminal."""
-    if not any(worker.group == GROUP for worker in app.workers):
-        app.run_worker(_edit(app, text, done), group=GROUP, exit_on_error=False)
+    if not any(worker.group == WORKER_GROUP for worker in app.workers):
+        app.run_worker(_edit_and_report(app, text, done), group=WORKER_GROUP, exit_on_error=False)
 
 
-async def _edit(app: App[Any], text: str, done: Callable[[str], None]) -> None:
+async def _edit_and_report(app: App[Any], text: str, done: Callable[[str], None]) -> None:
     try:
-        written = await _edited(app, text)
+        written = await _edit_in_file(app, text)
     except InvalidOperation as error:
         app.notify(str(error), severity="error", markup=False)
     else:
         done(written)
 
 
-async def _edited(app: App[Any], text: str) -> str:
-    command = _command()
+async def _edit_in_file(app: App[Any], text: str) -> str:
+    command = _find_editor_command()
     with tempfile.TemporaryDirectory(prefix="sessiontree-") as folder:
         path = os.path.join(folder, "message.md")
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             file.write(text)
-        code = await _run(app, [*command, path])
+        code = await _run_editor(app, [*command, path])
         app.refresh(layout=True)
         if isinstance(code, OSError):
             raise InvalidOperation(f"{command[0]} cannot be run here: {code}")
@@ -51,7 +51,7 @@ async def _edited(app: App[Any], text: str) -> str:
             return file.read().removesuffix("\n")
 
 
-async def _run(app: App[Any], command: list[str]) -> int | OSError:
+async def _run_editor(app: App[Any], command: list[str]) -> int | OSError:
     """Run a program that has the terminal meanwhile: the code that it ends with, or why it did not begin.
 
     What is raised while the app has stepped aside has it stay there, which is right only where it ends. What is printed
@@ -59,7 +59,7 @@ async def _run(app: App[Any], command: list[str]) -> int | OSError:
     """
     out, err = sys.stdout, sys.stderr
     try:
-        with app.suspend(), redirect_stdout(out), redirect_stderr(err), _uninterrupted():
+        with app.suspend(), redirect_stdout(out), redirect_stderr(err), _ignore_interrupts():
             try:
                 process = await asyncio.create_subprocess_exec(*command)
             except OSError as error:
@@ -74,20 +74,20 @@ async def _run(app: App[Any], command: list[str]) -> int | OSError:
 
 
 @contextmanager
-def _uninterrupted() -> Generator[None]:
+def _ignore_interrupts() -> Generator[None]:
     """While another program has the terminal: the interrupts that one types are for it."""
 
-    def pass_over(number: int, frame: FrameType | None) -> None:  # ignored as such, it would be by the program too
+    def ignore_signal(number: int, frame: FrameType | None) -> None:  # ignored as such, it would be by the program too
         pass
 
-    before = signal.signal(signal.SIGINT, pass_over)
+    before = signal.signal(signal.SIGINT, ignore_signal)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _command() -> list[str]:
+def _find_editor_command() -> list[str]:
     for name in ("VISUAL", "EDITOR"):
         said = os.environ.get(name, "")
         if said.strip():

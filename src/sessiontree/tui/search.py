@@ -19,21 +19,21 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from sessiontree import catalog
-from sessiontree.commands.text import local_time, short
+from sessiontree.commands.text import format_id, format_local_time
 from sessiontree.core.figures import pluralize
-from sessiontree.core.safe import safe
+from sessiontree.core.safe import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.index.search import Hit
-from sessiontree.tui.find import Find
-from sessiontree.tui.keys import bind, hints
-from sessiontree.tui.line import Line
-from sessiontree.tui.looking import look
+from sessiontree.tui.find import FilterInput
+from sessiontree.tui.keys import bind, format_hints
+from sessiontree.tui.line import SafeStatic
+from sessiontree.tui.looking import scan_in_thread
 
-HITS = 100
+MAX_HITS = 100
 """How many hits are shown."""
-PAUSE = 0.15
+TYPING_PAUSE_SECONDS = 0.15
 """Seconds of no typing before it is searched."""
-SHORTEST = 2
+MIN_QUERY_LENGTH = 2
 """Fewer letters are not searched for."""
 
 
@@ -63,79 +63,85 @@ class SearchScreen(ModalScreen[Hit | None]):
     def __init__(self, cwd: str, query: str = "", *, own: str | None = None) -> None:
         super().__init__()
         self._cwd = cwd
-        self._own = own
+        self._own_file = own
         """The file of the session that is open, whose hits are marked."""
-        self._all = False
+        self._all_folders = False
         self._hits: list[Hit] = []
-        self._looking = False
+        self._is_stale = False
         """Whether what is listed is not yet what was typed: none of it is chosen then."""
-        self._title = Line(classes="title")
-        self._list = OptionList(markup=False)
-        self._query = Find(self._list, query, placeholder="words in any order; role:user, since:7d")
+        self._title_line = SafeStatic(classes="title")
+        self._option_list = OptionList(markup=False)
+        self._filter_input = FilterInput(
+            self._option_list, query, placeholder="words in any order; role:user, since:7d"
+        )
 
     def compose(self) -> ComposeResult:
         with Vertical():
-            yield self._title
-            yield self._query
-            yield self._list
-            said = hints(self, "enter shows it in its tree", ("session_scope", "this folder/all"), "esc")
-            yield Line(said, classes="hint")
+            yield self._title_line
+            yield self._filter_input
+            yield self._option_list
+            said = format_hints(self, "enter shows it in its tree", ("session_scope", "this folder/all"), "esc")
+            yield SafeStatic(said, classes="hint")
 
     def on_mount(self) -> None:
-        self._query.focus()
-        self._look()
+        self._filter_input.focus()
+        self._start_search()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        self._look()
+        self._start_search()
 
-    def _look(self) -> None:
-        self._looking = True
-        self.run_worker(self._looked(self._query.value.strip()), group="look", exclusive=True, exit_on_error=False)
+    def _start_search(self) -> None:
+        self._is_stale = True
+        self.run_worker(
+            self._search(self._filter_input.value.strip()), group="look", exclusive=True, exit_on_error=False
+        )
 
-    async def _looked(self, query: str) -> None:
-        if len(query) < SHORTEST:
-            self._show([])
-            self._say("type what you look for")
+    async def _search(self, query: str) -> None:
+        if len(query) < MIN_QUERY_LENGTH:
+            self._show_hits([])
+            self._set_title("type what you look for")
             return
-        self._say("searching …")
-        await asyncio.sleep(PAUSE)
+        self._set_title("searching …")
+        await asyncio.sleep(TYPING_PAUSE_SECONDS)
         unread: set[str] = set()
-        wanted = partial(catalog.search, query, cwd=self._cwd, all=self._all, limit=HITS, unread=unread.add)
+        wanted = partial(
+            catalog.search, query, cwd=self._cwd, all=self._all_folders, limit=MAX_HITS, on_unreadable=unread.add
+        )
         try:
-            hits = await look(
+            hits = await scan_in_thread(
                 lambda progress: wanted(progress=progress),
-                lambda percent: self._say(f"searching, {percent} % …"),
+                lambda percent: self._set_title(f"searching, {percent} % …"),
             )
         except SessionTreeError as error:
-            self._show([])
-            self._say(str(error))
+            self._show_hits([])
+            self._set_title(str(error))
             return
-        self._show(hits)
-        count = pluralize(len(hits), "hit") if len(hits) < HITS else f"the newest {HITS} hits"
+        self._show_hits(hits)
+        count = pluralize(len(hits), "hit") if len(hits) < MAX_HITS else f"the newest {MAX_HITS} hits"
         said = [count if hits else f"nothing matches {query!r}"]
         if unread:
             said.append(f"{len(unread)} file{'' if len(unread) == 1 else 's'} could not be read")
-        self._say(", ".join(said))
+        self._set_title(", ".join(said))
 
-    def _say(self, note: str) -> None:
-        self._title.say(" · ".join(["Search", note, "all folders" if self._all else self._cwd]))
+    def _set_title(self, note: str) -> None:
+        self._title_line.set_text(" · ".join(["Search", note, "all folders" if self._all_folders else self._cwd]))
 
-    def _show(self, hits: list[Hit]) -> None:
-        self._hits, self._looking = hits, False
-        self._list.clear_options()
-        words = [word for word in self._query.value.split() if ":" not in word]
-        self._list.add_options([Option(self._line(hit, words)) for hit in hits])
-        self._list.highlighted = 0 if hits else None
+    def _show_hits(self, hits: list[Hit]) -> None:
+        self._hits, self._is_stale = hits, False
+        self._option_list.clear_options()
+        words = [word for word in self._filter_input.value.split() if ":" not in word]
+        self._option_list.add_options([Option(self._format_hit(hit, words)) for hit in hits])
+        self._option_list.highlighted = 0 if hits else None
 
-    def _line(self, hit: Hit, words: list[str]) -> Text:
+    def _format_hit(self, hit: Hit, words: list[str]) -> Text:
         """Where it is, and below what it says."""
-        own = "● " if hit.file == self._own else "  "
+        own = "● " if hit.file == self._own_file else "  "
         where = [hit.name or hit.session[-8:], hit.role, f"on {hit.branch}" if hit.branch else "left behind"]
-        facts = [*where, local_time(hit.timestamp), short(hit.entry), *(["seen"] if hit.in_context else [])]
-        shown = Text(f"{own}{safe(' · '.join(facts))}\n", "dim", no_wrap=True, overflow="ellipsis")
-        said = Text(f"    {safe(hit.snippet)}", "not dim")
+        facts = [*where, format_local_time(hit.timestamp), format_id(hit.entry), *(["seen"] if hit.in_context else [])]
+        shown = Text(f"{own}{escape_line(' · '.join(facts))}\n", "dim", no_wrap=True, overflow="ellipsis")
+        said = Text(f"    {escape_line(hit.snippet)}", "not dim")
         for word in words:
-            said.highlight_regex(re.compile(re.escape(safe(word).strip('"*')), re.IGNORECASE), "bold underline")
+            said.highlight_regex(re.compile(re.escape(escape_line(word).strip('"*')), re.IGNORECASE), "bold underline")
         return shown.append_text(said)
 
     # Keys
@@ -144,13 +150,13 @@ class SearchScreen(ModalScreen[Hit | None]):
         self.dismiss(None)
 
     def on_input_submitted(self) -> None:
-        at = self._list.highlighted
-        if at is not None and not self._looking:
+        at = self._option_list.highlighted
+        if at is not None and not self._is_stale:
             self.dismiss(self._hits[at])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self._hits[event.option_index])
 
     def action_scope(self) -> None:
-        self._all = not self._all
-        self._look()
+        self._all_folders = not self._all_folders
+        self._start_search()

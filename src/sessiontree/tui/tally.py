@@ -12,86 +12,86 @@ from typing import Any
 from msgspec import Struct
 from textual.widget import Widget
 
-from sessiontree.comparison import usages
-from sessiontree.core.compaction import context_tokens
-from sessiontree.core.context import reach
+from sessiontree.comparison import list_usages
+from sessiontree.core.compaction import count_context_tokens
+from sessiontree.core.context import find_context_path
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.messages import spent
+from sessiontree.core.messages import sum_usage
 from sessiontree.session import Branch, Session
 
-LARGE = 2000
+THREAD_ENTRIES = 2000
 """Entries from which on a session is counted in a thread."""
-SPENDING = frozenset({"message", "usage", "model_usage", "compaction", "branch_summary"})
+USAGE_TYPES = frozenset({"message", "usage", "model_usage", "compaction", "branch_summary"})
 """Types of entries that may say what they took."""
 
 
-class Taken(Struct, frozen=True):
+class CountedUsage(Struct, frozen=True):
     """What the whole session took."""
 
     tokens: float = 0
     cost: float = 0
 
-    def plus(self, entries: Iterable[Entry]) -> Taken:
+    def add_entries(self, entries: Iterable[Entry]) -> CountedUsage:
         """With what more entries took."""
         tokens, cost = self.tokens, self.cost
         for entry in entries:
-            if entry.type in SPENDING:
-                for used in filter(None, map(spent, usages(entry.decoded()))):
+            if entry.type in USAGE_TYPES:
+                for used in filter(None, map(sum_usage, list_usages(entry.decode()))):
                     tokens, cost = tokens + used.tokens, cost + used.cost
-        return Taken(tokens, cost)
+        return CountedUsage(tokens, cost)
 
 
-class Count(Struct, frozen=True, kw_only=True):
+class UsageCount(Struct, frozen=True, kw_only=True):
     """What was counted, and of what."""
 
     session: Session | None = None
     leaf: EntryId | None = None
     entries: int = 0
     """How many entries of the session are in it."""
-    taken: Taken = Taken()
-    filled: int | None = None
+    usage: CountedUsage = CountedUsage()
+    context_tokens: int | None = None
     """Tokens of a request at the leaf; `None` while that is not known."""
 
 
-class Tally:
+class UsageCounter:
     def __init__(self, widget: Widget, changed: Callable[[], Any]) -> None:
         """The tally of a widget, whose `changed` is called when something was counted in a thread."""
-        self.count = Count()
-        self._widget = widget
-        self._changed = changed
-        self._counting = False
+        self.count = UsageCount()
+        self._owner = widget
+        self._on_change = changed
+        self._is_counting = False
 
-    def look(self, branch: Branch) -> None:
+    def update(self, branch: Branch) -> None:
         """Count what is new, in a session or since one was elsewhere in it."""
         session, leaf, known = branch.session, branch.leaf, self.count
         if known.session is not session:
-            self.count = known = Count(session=session)
-        elif known.filled is not None and (known.leaf, known.entries) == (leaf, session.tree.count):
+            self.count = known = UsageCount(session=session)
+        elif known.context_tokens is not None and (known.leaf, known.entries) == (leaf, session.tree.count):
             return
-        if session.tree.count < LARGE:
-            self.count = _counted(known, session, leaf)
-        elif not self._counting:
-            self._counting = True
-            self._widget.run_worker(self._in_thread(known, session, leaf), group="count", exit_on_error=False)
+        if session.tree.count < THREAD_ENTRIES:
+            self.count = _count_usage(known, session, leaf)
+        elif not self._is_counting:
+            self._is_counting = True
+            self._owner.run_worker(self._count_in_thread(known, session, leaf), group="count", exit_on_error=False)
 
-    async def _in_thread(self, known: Count, session: Session, leaf: EntryId | None) -> None:
+    async def _count_in_thread(self, known: UsageCount, session: Session, leaf: EntryId | None) -> None:
         try:
-            count = await asyncio.to_thread(_counted, known, session, leaf)
+            count = await asyncio.to_thread(_count_usage, known, session, leaf)
             if self.count is known:  # one is still there
                 self.count = count
         finally:
-            self._counting = False
-        self._changed()
+            self._is_counting = False
+        self._on_change()
 
 
-def _counted(known: Count, session: Session, leaf: EntryId | None) -> Count:
-    with session.held():
-        new = session.tree.entries_from(known.entries)
-        path = reach(session.tree, leaf)
-    return Count(
+def _count_usage(known: UsageCount, session: Session, leaf: EntryId | None) -> UsageCount:
+    with session.hold_lock():
+        new = session.tree.get_entries_from(known.entries)
+        path = find_context_path(session.tree, leaf)
+    return UsageCount(
         session=session,
         leaf=leaf,
         entries=known.entries + len(new),
-        taken=known.taken.plus(new),
-        filled=context_tokens(path),
+        usage=known.usage.add_entries(new),
+        context_tokens=count_context_tokens(path),
     )

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from textual.drivers.linux_driver import LinuxDriver
 
 
-class Lasting:
+class TolerantFile:
     """A file to write to, whatever becomes of it."""
 
     def __init__(self, file: TextIO) -> None:
@@ -38,17 +38,17 @@ class Lasting:
 class TerminalDriver(LinuxDriver):
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)  # pyright: ignore[reportUnknownMemberType]
-        self._file: Any = Lasting(self._file)
-        self._aside = False
+        self._file: Any = TolerantFile(self._file)
+        self._is_suspended = False
 
     def suspend_application_mode(self) -> None:
         super().suspend_application_mode()
-        self._aside = True
+        self._is_suspended = True
 
     def resume_application_mode(self) -> None:
-        self._aside = False
+        self._is_suspended = False
         super().resume_application_mode()
 
     def write(self, data: str) -> None:
-        if not self._aside:
+        if not self._is_suspended:
             super().write(data)

@@ -13,10 +13,10 @@ from rich.style import Style
 from rich.theme import Theme as RichTheme
 from textual.theme import Theme
 
-ANSWER_SECONDS = 0.15
+REPLY_SECONDS = 0.15
 """How long a terminal has to tell its background."""
 
-NOTICES = """
+NOTIFICATION_CSS = """
 ToastRack { dock: top; align: right top; margin: 2 0 0 0; }
 Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel; }
 """
@@ -62,7 +62,7 @@ LIGHT = Theme(
 )
 
 
-class Look(NamedTuple):
+class TranscriptStyles(NamedTuple):
     """Styles of what is drawn in the conversation."""
 
     code: str
@@ -78,10 +78,10 @@ class Look(NamedTuple):
     markdown: RichTheme
 
 
-def look(theme: Theme) -> Look:
+def build_styles(theme: Theme) -> TranscriptStyles:
     muted = Style(color=theme.variables["muted"])
     accent, primary = Style(color=theme.accent), Style(color=theme.primary)
-    return Look(
+    return TranscriptStyles(
         code="github-dark" if theme.dark else "default",
         panel=Style(bgcolor=theme.panel),
         muted=muted,
@@ -109,21 +109,21 @@ def look(theme: Theme) -> Look:
     )
 
 
-def look_of(theme: str) -> Look:
+def get_styles(theme: str) -> TranscriptStyles:
     """The look that goes with the theme of that name."""
-    return look(LIGHT if theme == LIGHT.name else DARK)
+    return build_styles(LIGHT if theme == LIGHT.name else DARK)
 
 
-def theme_for(terminal_is_light: bool) -> Theme:
+def get_theme(terminal_is_light: bool) -> Theme:
     return LIGHT if terminal_is_light else DARK
 
 
 # Which one
 
 
-def terminal_is_light() -> bool:
+def has_light_background() -> bool:
     """Whether the terminal has a light background: asked of it, or told by `COLORFGBG`; dark where nobody tells."""
-    said = _asked()
+    said = _query_background()
     found = re.search(r"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)", said)
     if found is not None:
         red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
@@ -131,7 +131,7 @@ def terminal_is_light() -> bool:
     return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
 
 
-def _asked() -> str:
+def _query_background() -> str:
     """What the terminal answers to being asked for its background.
 
     It is asked for its kind too, which every terminal answers: one that knows nothing of backgrounds is not waited for.
@@ -147,7 +147,7 @@ def _asked() -> str:
     try:
         tty.setcbreak(fd, termios.TCSANOW)
         os.write(sys.stdout.fileno(), b"\x1b]11;?\x07\x1b[c")
-        until = time.monotonic() + ANSWER_SECONDS
+        until = time.monotonic() + REPLY_SECONDS
         while not re.search(rb"\x1b\[\?[\d;]*c", said):
             left = until - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:

@@ -22,13 +22,13 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from sessiontree.tui.blocks import Block
+from sessiontree.tui.blocks import TranscriptBlock
 from sessiontree.tui.clipboard import send_to_clipboard
-from sessiontree.tui.drawing import Pen
+from sessiontree.tui.drawing import BlockRenderer
 from sessiontree.tui.keys import bind
-from sessiontree.tui.theme import DARK, look
+from sessiontree.tui.theme import DARK, build_styles
 
-NEAR = 2
+LOAD_DISTANCE = 2
 """So close to its beginning, in lines, more is asked for."""
 
 
@@ -59,79 +59,84 @@ class Transcript(ScrollView, can_focus=True):
         @property
         def app(self) -> App[Any]: ...
 
-    class EarlierWanted(Message):
+    class EarlierRequested(Message):
         """The beginning of what is shown came in sight."""
 
-    class Left(Message):
+    class BrowsingEnded(Message):
         """The person is done going through the blocks."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.blocks: list[Block] = []
-        self.unfolded = False
+        self.blocks: list[TranscriptBlock] = []
+        self.is_unfolded = False
         """Whether blocks that fold are unfolded, where nothing else is said of one."""
-        self.earlier = 0
+        self.earlier_count = 0
         """How many entries stand before those that are shown."""
-        self._pen = Pen(look(DARK))
-        self._starts: list[int] = []
-        self._height = 0
-        self._at: int | None = None
+        self._renderer = BlockRenderer(build_styles(DARK))
+        self._block_tops: list[int] = []
+        self._total_height = 0
+        self._selected_index: int | None = None
         """The block that is chosen while one goes through them."""
-        self._asked = False
-        self._following = True
+        self._earlier_requested = False
+        self._is_following = True
         """Whether the end is in sight, and is to stay there."""
 
     # What is shown
 
-    def show(self, blocks: Iterable[Block], *, earlier: int = 0) -> None:
+    def show_blocks(self, blocks: Iterable[TranscriptBlock], *, earlier: int = 0) -> None:
         """Another conversation, or the same at another place."""
-        self.blocks, self.earlier, self._at, self._asked = list(blocks), earlier, None, False
-        self._following = True
-        self._arrange(0)
+        self.blocks, self.earlier_count, self._selected_index, self._earlier_requested = (
+            list(blocks),
+            earlier,
+            None,
+            False,
+        )
+        self._is_following = True
+        self._update_layout(0)
 
-    def put_before(self, blocks: Iterable[Block], *, earlier: int) -> None:
+    def prepend(self, blocks: Iterable[TranscriptBlock], *, earlier: int) -> None:
         """What stands before all that is shown. What is in sight stays where it is."""
-        before = self._height
+        before = self._total_height
         added = list(blocks)
-        self.blocks, self.earlier, self._asked = [*added, *self.blocks], earlier, False
-        if self._at is not None:
-            self._at += len(added)
-        self._arrange(0, follow=False)
-        self.scroll_to(y=self.scroll_offset.y + self._height - before, animate=False, immediate=True)
+        self.blocks, self.earlier_count, self._earlier_requested = [*added, *self.blocks], earlier, False
+        if self._selected_index is not None:
+            self._selected_index += len(added)
+        self._update_layout(0, follow=False)
+        self.scroll_to(y=self.scroll_offset.y + self._total_height - before, animate=False, immediate=True)
 
-    def add(self, *blocks: Block) -> None:
+    def append(self, *blocks: TranscriptBlock) -> None:
         first = len(self.blocks)
         self.blocks += blocks
-        self._arrange(first)
+        self._update_layout(first)
 
-    def replace(self, old: list[Block], new: list[Block]) -> None:
+    def replace_blocks(self, old: list[TranscriptBlock], new: list[TranscriptBlock]) -> None:
         """Put blocks in the place of others that are shown, which may be none: then they are added."""
         known = [block for block in old if block in self.blocks]
         first = self.blocks.index(known[0]) if known else len(self.blocks)
         for before, after in zip(old, new, strict=False):
-            after.unfolded = before.unfolded
+            after.is_unfolded = before.is_unfolded
         kept = [block for block in self.blocks if block not in known]
         self.blocks = [*kept[:first], *new, *kept[first:]]
-        self._arrange(first)
+        self._update_layout(first)
 
-    def changed(self, block: Block) -> None:
+    def update_block(self, block: TranscriptBlock) -> None:
         """More is to be said of a block."""
-        block.changed()
+        block.invalidate()
         if block in self.blocks[-8:]:
-            self._arrange(len(self.blocks) - 1 - self.blocks[::-1].index(block))
+            self._update_layout(len(self.blocks) - 1 - self.blocks[::-1].index(block))
         elif block in self.blocks:
-            self._arrange(self.blocks.index(block))
+            self._update_layout(self.blocks.index(block))
 
     def unfold_all(self, unfolded: bool) -> None:
-        self.unfolded = unfolded
+        self.is_unfolded = unfolded
         for block in self.blocks:
-            block.unfolded = None
-        self._arrange(0)
+            block.is_unfolded = None
+        self._update_layout(0)
 
-    def dress(self, pen: Pen) -> None:
+    def set_renderer(self, pen: BlockRenderer) -> None:
         """Draw everything with another pen."""
-        self._pen = pen
-        self._arrange(0)
+        self._renderer = pen
+        self._update_layout(0)
 
     # Where everything is
 
@@ -139,69 +144,74 @@ class Transcript(ScrollView, can_focus=True):
     def _width(self) -> int:
         return max(self.scrollable_content_region.width, 12)
 
-    def _lines(self, index: int) -> list[Strip]:
-        return self._pen.lines(self.blocks[index], self._width, self.unfolded)
+    def _render_lines(self, index: int) -> list[Strip]:
+        return self._renderer.render(self.blocks[index], self._width, self.is_unfolded)
 
-    def _arrange(self, first: int, *, follow: bool = True) -> None:
+    def _update_layout(self, first: int, *, follow: bool = True) -> None:
         """Work out anew where blocks are, from one on."""
         if not self.size.width:
             return
-        del self._starts[first:]
+        del self._block_tops[first:]
         top = 0
         if first:
-            top = self._starts[first - 1] + len(self._lines(first - 1)) + self._gap(first - 1)
+            top = self._block_tops[first - 1] + len(self._render_lines(first - 1)) + self._count_gap(first - 1)
         for index in range(first, len(self.blocks)):
-            self._starts.append(top)
-            top += len(self._lines(index)) + self._gap(index)
-        self._height = top
+            self._block_tops.append(top)
+            top += len(self._render_lines(index)) + self._count_gap(index)
+        self._total_height = top
         self.virtual_size = Size(self._width, top)
         self.refresh()
-        if follow and self._following and self._at is None:
-            self.follow()
+        if follow and self._is_following and self._selected_index is None:
+            self.scroll_to_end()
 
-    def follow(self) -> None:
+    def scroll_to_end(self) -> None:
         """Go to the end, and stay there as it moves."""
-        self._following = True
+        self._is_following = True
         self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
 
-    def _gap(self, index: int) -> int:
+    def _count_gap(self, index: int) -> int:
         """Blank lines behind a block: none between notes."""
         kinds = [block.kind for block in self.blocks[index : index + 2]]
         return 0 if kinds == ["note", "note"] else 1
 
     def notify_style_update(self) -> None:
         super().notify_style_update()
-        self._arrange(0)
+        self._update_layout(0)
 
     def on_resize(self, event: events.Resize) -> None:
-        self._arrange(0)
+        self._update_layout(0)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        self._following = new_value >= self.max_scroll_y - 1
-        if new_value <= NEAR and self.earlier and not self._asked and self._height > self.size.height:
-            self._asked = True
-            self.post_message(self.EarlierWanted())
+        self._is_following = new_value >= self.max_scroll_y - 1
+        if (
+            new_value <= LOAD_DISTANCE
+            and self.earlier_count
+            and not self._earlier_requested
+            and self._total_height > self.size.height
+        ):
+            self._earlier_requested = True
+            self.post_message(self.EarlierRequested())
 
     # Drawing
 
     def render_line(self, y: int) -> Strip:
         top, width, style = self.scroll_offset.y + y, self.size.width, self.rich_style
-        index = bisect_right(self._starts, top) - 1
+        index = bisect_right(self._block_tops, top) - 1
         if index < 0:
             return Strip.blank(width, style)
-        lines = self._lines(index)
-        row = top - self._starts[index]
+        lines = self._render_lines(index)
+        row = top - self._block_tops[index]
         if row >= len(lines):
             return Strip.blank(width, style)
         strip = lines[row].extend_cell_length(width, style).crop(0, width).apply_style(style)
-        if index == self._at and row == 0 and self.has_focus:
-            strip = _dressed(strip, Style(reverse=True))
+        if index == self._selected_index and row == 0 and self.has_focus:
+            strip = _apply_style(strip, Style(reverse=True))
         selection = self.text_selection
         span = None if selection is None else selection.get_span(top)
         if span is not None:
             style = self.screen.get_component_rich_style("screen--selection")
-            strip = _selected(strip, span, Style(reverse=True) if self.app.no_color else style)
+            strip = _highlight_span(strip, span, Style(reverse=True) if self.app.no_color else style)
         return strip.apply_offsets(0, top)
 
     @property
@@ -211,8 +221,8 @@ class Transcript(ScrollView, can_focus=True):
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         lines: list[str] = []
         for index in range(len(self.blocks)):
-            lines += [strip.text.rstrip() for strip in self._lines(index)]
-            lines += [""] * self._gap(index)
+            lines += [strip.text.rstrip() for strip in self._render_lines(index)]
+            lines += [""] * self._count_gap(index)
         return selection.extract("\n".join(lines)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:
@@ -225,37 +235,37 @@ class Transcript(ScrollView, can_focus=True):
         return False
 
     def on_click(self, event: events.Click) -> None:
-        index = bisect_right(self._starts, self.scroll_offset.y + event.y - self.gutter.top) - 1
+        index = bisect_right(self._block_tops, self.scroll_offset.y + event.y - self.gutter.top) - 1
         if 0 <= index < len(self.blocks) and not self.screen.selections:
-            row = self.scroll_offset.y + event.y - self.gutter.top - self._starts[index]
+            row = self.scroll_offset.y + event.y - self.gutter.top - self._block_tops[index]
             if row == 0:
-                self._toggle(index)
+                self._toggle_fold(index)
 
-    def _toggle(self, index: int) -> None:
+    def _toggle_fold(self, index: int) -> None:
         block = self.blocks[index]
-        if block.folds:
-            block.unfolded = not (self.unfolded if block.unfolded is None else block.unfolded)
-            self._arrange(index, follow=False)
+        if block.is_foldable:
+            block.is_unfolded = not (self.is_unfolded if block.is_unfolded is None else block.is_unfolded)
+            self._update_layout(index, follow=False)
 
     def on_focus(self) -> None:
         if self.blocks:
             self.action_go_to(-1)
 
     def on_blur(self) -> None:
-        self._at = None
+        self._selected_index = None
         self.refresh()
 
     def action_step(self, by: int) -> None:
-        at = len(self.blocks) - 1 if self._at is None else self._at
+        at = len(self.blocks) - 1 if self._selected_index is None else self._selected_index
         if self.blocks:
             self.action_go_to(max(0, min(at + by, len(self.blocks) - 1)))
 
     def action_go_to(self, index: int) -> None:
         if not self.blocks:
             return
-        self._at = index % len(self.blocks)
-        top = self._starts[self._at]
-        last = top + len(self._lines(self._at))
+        self._selected_index = index % len(self.blocks)
+        top = self._block_tops[self._selected_index]
+        last = top + len(self._render_lines(self._selected_index))
         seen = self.scroll_offset.y
         if top < seen or last - top >= self.size.height:
             self.scroll_to(y=top, animate=False, immediate=True)
@@ -264,29 +274,29 @@ class Transcript(ScrollView, can_focus=True):
         self.refresh()
 
     def action_fold(self) -> None:
-        if self._at is not None:
-            self._toggle(self._at)
+        if self._selected_index is not None:
+            self._toggle_fold(self._selected_index)
 
     def action_copy(self) -> None:
-        if self._at is not None:
-            block = self.blocks[self._at]
+        if self._selected_index is not None:
+            block = self.blocks[self._selected_index]
             self.notify(send_to_clipboard(self.app, block.text or block.head), timeout=2)
 
     def action_end(self) -> None:
-        self.follow()
-        self.post_message(self.Left())
+        self.scroll_to_end()
+        self.post_message(self.BrowsingEnded())
 
 
-def _selected(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
+def _highlight_span(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
     """The strip with some of its letters marked."""
     words = strip.text
     first, last = span[0], len(words) if span[1] == -1 else span[1]
     start, end = cell_len(words[:first]), cell_len(words[:last])
     if start >= end:
         return strip
-    return Strip.join([strip.crop(0, start), _dressed(strip.crop(start, end), style), strip.crop(end)])
+    return Strip.join([strip.crop(0, start), _apply_style(strip.crop(start, end), style), strip.crop(end)])
 
 
-def _dressed(strip: Strip, style: Style) -> Strip:
+def _apply_style(strip: Strip, style: Style) -> Strip:
     """The strip in a style that wins over its own."""
     return Strip([Segment(text, style if own is None else own + style, control) for text, own, control in strip])

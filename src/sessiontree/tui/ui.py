@@ -11,24 +11,24 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from sessiontree.core.entries import EntryId
-from sessiontree.core.safe import safe_lines
+from sessiontree.core.safe import escape_lines
 from sessiontree.hooks.ui import Level
 from sessiontree.session import Branch, Session
 from sessiontree.tui.clipboard import send_to_clipboard
-from sessiontree.tui.dialogs import Ask, Chooser, Confirm, Framed, Write
-from sessiontree.tui.presence import is_open
+from sessiontree.tui.dialogs import ConfirmDialog, EditorDialog, InputDialog, SelectDialog, WidgetDialog
+from sessiontree.tui.presence import is_session_open
 
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
-    from sessiontree.commands.desk import Desk
+    from sessiontree.commands.desk import SessionController
     from sessiontree.tui.app import SessionApp
     from sessiontree.tui.permission import PermissionPanel
 
 T = TypeVar("T")
 
-MOST_ROWS = 8
+MAX_PANEL_OPTIONS = 8
 """Options that the question panel shows; more are offered in a dialog, which can be searched."""
-CUSTOM = "An extension asks for your attention."
+CUSTOM_TITLE = "An extension asks for your attention."
 SEVERITY: dict[Level, Any] = {"info": "information", "warning": "warning", "error": "error"}
 
 
@@ -61,11 +61,11 @@ class AppUi:
             return None
         answered: asyncio.Future[T | None] = self._loop.create_future()
 
-        def settle(answer: T | None) -> None:
+        def set_answer(answer: T | None) -> None:
             if not answered.done():
                 answered.set_result(answer)
 
-        await self._app.push_screen(screen, settle)
+        await self._app.push_screen(screen, set_answer)
         try:
             return await answered
         finally:
@@ -76,11 +76,11 @@ class AppUi:
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
         rows = [str(option) for option in options]
         panel = self._panel
-        if panel is not None and len(rows) <= MOST_ROWS:
+        if panel is not None and len(rows) <= MAX_PANEL_OPTIONS:
             chosen = await panel.choose(str(title), "", rows)
         else:
             at_row = options.index(at) if at in options else 0
-            chosen = await self.ask(Chooser(str(title), rows, at=at_row), str(title))
+            chosen = await self.ask(SelectDialog(str(title), rows, at=at_row), str(title))
         return None if chosen is None else options[chosen]
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool:
@@ -89,40 +89,40 @@ class AppUi:
             labels = ["Yes", "No"] if default else ["No", "Yes"]
             chosen = await panel.choose(str(title), str(text), labels)
             return chosen is not None and labels[chosen] == "Yes"
-        return bool(await self.ask(Confirm(str(title), str(text), default=default)))
+        return bool(await self.ask(ConfirmDialog(str(title), str(text), default=default)))
 
     async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
         """Ask about a tool call, beside what is typed."""
         chat = self._app.chat
-        chat.do("waiting for your permission")
+        chat.show_activity("waiting for your permission")
         try:
             return await chat.permission.ask(question)
         finally:
-            chat.do("working")
+            chat.show_activity("working")
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
-        return await self.ask(Ask(str(title), placeholder=str(placeholder)), str(title))
+        return await self.ask(InputDialog(str(title), placeholder=str(placeholder)), str(title))
 
     async def editor(self, title: str, text: str = "") -> str | None:
-        return await self.ask(Write(str(title), str(text)), str(title))
+        return await self.ask(EditorDialog(str(title), str(text)), str(title))
 
     def notify(self, text: str, level: Level = "info") -> None:
-        shown, severity = safe_lines(str(text)), SEVERITY[level]
-        self._soon(lambda: self._app.notify(shown, severity=severity, markup=False))
+        shown, severity = escape_lines(str(text)), SEVERITY[level]
+        self._call_in_ui_thread(lambda: self._app.notify(shown, severity=severity, markup=False))
 
     def status(self, key: str, text: str | None) -> None:
         shown = None if text is None else str(text)
-        self._soon(lambda: self._app.chat.set_status(key, shown))
+        self._call_in_ui_thread(lambda: self._app.chat.set_status(key, shown))
 
     async def custom(self, component: Any) -> Any:
         """A Textual screen, whose result is returned, or a widget, which is framed and ends by `screen.dismiss`."""
         if isinstance(component, Screen):
-            return await self.ask(component, CUSTOM)  # pyright: ignore[reportUnknownArgumentType]
+            return await self.ask(component, CUSTOM_TITLE)  # pyright: ignore[reportUnknownArgumentType]
         if isinstance(component, Widget):
-            return await self.ask(Framed(component), CUSTOM)
+            return await self.ask(WidgetDialog(component), CUSTOM_TITLE)
         raise TypeError(f"{type(component).__name__} is no screen and no widget of Textual")
 
-    def _soon(self, do: Callable[[], object]) -> None:
+    def _call_in_ui_thread(self, do: Callable[[], object]) -> None:
         if threading.get_ident() == self._thread:
             do()
         else:
@@ -135,23 +135,23 @@ class AppHost:
     def __init__(self, app: SessionApp) -> None:
         self._app = app
 
-    async def choose_entry(self, desk: Desk) -> EntryId | None:
+    async def choose_entry(self, desk: SessionController) -> EntryId | None:
         return await self._app.choose_entry("choose an entry")
 
-    async def arrive(self, session: Session) -> Branch | None:
-        return await self._app.arrive(session)
+    async def choose_branch(self, session: Session) -> Branch | None:
+        return await self._app.enter_session(session)
 
-    def open_elsewhere(self, place: str) -> bool:
-        return is_open(place)
+    def is_open_elsewhere(self, place: str) -> bool:
+        return is_session_open(place)
 
-    def changed(self) -> None:
+    def refresh(self) -> None:
         self._app.chat.reload()
 
-    def put_in_editor(self, text: str) -> None:
+    def set_editor_text(self, text: str) -> None:
         self._app.chat.put_in_editor(text)
 
     def copy(self, text: str) -> str | None:
         return send_to_clipboard(self._app, text)
 
     def quit(self) -> None:
-        self._app.leave()
+        self._app.request_quit()

@@ -24,15 +24,15 @@ from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import SessionTreeError
 from sessiontree.web import events, experiments, exports, moving, prompts, sessions, swarms, tree, wire
-from sessiontree.web.door import Door
-from sessiontree.web.guard import Hosts, Limits
-from sessiontree.web.refusals import CODES, Refused, refusal
-from sessiontree.web.schema import completed
-from sessiontree.web.serving import Json, Reads, Serving
-from sessiontree.web.tokens import Tokens
+from sessiontree.web.door import RequestMiddleware
+from sessiontree.web.guard import AllowedHosts, ServerLimits
+from sessiontree.web.refusals import ERROR_CODES, ApiError, convert_error
+from sessiontree.web.schema import complete_document
+from sessiontree.web.serving import AppState, JsonResponse, ReadContext
+from sessiontree.web.tokens import TokenStore
 
 STATIC = Path(__file__).parent / "static"
-TIDY_SECONDS = 30.0
+CLEANUP_SECONDS = 30.0
 
 DESCRIPTION = """\
 Sessions, their trees and branches, agents and swarms. Every request carries `Authorization: Bearer TOKEN`.
@@ -41,9 +41,9 @@ Sessions, their trees and branches, agents and swarms. Every request carries `Au
 
 def create_app(
     *,
-    hosts: Hosts,
-    tokens: Tokens,
-    limits: Limits | None = None,
+    hosts: AllowedHosts,
+    tokens: TokenStore,
+    limits: ServerLimits | None = None,
     allow_run: bool = False,
     models: Models | None = None,
     cwd: str | None = None,
@@ -57,7 +57,7 @@ def create_app(
     `permission_mode` and the rules in `allow` say what they may do beside reading. They work in the folder `cwd` and in
     `projects`: see `workplace`.
     """
-    serving = Serving(
+    serving = AppState(
         hosts=hosts,
         tokens=tokens,
         limits=limits,
@@ -71,7 +71,7 @@ def create_app(
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        tidying = asyncio.create_task(_tidy(serving))
+        tidying = asyncio.create_task(_clean_up_periodically(serving))
         try:
             yield
         finally:
@@ -99,35 +99,35 @@ def create_app(
     app.state.serving = serving
     for module in (sessions, exports, tree, moving, prompts, events, swarms, experiments):
         app.include_router(module.router)
-    app.get("/api/openapi.json", include_in_schema=False)(_document)
+    app.get("/api/openapi.json", include_in_schema=False)(_get_openapi)
     _serve_page(app)
     for kind, handler in HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.add_middleware(Door, serving=serving)  # pyright: ignore[reportArgumentType] - its maps are mutable
+    app.add_middleware(RequestMiddleware, state=serving)  # pyright: ignore[reportArgumentType] - its maps are mutable
     return app
 
 
-async def _tidy(serving: Serving) -> None:
+async def _clean_up_periodically(state: AppState) -> None:
     while True:
-        await asyncio.sleep(TIDY_SECONDS)
-        await serving.tidy()
+        await asyncio.sleep(CLEANUP_SECONDS)
+        await state.clean_up()
 
 
 # The document
 
 
-async def _document(request: Request, call: Reads) -> Json:
-    return Json(document(request.app))
+async def _get_openapi(request: Request, call: ReadContext) -> JsonResponse:
+    return JsonResponse(build_openapi_document(request.app))
 
 
-def document(app: FastAPI) -> JsonObject:
+def build_openapi_document(app: FastAPI) -> JsonObject:
     """The OpenAPI document of an application."""
     shapes = [
         shape
         for shape in vars(wire).values()
-        if isinstance(shape, type) and issubclass(shape, wire.Answer | wire.Asked)
+        if isinstance(shape, type) and issubclass(shape, wire.ResponseModel | wire.RequestModel)
     ]
-    return completed(app.openapi(), shapes)
+    return complete_document(app.openapi(), shapes)
 
 
 # The page
@@ -139,7 +139,7 @@ def _serve_page(app: FastAPI) -> None:
         return
 
     @app.get("/", include_in_schema=False)
-    async def page() -> FileResponse:
+    async def get_page() -> FileResponse:
         return FileResponse(STATIC / "index.html")
 
     app.mount("/static", StaticFiles(directory=STATIC))
@@ -148,36 +148,36 @@ def _serve_page(app: FastAPI) -> None:
 # Errors, in one form
 
 
-async def _refused(request: Request, error: Exception) -> Json:
-    assert isinstance(error, Refused)
-    return Json(error.wire, error.status)
+async def _handle_api_error(request: Request, error: Exception) -> JsonResponse:
+    assert isinstance(error, ApiError)
+    return JsonResponse(error.payload, error.status)
 
 
-async def _own(request: Request, error: Exception) -> Json:
+async def _handle_library_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, SessionTreeError)
-    told = refusal(error)
-    return Json(told.wire, told.status)
+    told = convert_error(error)
+    return JsonResponse(told.payload, told.status)
 
 
-async def _http(request: Request, error: Exception) -> Json:
+async def _handle_http_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, HTTPException)
     message = {404: "there is nothing at this address", 405: "this address does not take that method"}
-    status = error.status_code if error.status_code in CODES else 400
-    answer = Json(Refused(status, message.get(status, str(error.detail))).wire, status)
+    status = error.status_code if error.status_code in ERROR_CODES else 400
+    answer = JsonResponse(ApiError(status, message.get(status, str(error.detail))).payload, status)
     for name, value in (error.headers or {}).items():
         answer.headers[name] = value
     return answer
 
 
-async def _invalid(request: Request, error: Exception) -> Json:
+async def _handle_validation_error(request: Request, error: Exception) -> JsonResponse:
     assert isinstance(error, RequestValidationError)
     wrong = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-    return Json(Refused(422, "; ".join(wrong)).wire, 422)
+    return JsonResponse(ApiError(422, "; ".join(wrong)).payload, 422)
 
 
 HANDLERS: dict[type[Exception], Any] = {
-    Refused: _refused,
-    SessionTreeError: _own,
-    HTTPException: _http,
-    RequestValidationError: _invalid,
+    ApiError: _handle_api_error,
+    SessionTreeError: _handle_library_error,
+    HTTPException: _handle_http_error,
+    RequestValidationError: _handle_validation_error,
 }

@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from sessiontree.web.refusals import Refused
+from sessiontree.web.refusals import ApiError
 
 
-def encoded(value: Any) -> bytes:
+def encode_json(value: Any) -> bytes:
     """A value as JSON. What of a text is no Unicode is a sign in its place; a number that JSON cannot name is null."""
     try:
         return msgspec.json.encode(value)
@@ -20,4 +20,4 @@ def encoded(value: Any) -> bytes:
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
     except RecursionError:
-        raise Refused(409, "the session holds something that is nested too deeply", code="unreadable") from None
+        raise ApiError(409, "the session holds something that is nested too deeply", code="unreadable") from None

@@ -22,119 +22,121 @@ from starlette.types import Receive, Scope, Send
 
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.web.encoding import encoded
-from sessiontree.web.opened import Opened, Position, position_at, read_position
-from sessiontree.web.refusals import Refused
-from sessiontree.web.rendering import Rendered
-from sessiontree.web.rows import Telling, path_row, tree_row
-from sessiontree.web.schema import EVENTS, told
-from sessiontree.web.serving import Call, Reads
-from sessiontree.web.streams import Slot
+from sessiontree.web.encoding import encode_json
+from sessiontree.web.opened import OpenSession, SessionPosition, compute_position, parse_position
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.rendering import HtmlCache
+from sessiontree.web.rows import UnrenderedPathRow, build_path_row, build_tree_row
+from sessiontree.web.schema import EVENTS, describe_route
+from sessiontree.web.serving import ReadContext, RequestContext
+from sessiontree.web.streams import StreamSlot
 from sessiontree.web.wire import TreeRow
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
 BATCH = 200
 """Entries that are read at once."""
-QUIET_SECONDS = 15.0
+KEEPALIVE_SECONDS = 15.0
 """A comment is sent when nothing else was for so long, so that nobody in between takes the connection for dead."""
 
-Page = Annotated[str | None, Header(max_length=100)]
+PageHeader = Annotated[str | None, Header(max_length=100)]
 """Which page asks: a stream that it opens again takes the place of the one before."""
 
-_PLACE = re.compile(r"(\d{1,15}-[0-9a-f]{8})(?:\.([0-9a-f]{8})\.(\d{1,15}))?")
+_EVENT_ID = re.compile(r"(\d{1,15}-[0-9a-f]{8})(?:\.([0-9a-f]{8})\.(\d{1,15}))?")
 
 
-class Come(Struct, frozen=True):
+class StreamPosition(Struct, frozen=True):
     """How far a client has come."""
 
-    position: Position
+    position: SessionPosition
     number: int
     """Of what passes by, the last that it has."""
 
-    def id(self, boot: str) -> str:
+    def format_id(self, boot: str) -> str:
         return f"{self.position}.{boot}.{self.number}"
 
 
-@router.get("/events", **told(EVENTS))
+@router.get("/events", **describe_route(EVENTS))
 async def events(
-    call: Reads,
+    call: ReadContext,
     id: str,
     after: Annotated[str | None, Query(max_length=200)] = None,
     last_event_id: Annotated[str | None, Header(max_length=200)] = None,
-    sessiontree_page: Page = None,
+    sessiontree_page: PageHeader = None,
 ) -> Response:
     """Live events: `entry`, `head`, `delta`, `tool`, `run`, `permission`, `queue`, `notice`.
 
     They go on behind `Last-Event-ID`, or `after`, which may be the ETag of an answer too; without either, from now.
     """
-    serving = call.serving
-    slot = serving.streams.take(call.token, f"sessions/{id}", sessiontree_page)
+    serving = call.state
+    slot = serving.streams.open_slot(call.token, f"sessions/{id}", sessiontree_page)
     try:
-        opened = await asyncio.to_thread(serving.sessions.hold, id, call.token)
+        opened = await asyncio.to_thread(serving.sessions.acquire, id, call.token)
         try:
-            come = await asyncio.to_thread(_start, opened, last_event_id or after)
+            come = await asyncio.to_thread(_find_start, opened, last_event_id or after)
         except BaseException:
-            serving.sessions.let_go(opened)
+            serving.sessions.release(opened)
             raise
     except BaseException:
-        serving.streams.free(slot)
+        serving.streams.close_slot(slot)
         raise
 
-    def let_go() -> None:
-        serving.streams.free(slot)
-        serving.sessions.let_go(opened)
+    def release() -> None:
+        serving.streams.close_slot(slot)
+        serving.sessions.release(opened)
 
     slot.wake = opened.feed.wake
-    return EventStream(_stream(call, opened, come, slot), let_go)
+    return EventStream(_stream_events(call, opened, come, slot), release)
 
 
 class EventStream(StreamingResponse):
     """Events as they come, until the client goes away; then `let_go` is called, however it went."""
 
-    def __init__(self, events: AsyncGenerator[bytes], let_go: Callable[[], None]) -> None:
+    def __init__(self, events: AsyncGenerator[bytes], release: Callable[[], None]) -> None:
         super().__init__(events, media_type=EVENTS, headers={"x-accel-buffering": "no"})
         self._events = events
-        self._let_go = let_go
+        self._release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._let_go()
+            self._release()
             await self._events.aclose()
 
 
-def _start(opened: Opened, said: str | None) -> Come:
+def _find_start(opened: OpenSession, last_event_id: str | None) -> StreamPosition:
     """Where a client goes on. Raises `Refused` where it cannot."""
-    with opened.session.held():
-        if said is None:
-            return Come(opened.position, opened.feed.last)
-        found = _PLACE.fullmatch(said.strip().strip('"'))
+    with opened.session.hold_lock():
+        if last_event_id is None:
+            return StreamPosition(opened.position, opened.feed.last)
+        found = _EVENT_ID.fullmatch(last_event_id.strip().strip('"'))
         if found is None:
-            raise Refused(400, f"{said[:100]!r} is no place among the events of a session")
-        position = read_position(found[1])
-        opened.check(position)
-        if found[2] != opened.feed.boot:
-            return Come(position, opened.feed.since(position.count))
+            raise ApiError(400, f"{last_event_id[:100]!r} is no place among the events of a session")
+        position = parse_position(found[1])
+        opened.check_position(position)
+        if found[2] != opened.feed.feed_id:
+            return StreamPosition(position, opened.feed.find_start(position.count))
         number = int(found[3])
-        if opened.feed.after(number) is None:
-            raise Refused(410, "events that were missed are not kept any more: read the session anew")
-        return Come(position, number)
+        if opened.feed.read_after(number) is None:
+            raise ApiError(410, "events that were missed are not kept any more: read the session anew")
+        return StreamPosition(position, number)
 
 
-async def _stream(call: Call, opened: Opened, come: Come, slot: Slot) -> AsyncGenerator[bytes]:
-    serving, feed = call.serving, opened.feed
-    with feed.waiting() as something, opened.watch.on():
+async def _stream_events(
+    call: RequestContext, opened: OpenSession, position: StreamPosition, slot: StreamSlot
+) -> AsyncGenerator[bytes]:
+    serving, feed = call.state, opened.feed
+    with feed.subscribe() as something, opened.watcher.watch():
         heads: JsonObject | None = None
         yield b": listening\n\n"
         quiet = time.monotonic()
-        while not (serving.closing or slot.is_over) and serving.tokens.has(call.token):
+        while not (serving.is_closing or slot.is_replaced) and serving.tokens.is_valid(call.token):
             something.clear()
             try:
-                told, come, heads, full = await asyncio.to_thread(_next, opened, come, heads)
-            except (Refused, SessionTreeError) as error:
-                yield b"event: resync\ndata: " + encoded(_broken_off(error).wire) + b"\n\n"
+                told, position, heads, full = await asyncio.to_thread(_read_next, opened, position, heads)
+            except (ApiError, SessionTreeError) as error:
+                yield b"event: resync\ndata: " + encode_json(_make_stream_error(error).payload) + b"\n\n"
                 return
             if told:
                 yield told
@@ -142,50 +144,54 @@ async def _stream(call: Call, opened: Opened, come: Come, slot: Slot) -> AsyncGe
             if full:
                 continue
             try:
-                async with asyncio.timeout(max(0.0, quiet + QUIET_SECONDS - time.monotonic())):
+                async with asyncio.timeout(max(0.0, quiet + KEEPALIVE_SECONDS - time.monotonic())):
                     await something.wait()
             except TimeoutError:
                 yield b": quiet\n\n"
                 quiet = time.monotonic()
 
 
-def _broken_off(error: Refused | SessionTreeError) -> Refused:
+def _make_stream_error(error: ApiError | SessionTreeError) -> ApiError:
     """Why a stream does not go on."""
-    if isinstance(error, Refused):
+    if isinstance(error, ApiError):
         return error
     gone = isinstance(error, NotFound)
-    return Refused(410, "the session is gone" if gone else f"the session cannot be read: {error}")
+    return ApiError(410, "the session is gone" if gone else f"the session cannot be read: {error}")
 
 
-def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, Come, JsonObject | None, bool]:
+def _read_next(
+    opened: OpenSession, position: StreamPosition, heads: JsonObject | None
+) -> tuple[bytes, StreamPosition, JsonObject | None, bool]:
     """What a client has not been told yet, how far it has come then, and whether there may be more at once."""
     feed, parts = opened.feed, list[Callable[[], bytes]]()
     opened.refresh()
     session = opened.session
-    with session.held():
-        opened.check(come.position)
-        passing = feed.after(come.number)
+    with session.hold_lock():
+        opened.check_position(position.position)
+        passing = feed.read_after(position.number)
         if passing is None:
-            raise Refused(410, "this client was too slow: read the session anew")
+            raise ApiError(410, "this client was too slow: read the session anew")
         waiting = list(reversed(passing))
-        start = come.position.count
+        start = position.position.count
         entries = session.tree.entries[start : start + BATCH]
 
-        def pass_on(count: int) -> None:
-            nonlocal come
-            while waiting and waiting[-1].behind <= count:
+        def append_transient_events(count: int) -> None:
+            nonlocal position
+            while waiting and waiting[-1].entry_count <= count:
                 event = waiting.pop()
-                come = replace(come, number=event.number)
-                parts.append(partial(_event, event.kind, event.data, come.id(feed.boot)))
+                position = replace(position, number=event.number)
+                parts.append(partial(_format_event, event.kind, event.data, position.format_id(feed.feed_id)))
 
         for count, entry in enumerate(entries, start):
-            pass_on(count)
-            come = replace(come, position=position_at(session, count + 1))
-            row, telling = tree_row(opened, entry), _telling(opened, count)
-            parts.append(partial(_entry, row, telling, opened.rendered, come.id(feed.boot)))
+            append_transient_events(count)
+            position = replace(position, position=compute_position(session, count + 1))
+            row, telling = build_tree_row(opened, entry), _build_path_row(opened, count)
+            parts.append(
+                partial(_format_entry_event, row, telling, opened.html_cache, position.format_id(feed.feed_id))
+            )
         full = len(entries) == BATCH
         if not full:
-            pass_on(len(session.tree.entries))
+            append_transient_events(len(session.tree.entries))
         heads_now = session.heads
         now: JsonObject = {
             "current": heads_now.current,
@@ -193,21 +199,26 @@ def _next(opened: Opened, come: Come, heads: JsonObject | None) -> tuple[bytes, 
             "archived": sorted(heads_now.archived),
         }
         if now != heads:
-            parts.append(partial(_event, "head", encoded(now), come.id(feed.boot)))
-    return b"".join(part() for part in parts), come, now, full  # the session is not held any more: this may take long
+            parts.append(partial(_format_event, "head", encode_json(now), position.format_id(feed.feed_id)))
+    return (
+        b"".join(part() for part in parts),
+        position,
+        now,
+        full,
+    )  # the session is not held any more: this may take long
 
 
-def _telling(opened: Opened, index: int) -> Telling:
+def _build_path_row(opened: OpenSession, index: int) -> UnrenderedPathRow:
     """What a path tells of an entry; the result of a tool comes with an entry of its own."""
-    entry = opened.session.tree.entry_at(index)
-    return path_row(opened, entry, entry.decoded(), {})
+    entry = opened.session.tree.get_entry_at(index)
+    return build_path_row(opened, entry, entry.decode(), {})
 
 
-def _entry(row: TreeRow, telling: Telling, rendered: Rendered, id: str) -> bytes:
+def _format_entry_event(row: TreeRow, telling: UnrenderedPathRow, rendered: HtmlCache, id: str) -> bytes:
     """The event of an entry: what the tree and a path tell of it."""
-    told = {**msgspec.to_builtins(row), **msgspec.to_builtins(telling.rendered(rendered))}
-    return _event("entry", encoded({"entry": told}), id)
+    told = {**msgspec.to_builtins(row), **msgspec.to_builtins(telling.render(rendered))}
+    return _format_event("entry", encode_json({"entry": told}), id)
 
 
-def _event(kind: str, data: bytes, id: str) -> bytes:
+def _format_event(kind: str, data: bytes, id: str) -> bytes:
     return b"id: %s\nevent: %s\ndata: %s\n\n" % (id.encode(), kind.encode(), data)

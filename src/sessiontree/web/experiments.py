@@ -7,46 +7,58 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends
 
-from sessiontree.swarm.experiment import experiments_in, result_to_wire
+from sessiontree.swarm.experiment import build_result_json
+from sessiontree.swarm.experiment import list_experiments as list_session_experiments
 from sessiontree.web import wire
-from sessiontree.web.moving import working
-from sessiontree.web.paging import Cursor, Limit, page_of
-from sessiontree.web.schema import told
-from sessiontree.web.serving import Json, Reads, Running, Said
+from sessiontree.web.moving import use_session
+from sessiontree.web.paging import Cursor, Limit, get_page
+from sessiontree.web.schema import describe_route
+from sessiontree.web.serving import JsonResponse, ReadContext, RequestBody, RunContext
 
 router = APIRouter(prefix="/api")
 
 
-@router.get("/sessions/{id}/experiments", **told(wire.Experiments))
-def list_experiments(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/sessions/{id}/experiments", **describe_route(wire.ExperimentListResponse))
+def list_experiments(
+    call: ReadContext, id: str, limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """The experiments of a session, oldest first, with what they tell so far."""
-    with call.reading(id) as opened:
-        page, following = page_of(experiments_in(opened.session), limit, cursor)
-        found = [result_to_wire(result) for result in page]
-        return Json(wire.Experiments(experiments=found, next=following), at=opened)
+    with call.read_session(id) as opened:
+        page, following = get_page(list_session_experiments(opened.session), limit, cursor)
+        found = [build_result_json(result) for result in page]
+        return JsonResponse(wire.ExperimentListResponse(experiments=found, next=following), at=opened)
 
 
-@router.post("/sessions/{id}/experiments", **told(wire.MadeExperiment, status=202, takes=wire.NewExperiment))
+@router.post(
+    "/sessions/{id}/experiments",
+    **describe_route(wire.CreateExperimentResponse, status=202, request=wire.CreateExperimentRequest),
+)
 async def create_experiment(
-    call: Running, id: str, said: Annotated[wire.NewExperiment, Depends(Said(wire.NewExperiment))]
-) -> Json:
+    call: RunContext,
+    id: str,
+    said: Annotated[wire.CreateExperimentRequest, Depends(RequestBody(wire.CreateExperimentRequest))],
+) -> JsonResponse:
     """Go on from a place in several ways, each several times, to find out which is better."""
-    async with working(call, id) as opened:
-        return Json(await call.serving.trials.create(opened, said, await call.workplace(opened)), 202)
+    async with use_session(call, id) as opened:
+        return JsonResponse(await call.state.experiments.create(opened, said, await call.find_workspace(opened)), 202)
 
 
-@router.get("/experiments/{id}", **told(wire.ExperimentState))
-def get_experiment(call: Reads, id: str) -> Json:
+@router.get("/experiments/{id}", **describe_route(wire.ExperimentResponse))
+def get_experiment(call: ReadContext, id: str) -> JsonResponse:
     """How far an experiment has come, and what it tells."""
-    return Json(call.serving.trials.state(id, call.token))
+    return JsonResponse(call.state.experiments.get_state(id, call.token))
 
 
-@router.post("/experiments/{id}/stop", **told(wire.ExperimentState, takes=wire.Nothing, empty=True))
+@router.post(
+    "/experiments/{id}/stop", **describe_route(wire.ExperimentResponse, request=wire.EmptyRequest, allow_empty=True)
+)
 async def stop_experiment(
-    call: Running, id: str, said: Annotated[wire.Nothing, Depends(Said(wire.Nothing, empty=True))]
-) -> Json:
+    call: RunContext,
+    id: str,
+    said: Annotated[wire.EmptyRequest, Depends(RequestBody(wire.EmptyRequest, allow_empty=True))],
+) -> JsonResponse:
     """Stop running an experiment. What is done stays done."""
-    trials = call.serving.trials
-    state = await asyncio.to_thread(trials.state, id, call.token)
+    trials = call.state.experiments
+    state = await asyncio.to_thread(trials.get_state, id, call.token)
     await trials.stop(state.session_id, id)
-    return Json(await asyncio.to_thread(trials.state, id, call.token))
+    return JsonResponse(await asyncio.to_thread(trials.get_state, id, call.token))

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from sessiontree.errors import SessionTreeError
 
-TELL_SECONDS = 0.25
+REPORT_SECONDS = 0.25
 
 
 class ExportOrder(Struct, frozen=True, kw_only=True):
@@ -62,10 +62,10 @@ def main() -> None:
     _limit_memory(order.memory)
     status = ExportStatus()
     ended = threading.Event()
-    telling = threading.Thread(target=_keep_telling, args=(status, ended, sys.stderr), daemon=True)
+    telling = threading.Thread(target=_report_periodically, args=(status, ended, sys.stderr), daemon=True)
     telling.start()
     try:
-        _make(order, status, sys.stdin.buffer, sys.stdout.buffer)
+        _write_export(order, status, sys.stdin.buffer, sys.stdout.buffer)
     except SessionTreeError as error:
         status.error, status.message = type(error).__name__, str(error)
     except MemoryError:
@@ -73,7 +73,7 @@ def main() -> None:
     ended.set()
     telling.join()
     status.done = True
-    _tell(status, sys.stderr)
+    _report_status(status, sys.stderr)
 
 
 def _limit_memory(size: int) -> None:
@@ -84,20 +84,22 @@ def _limit_memory(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
-def _make(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: BinaryIO) -> None:
-    from sessiontree.export import Redactor, stream
+def _write_export(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: BinaryIO) -> None:
+    from sessiontree.export import Redactor, stream_export
     from sessiontree.store.jsonl import read_lines
 
-    def count() -> Iterator[bytes]:
+    def count_lines() -> Iterator[bytes]:
         for line in read_lines(given):
             status.lines += 1
             yield line
 
-    def note(count: int) -> None:
+    def update_redacted(count: int) -> None:
         status.redacted = count
 
-    redactor = Redactor((), homes=order.homes, progress=note) if order.redact else None
-    for piece in stream(count(), order.form, branch=order.branch, subtree=order.subtree, redactor=redactor):
+    redactor = Redactor((), homes=order.homes, progress=update_redacted) if order.redact else None
+    for piece in stream_export(
+        count_lines(), order.form, branch=order.branch, subtree=order.subtree, redactor=redactor
+    ):
         if status.written + len(piece) > order.size:
             status.error = TOO_LARGE
             status.message = f"the export has more than {order.size >> 20} MB"
@@ -106,14 +108,14 @@ def _make(order: ExportOrder, status: ExportStatus, given: BinaryIO, file: Binar
         status.written += len(piece)
     file.flush()
     if redactor is not None:
-        status.counts, status.left_out = redactor.report.counts, redactor.report.lines_left_out
+        status.counts, status.left_out = redactor.report.counts, redactor.report.skipped_lines
 
 
-def _keep_telling(status: ExportStatus, ended: threading.Event, out: TextIO) -> None:
-    while not ended.wait(TELL_SECONDS):
-        _tell(status, out)
+def _report_periodically(status: ExportStatus, ended: threading.Event, out: TextIO) -> None:
+    while not ended.wait(REPORT_SECONDS):
+        _report_status(status, out)
 
 
-def _tell(status: ExportStatus, out: TextIO) -> None:
+def _report_status(status: ExportStatus, out: TextIO) -> None:
     out.write(f"{msgspec.json.encode(status).decode()}\n")
     out.flush()

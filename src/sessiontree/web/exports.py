@@ -12,15 +12,15 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 
-from sessiontree.export import default_name
-from sessiontree.home import user_homes
+from sessiontree.export import build_file_name
+from sessiontree.home import list_user_homes
 from sessiontree.store.files import read_pieces
 from sessiontree.web import wire
 from sessiontree.web.export_jobs import ExportJob
 from sessiontree.web.export_process import ExportOrder
-from sessiontree.web.refusals import Refused, no_session
-from sessiontree.web.schema import told
-from sessiontree.web.serving import Call, Json, Reads, Said
+from sessiontree.web.refusals import ApiError, make_session_not_found
+from sessiontree.web.schema import describe_route
+from sessiontree.web.serving import JsonResponse, ReadContext, RequestBody, RequestContext
 
 router = APIRouter(prefix="/api")
 
@@ -32,20 +32,20 @@ MEDIA = {
     "text": "text/plain; charset=utf-8",
 }
 FILES = tuple(kind.partition(";")[0] for kind in MEDIA.values())
-REPORT = "redaction-report"
+REPORT_HEADER = "redaction-report"
 """The header of an export that says what was redacted."""
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 """How often a request that waits looks whether its file is there, and its client too."""
 
-Form = Literal["html", "md", "jsonl", "json", "text"]
+ExportFormat = Literal["html", "md", "jsonl", "json", "text"]
 
 
-@router.get("/sessions/{id}/export", **told(*FILES))
+@router.get("/sessions/{id}/export", **describe_route(*FILES))
 async def export_session(
     request: Request,
-    call: Reads,
+    call: ReadContext,
     id: str,
-    form: Annotated[Form, Query(alias="format")] = "html",
+    form: Annotated[ExportFormat, Query(alias="format")] = "html",
     branch: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
     subtree: Annotated[str | None, Query(min_length=1, max_length=300)] = None,
     redact: bool = False,
@@ -55,104 +55,113 @@ async def export_session(
     With `redact`, the header `Redaction-Report` says what was taken out, as JSON.
     """
     if form == "jsonl" and branch is None and subtree is None and not redact:
-        return await run_in_threadpool(_whole_session, call, id)
-    job = await run_in_threadpool(_start, call, id, form, branch, subtree, redact)
+        return await run_in_threadpool(_export_whole_session, call, id)
+    job = await run_in_threadpool(_start_job, call, id, form, branch, subtree, redact)
     try:
         while not job.ended.is_set():
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             if await request.is_disconnected():
                 break
-        return _file(job)
+        return _build_file_response(job)
     finally:
-        await run_in_threadpool(call.serving.exports.discard, job)  # what is being sent is open
+        await run_in_threadpool(call.state.exports.discard, job)  # what is being sent is open
 
 
-@router.post("/sessions/{id}/exports", **told(wire.ExportProgress, status=202, takes=wire.NewExport, empty=True))
+@router.post(
+    "/sessions/{id}/exports",
+    **describe_route(wire.ExportResponse, status=202, request=wire.ExportRequest, allow_empty=True),
+)
 def start_export(
-    call: Reads, id: str, said: Annotated[wire.NewExport, Depends(Said(wire.NewExport, empty=True))]
-) -> Json:
+    call: ReadContext,
+    id: str,
+    request: Annotated[wire.ExportRequest, Depends(RequestBody(wire.ExportRequest, allow_empty=True))],
+) -> JsonResponse:
     """Begin an export. `GET /exports/{job}` says how far it is."""
-    return Json(_progress(_start(call, id, said.format, said.branch, said.subtree, said.redact)), 202)
+    return JsonResponse(
+        _build_progress(_start_job(call, id, request.format, request.branch, request.subtree, request.redact)), 202
+    )
 
 
-@router.get("/exports/{job}", **told(wire.ExportProgress))
-def get_export(call: Reads, job: str) -> Json:
+@router.get("/exports/{job}", **describe_route(wire.ExportResponse))
+def get_export(call: ReadContext, job: str) -> JsonResponse:
     """How far an export is."""
-    return Json(_progress(call.serving.exports.find(job, call.token.id)))
+    return JsonResponse(_build_progress(call.state.exports.find(job, call.token.id)))
 
 
-@router.get("/exports/{job}/file", **told(*FILES))
-def get_export_file(call: Reads, job: str) -> Response:
+@router.get("/exports/{job}/file", **describe_route(*FILES))
+def get_export_file(call: ReadContext, job: str) -> Response:
     """The file of an export that is done."""
-    return _file(call.serving.exports.find(job, call.token.id))
+    return _build_file_response(call.state.exports.find(job, call.token.id))
 
 
-@router.delete("/exports/{job}", **told(wire.ExportProgress))
-def cancel_export(call: Reads, job: str) -> Json:
+@router.delete("/exports/{job}", **describe_route(wire.ExportResponse))
+def cancel_export(call: ReadContext, job: str) -> JsonResponse:
     """Cancel an export, or throw its file away."""
-    found = call.serving.exports.find(job, call.token.id)
-    call.serving.exports.discard(found)
-    return Json(_progress(found))
+    found = call.state.exports.find(job, call.token.id)
+    call.state.exports.discard(found)
+    return JsonResponse(_build_progress(found))
 
 
-def _start(call: Call, id: str, form: str, branch: str | None, subtree: str | None, redact: bool) -> ExportJob:
+def _start_job(
+    call: RequestContext, id: str, form: str, branch: str | None, subtree: str | None, redact: bool
+) -> ExportJob:
     if branch is not None and subtree is not None:
-        raise Refused(422, "branch and subtree do not go together")
-    homes = tuple(user_homes()) if redact else ()
+        raise ApiError(422, "branch and subtree do not go together")
+    homes = tuple(list_user_homes()) if redact else ()
     order = ExportOrder(form=form, branch=branch, subtree=subtree, redact=redact, homes=homes, memory=0, size=0)
-    with call.reading(id) as opened:
+    with call.read_session(id) as opened:
         session = opened.session
 
-        def lines() -> IO[bytes]:
+        def open_lines() -> IO[bytes]:
             if session.file is not None:
                 try:
                     return session.file.open("rb")
                 except FileNotFoundError:
-                    raise no_session(id) from None
+                    raise make_session_not_found(id) from None
             given = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed on
             given.writelines(line + b"\n" for line in session.stream_lines())
             given.seek(0)
             return given
 
-        return call.serving.exports.start(call.token.id, default_name(session.id, form), order, lines)
+        return call.state.exports.start(call.token.id, build_file_name(session.id, form), order, open_lines)
 
 
-def _file(job: ExportJob) -> Response:
+def _build_file_response(job: ExportJob) -> Response:
     size, pieces = job.open_file()
     report = None
     if job.order.redact:
         report = json.dumps({"counts": job.status.counts or {}, "linesLeftOut": job.status.left_out})
-    return _download(job.name, job.order.form, pieces, size, report)
+    return _build_download(job.name, job.order.form, pieces, size, report)
 
 
-def _download(
+def _build_download(
     name: str, form: str, pieces: Iterator[bytes], size: int | None = None, report: str | None = None
 ) -> Response:
     headers = {"content-disposition": f'attachment; filename="{name}"'}
     if size is not None:
         headers["content-length"] = str(size)
     if report is not None:
-        headers[REPORT] = report
+        headers[REPORT_HEADER] = report
     return StreamingResponse(pieces, media_type=MEDIA[form], headers=headers)
 
 
-def _whole_session(call: Call, id: str) -> Response:
+def _export_whole_session(call: RequestContext, id: str) -> Response:
     """The whole session as it is: byte for byte the file."""
-    with call.reading(id) as opened:
+    with call.read_session(id) as opened:
         session = opened.session
-        name = default_name(session.id, "jsonl")
+        name = build_file_name(session.id, "jsonl")
         if session.file is None:
-            return _download(name, "jsonl", (line + b"\n" for line in session.lines()))
+            return _build_download(name, "jsonl", (line + b"\n" for line in session.read_lines()))
         try:
             file = session.file.open("rb")
         except FileNotFoundError:
-            raise no_session(id) from None
-    return _download(name, "jsonl", read_pieces(file))
+            raise make_session_not_found(id) from None
+    return _build_download(name, "jsonl", read_pieces(file))
 
 
-def _progress(job: ExportJob) -> wire.ExportProgress:
+def _build_progress(job: ExportJob) -> wire.ExportResponse:
     status = job.status
-    return wire.ExportProgress(
+    return wire.ExportResponse(
         id=job.id,
         state=job.state,
         file=job.name,
@@ -161,5 +170,5 @@ def _progress(job: ExportJob) -> wire.ExportProgress:
         written=status.written,
         taken_out=status.counts,
         lines_left_out=status.left_out,
-        error=None if job.refusal is None else job.refusal.message,
+        error=None if job.failure is None else job.failure.message,
     )

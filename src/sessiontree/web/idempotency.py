@@ -14,17 +14,17 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from msgspec import Struct
 
-from sessiontree.web.refusals import Refused
+from sessiontree.web.refusals import ApiError
 
-KEPT = 1000
+MAX_STORED_RESPONSES = 1000
 """Answers that are kept at most."""
-KEPT_BYTES = 32 << 20
-LONGEST_KEY = 200
-AGAIN = (408, 412, 429)
+MAX_STORED_BYTES = 32 << 20
+MAX_KEY_LENGTH = 200
+RETRYABLE_STATUSES = (408, 412, 429)
 """Refusals after which the same request may be sent again, once there is time or what it has seen is seen anew."""
 
 
-class Replied(Struct, frozen=True, kw_only=True):
+class StoredResponse(Struct, frozen=True, kw_only=True):
     """A whole answer."""
 
     status: int
@@ -32,13 +32,13 @@ class Replied(Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-class _Kept(Struct):
+class _CachedRequest(Struct):
     fingerprint: bytes
-    reply: asyncio.Future[Replied]
+    response: asyncio.Future[StoredResponse]
     size: int = 0
 
 
-def fingerprint(*parts: bytes) -> bytes:
+def compute_fingerprint(*parts: bytes) -> bytes:
     """What tells one request from another."""
     digest = hashlib.sha256()
     for part in parts:
@@ -46,51 +46,51 @@ def fingerprint(*parts: bytes) -> bytes:
     return digest.digest()
 
 
-class Replies:
+class IdempotencyCache:
     """The answers to requests that carried a key. For one event loop."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, bytes], _Kept] = OrderedDict()
+        self._requests: OrderedDict[tuple[str, bytes], _CachedRequest] = OrderedDict()
         self._size = 0
 
-    async def once(
-        self, owner: str, key: bytes, request: bytes, do: Callable[[], Awaitable[Replied]]
-    ) -> tuple[Replied, bool]:
+    async def run_once(
+        self, owner: str, key: bytes, request: bytes, do: Callable[[], Awaitable[StoredResponse]]
+    ) -> tuple[StoredResponse, bool]:
         """The answer, and whether it is one from before. Raises `Refused` for a key that was another request's."""
-        if not key or len(key) > LONGEST_KEY:
-            raise Refused(400, f"an idempotency key has 1 to {LONGEST_KEY} characters")
-        known = self._kept.get((owner, key))
+        if not key or len(key) > MAX_KEY_LENGTH:
+            raise ApiError(400, f"an idempotency key has 1 to {MAX_KEY_LENGTH} characters")
+        known = self._requests.get((owner, key))
         if known is not None:
             if known.fingerprint != request:
-                raise Refused(422, "this idempotency key was another request's", code="key_reused")
-            return await asyncio.shield(known.reply), True
-        kept = _Kept(request, asyncio.get_running_loop().create_future())
-        self._kept[owner, key] = kept
+                raise ApiError(422, "this idempotency key was another request's", code="key_reused")
+            return await asyncio.shield(known.response), True
+        kept = _CachedRequest(request, asyncio.get_running_loop().create_future())
+        self._requests[owner, key] = kept
         try:
             reply = await do()
         except BaseException as error:
             self._forget(owner, key)
-            if not kept.reply.done():
-                kept.reply.set_exception(error if isinstance(error, Exception) else Refused(503, "it was given up"))
-                kept.reply.exception()  # nobody need be waiting for it
+            if not kept.response.done():
+                kept.response.set_exception(error if isinstance(error, Exception) else ApiError(503, "it was given up"))
+                kept.response.exception()  # nobody need be waiting for it
             raise
-        kept.reply.set_result(reply)
-        if reply.status >= 500 or reply.status in AGAIN:
+        kept.response.set_result(reply)
+        if reply.status >= 500 or reply.status in RETRYABLE_STATUSES:
             self._forget(owner, key)
         else:
             kept.size = len(reply.body)
             self._size += kept.size
-            self._make_room()
+            self._evict()
         return reply, False
 
     def _forget(self, owner: str, key: bytes) -> None:
-        kept = self._kept.pop((owner, key), None)
+        kept = self._requests.pop((owner, key), None)
         if kept is not None:
             self._size -= kept.size
 
-    def _make_room(self) -> None:
-        for owner, key in list(self._kept):
-            if len(self._kept) <= KEPT and self._size <= KEPT_BYTES:
+    def _evict(self) -> None:
+        for owner, key in list(self._requests):
+            if len(self._requests) <= MAX_STORED_RESPONSES and self._size <= MAX_STORED_BYTES:
                 return
-            if self._kept[owner, key].reply.done():
+            if self._requests[owner, key].response.done():
                 self._forget(owner, key)

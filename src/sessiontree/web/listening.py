@@ -19,15 +19,15 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sessiontree.errors import InvalidOperation
-from sessiontree.web.guard import Limits
-from sessiontree.web.refusals import Refused
-from sessiontree.web.serving import Serving
+from sessiontree.web.guard import ServerLimits
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.serving import AppState
 
-CLOSING_SECONDS = 5
+SHUTDOWN_SECONDS = 5
 """How long requests under way have to come to their end when the server closes."""
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `InvalidOperation` where that cannot be."""
     name = host.strip("[]")
     family = socket.AF_INET6 if ":" in name else socket.AF_INET
@@ -49,17 +49,17 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """A server that says when it is ready, and when it begins to close."""
 
     def __init__(
         self,
         app: FastAPI,
-        limits: Limits,
+        limits: ServerLimits,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
         given = {"header_seconds": limits.header_seconds, "most": limits.connections}
-        protocol = type("Protocol", (_Protocol,), given)
+        protocol = type("Protocol", (_HttpProtocol,), given)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -72,25 +72,25 @@ class Server(uvicorn.Server):
                 server_header=False,
                 lifespan="on",
                 timeout_keep_alive=15,
-                timeout_graceful_shutdown=CLOSING_SECONDS,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             )
         )
-        self._ready = ready
-        self._serving: Serving = app.state.serving
+        self._on_ready = ready
+        self._state: AppState = app.state.serving
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
-        self._ready()
+        self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._serving.leave_off()
+        self._state.begin_shutdown()
         await super().shutdown(sockets=sockets)
 
 
 async def refuse_connection(scope: Any, receive: Any, send: Any) -> None:
     """Answer whatever is asked on a connection that is one too many."""
-    said = Refused(503, "too many connections are open; try again a little later", code="too_many")
-    body = msgspec.json.encode(said.wire)
+    said = ApiError(503, "too many connections are open; try again a little later", code="too_many")
+    body = msgspec.json.encode(said.payload)
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -101,7 +101,7 @@ async def refuse_connection(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class _Protocol(H11Protocol):
+class _HttpProtocol(H11Protocol):
     """HTTP/1.1, with an end to the patience for headers.
 
     When there are too many connections, the one that has waited longest without a request makes room for a new one:
@@ -109,25 +109,27 @@ class _Protocol(H11Protocol):
     """
 
     header_seconds = 10.0
-    most = 512
+    max_connections = 512
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
-        self._quiet_since = self.loop.time()
-        self._await_headers()
-        if len(self.connections) > self.most and not self._make_room():
+        self._idle_since = self.loop.time()
+        self._start_header_timer()
+        if len(self.connections) > self.max_connections and not self._close_idle_connection():
             self.app = refuse_connection
 
-    def _make_room(self) -> bool:
+    def _close_idle_connection(self) -> bool:
         """Close the connection that waits longest for a request, if there is one besides this."""
-        waiting = [one for one in self.connections if isinstance(one, _Protocol) and one is not self and one.is_quiet]
+        waiting = [
+            one for one in self.connections if isinstance(one, _HttpProtocol) and one is not self and one.is_idle
+        ]
         if not waiting:
             return False
-        min(waiting, key=lambda one: one._quiet_since).transport.close()
+        min(waiting, key=lambda one: one._idle_since).transport.close()
         return True
 
     @property
-    def is_quiet(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no request is under way on this connection."""
         states = self.conn.our_state, self.conn.their_state
         return states == (h11.IDLE, h11.IDLE) and not self.transport.is_closing()
@@ -135,39 +137,39 @@ class _Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self._await_headers()
+            self._start_header_timer()
         else:
-            self._stop_waiting()
+            self._stop_header_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._quiet_since = self.loop.time()
+        self._idle_since = self.loop.time()
         if self.conn.trailing_data[0]:  # the next request has begun
-            self._await_headers()
+            self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._stop_header_timer()
         super().connection_lost(exc)
 
-    _patience: asyncio.TimerHandle | None = None
-    _quiet_since = 0.0
+    _header_timer: asyncio.TimerHandle | None = None
+    _idle_since = 0.0
 
-    def _await_headers(self) -> None:
-        if self._patience is None:
-            self._patience = self.loop.call_later(self.header_seconds, self._give_up)
+    def _start_header_timer(self) -> None:
+        if self._header_timer is None:
+            self._header_timer = self.loop.call_later(self.header_seconds, self._on_header_timeout)
 
-    def _stop_waiting(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
-    def _give_up(self) -> None:
-        self._patience = None
+    def _on_header_timeout(self) -> None:
+        self._header_timer = None
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        body = msgspec.json.encode(Refused(400, "this is no HTTP request that can be understood").wire)
+        body = msgspec.json.encode(ApiError(400, "this is no HTTP request that can be understood").payload)
         headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):

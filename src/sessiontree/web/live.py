@@ -22,46 +22,46 @@ from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import SessionTreeError
-from sessiontree.store.base import Chunk, Cursor, Store
-from sessiontree.web.encoding import encoded
+from sessiontree.store.base import Cursor, LineChunk, Store
+from sessiontree.web.encoding import encode_json
 
-POLL = 0.2
+FILE_POLL_SECONDS = 0.2
 """Seconds between two looks at a file that others may write to."""
-WAIT = 1.0
+STORE_WAIT_SECONDS = 1.0
 """Seconds that a database is waited for, before looking whether anybody still listens."""
 
 
 @runtime_checkable
-class Tells(Protocol):
+class NotifyingStore(Protocol):
     """A store that says when others have written."""
 
-    def wait(self, after: Cursor, timeout: float) -> bool: ...
+    def wait_for_change(self, after: Cursor, timeout: float) -> bool: ...
 
-    def end(self) -> Chunk: ...
+    def read_end(self) -> LineChunk: ...
 
 
-class Passing(Struct, frozen=True):
+class TransientEvent(Struct, frozen=True):
     """An event that is not in the session."""
 
     number: int
-    behind: int
+    entry_count: int
     """How many entries there were when it happened."""
     kind: str
     data: bytes
 
 
-class Feed:
+class EventFeed:
     """What passes by in one session, and who waits for something to happen in it. For any thread."""
 
     def __init__(self, limit: int) -> None:
-        self.boot = secrets.token_hex(4)
+        self.feed_id = secrets.token_hex(4)
         """Tells the numbers of this feed from those of one before it."""
         self._limit = limit
         self._lock = threading.Lock()
-        self._kept: deque[Passing] = deque()
+        self._events: deque[TransientEvent] = deque()
         self._size = 0
         self._last = 0
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     @property
     def last(self) -> int:
@@ -70,70 +70,70 @@ class Feed:
 
     def publish(self, kind: str, data: JsonObject, count: Callable[[], int]) -> None:
         """Tell of something, behind as many entries as `count` says there are."""
-        raw = encoded(data)
+        raw = encode_json(data)
         with self._lock:
             self._last += 1
-            self._kept.append(Passing(self._last, count(), kind, raw))
+            self._events.append(TransientEvent(self._last, count(), kind, raw))
             self._size += len(raw)
-            while self._size > self._limit and len(self._kept) > 1:
-                self._size -= len(self._kept.popleft().data)
+            while self._size > self._limit and len(self._events) > 1:
+                self._size -= len(self._events.popleft().data)
         self.wake()
 
-    def after(self, number: int) -> Sequence[Passing] | None:
+    def read_after(self, number: int) -> Sequence[TransientEvent] | None:
         """What has passed by since; `None` where some of it is not kept any more."""
         with self._lock:
-            if number > self._last or self._last - number > len(self._kept):
+            if number > self._last or self._last - number > len(self._events):
                 return None
-            newest_first = islice(reversed(self._kept), self._last - number)
+            newest_first = islice(reversed(self._events), self._last - number)
             return list(newest_first)[::-1]
 
-    def since(self, count: int) -> int:
+    def find_start(self, count: int) -> int:
         """The number to go on from for somebody who has read `count` entries, and knows nothing of what passed by."""
         with self._lock:
-            for event in self._kept:
-                if event.behind >= count:
+            for event in self._events:
+                if event.entry_count >= count:
                     return event.number - 1
             return self._last
 
     # Waiting
 
     @contextmanager
-    def waiting(self) -> Generator[asyncio.Event]:
+    def subscribe(self) -> Generator[asyncio.Event]:
         """An event that is set whenever something has happened. Whoever waits for it clears it first."""
         mine = asyncio.get_running_loop(), asyncio.Event()
         with self._lock:
-            self._waiting.append(mine)
+            self._waiters.append(mine)
         try:
             yield mine[1]
         finally:
             with self._lock:
-                self._waiting.remove(mine)
+                self._waiters.remove(mine)
 
     def wake(self) -> None:
         """Say that something has happened: an entry, or an event."""
         with self._lock:
-            waiting = tuple(self._waiting)
+            waiting = tuple(self._waiters)
         for loop, event in waiting:
             with suppress(RuntimeError):  # that loop has ended
                 loop.call_soon_threadsafe(event.set)
 
 
-class Watch:
+class SessionWatcher:
     """Looks at a session as long as somebody listens, and wakes the feed when others have written to it.
 
     A database says so itself, to a thread that waits for it; a file is looked at now and then.
     """
 
-    def __init__(self, store: Store, file: str, feed: Feed) -> None:
+    def __init__(self, store: Store, file: str, feed: EventFeed) -> None:
         self._store = store
         self._file = file
         self._feed = feed
         self._listeners = 0
         self._task: asyncio.Task[None] | None = None
-        self._left: threading.Event | None = None
+        self._stopped: threading.Event | None = None
 
     @contextmanager
-    def on(self) -> Generator[None]:
+    def watch(self) -> Generator[None]:
         """Watch while this is entered. For one event loop."""
         self._listeners += 1
         if self._listeners == 1:
@@ -146,40 +146,40 @@ class Watch:
                 self._stop()
 
     def _start(self) -> None:
-        if isinstance(self._store, Tells):
-            self._left = threading.Event()
-            threading.Thread(target=self._wait, args=(self._store, self._left), daemon=True).start()
+        if isinstance(self._store, NotifyingStore):
+            self._stopped = threading.Event()
+            threading.Thread(target=self._wait_for_store, args=(self._store, self._stopped), daemon=True).start()
         else:
             # Seen before anybody reads, so that nothing written meanwhile is missed.
-            self._task = asyncio.create_task(self._look(self._identity()))
+            self._task = asyncio.create_task(self._poll_file(self._read_file_identity()))
 
     def _stop(self) -> None:
-        if self._left is not None:
-            self._left.set()
+        if self._stopped is not None:
+            self._stopped.set()
         if self._task is not None:
             self._task.cancel()
 
-    def _wait(self, store: Tells, left: threading.Event) -> None:
+    def _wait_for_store(self, store: NotifyingStore, left: threading.Event) -> None:
         seen: Cursor | None = None
         while not left.is_set():
             try:
-                if seen is None or store.wait(seen, WAIT):
-                    seen = store.end().cursor  # before anybody is woken: what comes later is waited for
+                if seen is None or store.wait_for_change(seen, STORE_WAIT_SECONDS):
+                    seen = store.read_end().cursor  # before anybody is woken: what comes later is waited for
                     self._feed.wake()
             except SessionTreeError:  # whoever is woken is told; a database comes back
                 self._feed.wake()
-                left.wait(WAIT)
+                left.wait(STORE_WAIT_SECONDS)
                 seen = None
 
-    async def _look(self, seen: tuple[int, int, int] | None) -> None:
+    async def _poll_file(self, seen: tuple[int, int, int] | None) -> None:
         while True:
-            await asyncio.sleep(POLL)
-            now = await asyncio.to_thread(self._identity)
+            await asyncio.sleep(FILE_POLL_SECONDS)
+            now = await asyncio.to_thread(self._read_file_identity)
             if now != seen:
                 seen = now
                 self._feed.wake()
 
-    def _identity(self) -> tuple[int, int, int] | None:
+    def _read_file_identity(self) -> tuple[int, int, int] | None:
         try:
             status = os.stat(self._file)
         except OSError:

@@ -14,20 +14,20 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends
 
 from sessiontree import catalog
-from sessiontree.core.places import BRANCH, check_branch_name
+from sessiontree.core.places import BRANCH_PREFIX, check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model
 from sessiontree.ops import navigate as navigating
 from sessiontree.ops.fork import fork
-from sessiontree.ops.merge import cherry_pick, merge, others, promote
+from sessiontree.ops.merge import cherry_pick, find_other_branches, merge, promote
 from sessiontree.session import Branch, Session
 from sessiontree.web import wire
-from sessiontree.web.opened import Opened
-from sessiontree.web.refusals import Refused
-from sessiontree.web.rows import branches_of
-from sessiontree.web.runs import Seat
-from sessiontree.web.schema import told
-from sessiontree.web.serving import Call, Json, Said, Writes
+from sessiontree.web.opened import OpenSession
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.rows import build_branch_list
+from sessiontree.web.runs import SessionRuntime
+from sessiontree.web.schema import describe_route
+from sessiontree.web.serving import JsonResponse, RequestBody, RequestContext, WriteContext
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
@@ -37,257 +37,293 @@ T = TypeVar("T")
 # Branches
 
 
-@router.post("/branches", **told(wire.MadeBranch, status=201, takes=wire.NewBranch))
-def create_branch(call: Writes, id: str, said: Annotated[wire.NewBranch, Depends(Said(wire.NewBranch))]) -> Json:
+@router.post("/branches", **describe_route(wire.CreateBranchResponse, status=201, request=wire.CreateBranchRequest))
+def create_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.CreateBranchRequest, Depends(RequestBody(wire.CreateBranchRequest))],
+) -> JsonResponse:
     """A new branch, which becomes current unless `switch` is false."""
-    with call.writing(id) as opened:
-        return Json(made_branch(opened.session, said), 201, at=opened)
+    with call.write_session(id) as opened:
+        return JsonResponse(create_branch_in(opened.session, request), 201, at=opened)
 
 
-def made_branch(session: Session, said: wire.NewBranch) -> wire.MadeBranch:
-    check_name(said.name)
+def create_branch_in(session: Session, request: wire.CreateBranchRequest) -> wire.CreateBranchResponse:
+    validate_branch_name(request.name)
     branch = session.create_branch(
-        said.name, at="HEAD" if said.at is None else said.at, description=said.description, current=said.switch
+        request.name,
+        at="HEAD" if request.at is None else request.at,
+        description=request.description,
+        current=request.switch,
     )
-    return wire.MadeBranch(entry_id=branch.leaf, name=branch.name)
+    return wire.CreateBranchResponse(entry_id=branch.leaf, name=branch.name)
 
 
-def check_name(name: str) -> None:
+def validate_branch_name(name: str) -> None:
     """Raises `Refused` for what cannot be the name of a branch."""
     try:
         check_branch_name(name)
     except InvalidOperation as error:
-        raise Refused(422, str(error)) from None
+        raise ApiError(422, str(error)) from None
 
 
-@router.patch("/branches/{name:path}", **told(wire.Branches, takes=wire.BranchChange))
+@router.patch("/branches/{name:path}", **describe_route(wire.BranchListResponse, request=wire.UpdateBranchRequest))
 def change_branch(
-    call: Writes, id: str, name: str, said: Annotated[wire.BranchChange, Depends(Said(wire.BranchChange))]
-) -> Json:
+    call: WriteContext,
+    id: str,
+    name: str,
+    request: Annotated[wire.UpdateBranchRequest, Depends(RequestBody(wire.UpdateBranchRequest))],
+) -> JsonResponse:
     """Give a branch another name, archive it, or bring it back."""
-    if said.name is None and said.archived is None:
-        raise Refused(422, "nothing is to be changed")
-    if said.name is not None:
-        check_name(said.name)
-    with call.writing(id) as opened:
+    if request.name is None and request.archived is None:
+        raise ApiError(422, "nothing is to be changed")
+    if request.name is not None:
+        validate_branch_name(request.name)
+    with call.write_session(id) as opened:
         session = opened.session
-        session.branch(name)
-        call.serving.at_rest(opened, name)
-        renamed = None if said.name == name else said.name
+        session.get_branch(name)
+        call.state.check_idle(opened, name)
+        renamed = None if request.name == name else request.name
         if renamed in session.heads.heads:  # before anything is done
             raise InvalidOperation(f"there is a branch {renamed!r} already")
-        if said.archived is not None:
-            session.archive_branch(name, archived=said.archived)
+        if request.archived is not None:
+            session.archive_branch(name, archived=request.archived)
         if renamed is not None:
             session.rename_branch(name, renamed)
-        return Json(branches_of(session, wire.LARGEST_PAGE, None), at=opened)
+        return JsonResponse(build_branch_list(session, wire.MAX_PAGE_SIZE, None), at=opened)
 
 
-@router.post("/switch-branch", **told(wire.Here, takes=wire.Switch))
-def switch_branch(call: Writes, id: str, said: Annotated[wire.Switch, Depends(Said(wire.Switch))]) -> Json:
+@router.post("/switch-branch", **describe_route(wire.CurrentBranchResponse, request=wire.SwitchBranchRequest))
+def switch_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.SwitchBranchRequest, Depends(RequestBody(wire.SwitchBranchRequest))],
+) -> JsonResponse:
     """Make another branch current."""
-    with call.writing(id) as opened:
-        return Json(switched(opened, said.branch), at=opened)
+    with call.write_session(id) as opened:
+        return JsonResponse(switch_session(opened, request.branch), at=opened)
 
 
-def switched(opened: Opened, branch: str) -> wire.Here:
-    opened.session.branch(branch)
-    opened.session.switch(f"{BRANCH}{branch}")
-    return _here(opened)
+def switch_session(opened: OpenSession, branch: str) -> wire.CurrentBranchResponse:
+    opened.session.get_branch(branch)
+    opened.session.switch(f"{BRANCH_PREFIX}{branch}")
+    return _build_current_branch(opened)
 
 
-def _here(opened: Opened) -> wire.Here:
-    return wire.Here(current=opened.session.heads.current, leaf=opened.leaf)
+def _build_current_branch(opened: OpenSession) -> wire.CurrentBranchResponse:
+    return wire.CurrentBranchResponse(current=opened.session.heads.current, leaf=opened.leaf)
 
 
-@router.post("/undo", **told(wire.Undone, takes=wire.Nothing, empty=True))
-def undo(call: Writes, id: str, said: Annotated[wire.Nothing, Depends(Said(wire.Nothing, empty=True))]) -> Json:
+@router.post("/undo", **describe_route(wire.UndoResponse, request=wire.EmptyRequest, allow_empty=True))
+def undo(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.EmptyRequest, Depends(RequestBody(wire.EmptyRequest, allow_empty=True))],
+) -> JsonResponse:
     """Undo the last move, switch, merge or promotion, and say which; again, the one before it."""
-    with call.writing(id) as opened:
+    with call.write_session(id) as opened:
         move = opened.session.heads.undoable
-        for branch in () if move is None else move.moved:
-            call.serving.at_rest(opened, branch)
-        undone = opened.session.undo().undone or ""
-        here = _here(opened)
-        return Json(wire.Undone(current=here.current, leaf=here.leaf, undone=undone), at=opened)
+        for branch in () if move is None else move.moved_branches:
+            call.state.check_idle(opened, branch)
+        undone = opened.session.undo().undo_description or ""
+        here = _build_current_branch(opened)
+        return JsonResponse(wire.UndoResponse(current=here.current, leaf=here.leaf, undone=undone), at=opened)
 
 
-@router.post("/label", **told(wire.Labeled, takes=wire.Labeling))
-def label(call: Writes, id: str, said: Annotated[wire.Labeling, Depends(Said(wire.Labeling))]) -> Json:
+@router.post("/label", **describe_route(wire.LabelResponse, request=wire.LabelRequest))
+def label(
+    call: WriteContext, id: str, request: Annotated[wire.LabelRequest, Depends(RequestBody(wire.LabelRequest))]
+) -> JsonResponse:
     """Put a label on an entry; `null` takes it away."""
-    with call.writing(id) as opened:
-        return Json(wire.Labeled(id=opened.session.label(said.entry, said.label).id), at=opened)
+    with call.write_session(id) as opened:
+        return JsonResponse(wire.LabelResponse(id=opened.session.label(request.entry, request.label).id), at=opened)
 
 
 # Operations, with handlers
 
 
 @asynccontextmanager
-async def working(call: Call, id: str) -> AsyncGenerator[Opened]:
+async def use_session(call: RequestContext, id: str) -> AsyncGenerator[OpenSession]:
     """A session for an operation, found and let go of in a thread."""
-    kept: AbstractContextManager[Opened] = call.working(id)
+    kept: AbstractContextManager[OpenSession] = call.use_session(id)
     opened = await asyncio.to_thread(kept.__enter__)
     try:
-        for pause in call.serving.sessions.pauses(opened):
+        for pause in call.state.sessions.wait_for_lock(opened):
             await asyncio.sleep(pause)
         yield opened
     finally:
         await asyncio.to_thread(kept.__exit__, None, None, None)
 
 
-async def _operated(call: Call, opened: Opened, operation: Callable[[Seat], Coroutine[Any, Any, T]]) -> T:
+async def _run_operation(
+    call: RequestContext, opened: OpenSession, operation: Callable[[SessionRuntime], Coroutine[Any, Any, T]]
+) -> T:
     """Carry out an operation in the workshop, with the session's handlers."""
-    runs = call.serving.runs
+    runs = call.state.runs
 
-    async def operate() -> T:
-        return await operation(await runs.seat(opened))
+    async def run_operation() -> T:
+        return await operation(await runs.open_runtime(opened))
 
-    return await call.serving.workshop.do(operate())
-
-
-async def _answer(opened: Opened, value: wire.Answer, status: int = 200) -> Json:
-    def made() -> Json:
-        with opened.session.held():
-            return Json(value, status, at=opened)
-
-    return await asyncio.to_thread(made)
+    return await call.state.agent_loop.run(run_operation())
 
 
-def _branch(session: Session, name: str | None) -> Branch:
-    return session.branch(session.heads.current if name is None else name)
+async def _respond(opened: OpenSession, value: wire.ResponseModel, status: int = 200) -> JsonResponse:
+    def build_response() -> JsonResponse:
+        with opened.session.hold_lock():
+            return JsonResponse(value, status, at=opened)
+
+    return await asyncio.to_thread(build_response)
 
 
-async def _summarizer(call: Call, seat: Seat, branch: Branch, wanted: bool) -> Model | None:
+def _get_branch(session: Session, name: str | None) -> Branch:
+    return session.get_branch(session.heads.current if name is None else name)
+
+
+async def _choose_summarizer(
+    call: RequestContext, runtime: SessionRuntime, branch: Branch, wanted: bool
+) -> Model | None:
     """The model that makes a summary, where one is wanted."""
     if not wanted:
         return None
-    call.needs_run()
-    return await call.serving.runs.model(seat, branch)
+    call.check_can_run()
+    return await call.state.runs.choose_model(runtime, branch)
 
 
-@router.post("/navigate", **told(wire.Navigated, takes=wire.Navigation))
-async def navigate(call: Writes, id: str, said: Annotated[wire.Navigation, Depends(Said(wire.Navigation))]) -> Json:
+@router.post("/navigate", **describe_route(wire.NavigateResponse, request=wire.NavigateRequest))
+async def navigate(
+    call: WriteContext, id: str, request: Annotated[wire.NavigateRequest, Depends(RequestBody(wire.NavigateRequest))]
+) -> JsonResponse:
     """Move a branch to a place by the rules of selection, with a summary of what is left if that is wanted.
 
     Choosing a message of the user goes to its parent, and gives back its text, to be said anew.
     """
 
-    async def go(seat: Seat) -> navigating.NavigateOutcome:
+    async def run_navigate(runtime: SessionRuntime) -> navigating.NavigateOutcome:
         session = opened.session
-        branch = _branch(session, said.branch)
-        call.serving.at_rest(opened, branch.name)
-        left = session.plan_navigate(said.to, start=branch.name).abandoned
-        wanted = said.summarize and said.summary is None and bool(left)
+        branch = _get_branch(session, request.branch)
+        call.state.check_idle(opened, branch.name)
+        left = session.plan_navigate(request.to, start=branch.name).abandoned
+        wanted = request.summarize and request.summary is None and bool(left)
         return await navigating.navigate(
             session,
-            said.to,
-            hooks=seat.desk.hooks,
-            model=await _summarizer(call, seat, branch, wanted),
+            request.to,
+            hooks=runtime.controller.hooks,
+            model=await _choose_summarizer(call, runtime, branch, wanted),
             summarize=wanted,
-            custom_instructions=said.instructions,
-            summary=said.summary,
+            custom_instructions=request.instructions,
+            summary=request.summary,
             branch=branch,
-            settings=seat.desk.settings.summary,
-            retry=seat.desk.settings.retry,
+            settings=runtime.controller.settings.summary,
+            retry=runtime.controller.settings.retry,
         )
 
-    if said.summarize and said.summary is None:
-        call.needs_run()
-    async with working(call, id) as opened:
-        outcome = await _operated(call, opened, go)
+    if request.summarize and request.summary is None:
+        call.check_can_run()
+    async with use_session(call, id) as opened:
+        outcome = await _run_operation(call, opened, run_navigate)
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
-        answer = wire.Navigated(
+        answer = wire.NavigateResponse(
             leaf=outcome.new_leaf, text=outcome.editor_text, summary_entry=entry, cancelled=outcome.cancelled
         )
-        return await _answer(opened, answer)
+        return await _respond(opened, answer)
 
 
-@router.post("/fork", **told(wire.Forked, status=201, takes=wire.Forking, empty=True))
+@router.post("/fork", **describe_route(wire.ForkResponse, status=201, request=wire.ForkRequest, allow_empty=True))
 async def fork_session(
-    call: Writes, id: str, said: Annotated[wire.Forking, Depends(Said(wire.Forking, empty=True))]
-) -> Json:
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.ForkRequest, Depends(RequestBody(wire.ForkRequest, allow_empty=True))],
+) -> JsonResponse:
     """A new session with the path to a place, or with the whole tree. The source is not touched."""
 
-    async def copy(seat: Seat) -> str:
+    async def run_fork(runtime: SessionRuntime) -> str:
         session = opened.session
-        if said.tree:
-            made = await asyncio.to_thread(catalog.fork, session, at=said.at, whole=True, name=said.name)
+        if request.tree:
+            made = await asyncio.to_thread(catalog.fork, session, at=request.at, whole=True, name=request.name)
         else:
-            made = (await fork(session, said.at, hooks=seat.desk.hooks, name=said.name)).session
+            made = (await fork(session, request.at, hooks=runtime.controller.hooks, name=request.name)).session
             if made is None:
-                raise Refused(409, "a handler did not let it happen", code="cancelled")
+                raise ApiError(409, "a handler did not let it happen", code="cancelled")
         with made:
             return made.id
 
-    async with working(call, id) as opened:
-        return Json(wire.Forked(id=await _operated(call, opened, copy)), 201)
+    async with use_session(call, id) as opened:
+        return JsonResponse(wire.ForkResponse(id=await _run_operation(call, opened, run_fork)), 201)
 
 
-@router.post("/merge", **told(wire.Merged, takes=wire.Merging))
-async def merge_branch(call: Writes, id: str, said: Annotated[wire.Merging, Depends(Said(wire.Merging))]) -> Json:
+@router.post("/merge", **describe_route(wire.MergeResponse, request=wire.MergeRequest))
+async def merge_branch(
+    call: WriteContext, id: str, request: Annotated[wire.MergeRequest, Depends(RequestBody(wire.MergeRequest))]
+) -> JsonResponse:
     """Write a summary of another branch at the head of this one."""
 
-    async def bring_back(seat: Seat) -> wire.Merged:
+    async def run_merge(runtime: SessionRuntime) -> wire.MergeResponse:
         session = opened.session
-        source, into = session.branch(said.source), _branch(session, said.into)
-        call.serving.at_rest(opened, into.name)
+        source, into = session.get_branch(request.source), _get_branch(session, request.into)
+        call.state.check_idle(opened, into.name)
         outcome = await merge(
             source,
             into,
-            hooks=seat.desk.hooks,
-            model=await _summarizer(call, seat, into, said.summary is None),
-            summary=said.summary,
-            custom_instructions=said.instructions,
-            settings=seat.desk.settings.summary,
-            retry=seat.desk.settings.retry,
+            hooks=runtime.controller.hooks,
+            model=await _choose_summarizer(call, runtime, into, request.summary is None),
+            summary=request.summary,
+            custom_instructions=request.instructions,
+            settings=runtime.controller.settings.summary,
+            retry=runtime.controller.settings.retry,
         )
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
-        return wire.Merged(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
+        return wire.MergeResponse(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
 
-    async with working(call, id) as opened:
-        return await _answer(opened, await _operated(call, opened, bring_back))
+    async with use_session(call, id) as opened:
+        return await _respond(opened, await _run_operation(call, opened, run_merge))
 
 
-@router.post("/promote", **told(wire.Promoted, takes=wire.Promotion))
-async def promote_branch(call: Writes, id: str, said: Annotated[wire.Promotion, Depends(Said(wire.Promotion))]) -> Json:
+@router.post("/promote", **describe_route(wire.PromoteResponse, request=wire.PromoteRequest))
+async def promote_branch(
+    call: WriteContext, id: str, request: Annotated[wire.PromoteRequest, Depends(RequestBody(wire.PromoteRequest))]
+) -> JsonResponse:
     """Go on from the head of one branch, with a summary of the others, which are archived with it."""
 
-    async def choose(seat: Seat) -> wire.Promoted:
+    async def run_promote(runtime: SessionRuntime) -> wire.PromoteResponse:
         session = opened.session
-        winner, into = session.branch(said.branch), _branch(session, said.into)
+        winner, into = session.get_branch(request.branch), _get_branch(session, request.into)
         if winner == into:
-            raise Refused(422, f"branch {winner.name!r} cannot be promoted into itself")
-        rest = others(into, winner)
+            raise ApiError(422, f"branch {winner.name!r} cannot be promoted into itself")
+        rest = find_other_branches(into, winner)
         for branch in (into, winner, *rest):
-            call.serving.at_rest(opened, branch.name)
+            call.state.check_idle(opened, branch.name)
         outcome = await promote(
             winner,
             into,
             rest,
-            hooks=seat.desk.hooks,
-            model=await _summarizer(call, seat, into, said.summary is None and bool(rest)),
-            summary=said.summary,
-            custom_instructions=said.instructions,
-            settings=seat.desk.settings.summary,
-            retry=seat.desk.settings.retry,
+            hooks=runtime.controller.hooks,
+            model=await _choose_summarizer(call, runtime, into, request.summary is None and bool(rest)),
+            summary=request.summary,
+            custom_instructions=request.instructions,
+            settings=runtime.controller.settings.summary,
+            retry=runtime.controller.settings.retry,
         )
         archived = [] if outcome.cancelled else [branch.name for branch in (*rest, winner)]
-        return wire.Promoted(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)
+        return wire.PromoteResponse(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)
 
-    async with working(call, id) as opened:
-        return await _answer(opened, await _operated(call, opened, choose))
+    async with use_session(call, id) as opened:
+        return await _respond(opened, await _run_operation(call, opened, run_promote))
 
 
-@router.post("/cherry-pick", **told(wire.Copied, takes=wire.CherryPick))
-async def pick(call: Writes, id: str, said: Annotated[wire.CherryPick, Depends(Said(wire.CherryPick))]) -> Json:
+@router.post("/cherry-pick", **describe_route(wire.CherryPickResponse, request=wire.CherryPickRequest))
+async def pick(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.CherryPickRequest, Depends(RequestBody(wire.CherryPickRequest))],
+) -> JsonResponse:
     """Copy messages to the head of a branch, tool calls and their results together."""
 
-    async def copy(seat: Seat) -> wire.Copied:
-        onto = _branch(opened.session, said.onto)
-        call.serving.at_rest(opened, onto.name)
-        outcome = await cherry_pick(onto, said.entries, hooks=seat.desk.hooks)
+    async def run_cherry_pick(runtime: SessionRuntime) -> wire.CherryPickResponse:
+        onto = _get_branch(opened.session, request.onto)
+        call.state.check_idle(opened, onto.name)
+        outcome = await cherry_pick(onto, request.entries, hooks=runtime.controller.hooks)
         ids = [entry.id for entry in outcome.entries]
-        return wire.Copied(ids=ids, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
+        return wire.CherryPickResponse(ids=ids, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
 
-    async with working(call, id) as opened:
-        return await _answer(opened, await _operated(call, opened, copy))
+    async with use_session(call, id) as opened:
+        return await _respond(opened, await _run_operation(call, opened, run_cherry_pick))

@@ -20,35 +20,35 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree import catalog
-from sessiontree.comparison import usages
+from sessiontree.comparison import list_usages
 from sessiontree.core.entries import Entry, EntryId, Message, Problem
-from sessiontree.core.messages import model_of, role_of, spent
-from sessiontree.core.outline import Outline, finish, lay_out, plain_text, survey
+from sessiontree.core.messages import get_entry_role, get_model, sum_usage
+from sessiontree.core.outline import Outline, format_entry, lay_out, run_steps, survey_tree
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.index.folder import id_of
+from sessiontree.index.folder import parse_session_id
 from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.postgres.address import is_address
-from sessiontree.web.guard import Limits
-from sessiontree.web.live import Feed, Watch
-from sessiontree.web.refusals import Refused, no_session
-from sessiontree.web.rendering import Rendered
+from sessiontree.store.postgres.address import is_database_address
+from sessiontree.web.guard import ServerLimits
+from sessiontree.web.live import EventFeed, SessionWatcher
+from sessiontree.web.refusals import ApiError, make_session_not_found
+from sessiontree.web.rendering import HtmlCache
 from sessiontree.web.tokens import Token
 
 T = TypeVar("T")
 
-OUTLINES = 8
+MAX_OUTLINES = 8
 """Outlines of a session that are kept, so that pages of one go on where the last one ended."""
 
-ANSWERS = 4 << 20
+MAX_CACHED_RESPONSE_BYTES = 4 << 20
 """Bytes of answers about a session that are kept until it is written to: several clients read the same."""
-WAITING, WAITING_IN_ALL = 2, 8
+MAX_SESSION_LOCK_WAITERS, MAX_LOCK_WAITERS = 2, 8
 """Requests that wait for the lock of one session, and of all: each keeps a thread, and others need threads too."""
-GISTS = 50_000
+MAX_PREVIEWS = 50_000
 """Entries of a session that are kept as what their row says."""
 
 
-class Position(Struct, frozen=True):
+class SessionPosition(Struct, frozen=True):
     """How far a session has been read: how many entries there are, and which is the last."""
 
     count: int
@@ -58,21 +58,21 @@ class Position(Struct, frozen=True):
         return f"{self.count}-{self.mark}"
 
 
-def position_at(session: Session, count: int) -> Position:
+def compute_position(session: Session, count: int) -> SessionPosition:
     """The position behind `count` entries."""
-    last = session.tree.entry_at(count - 1).id if count else session.id
-    return Position(count, f"{zlib.crc32(last.encode('utf-8', 'replace')):08x}")
+    last = session.tree.get_entry_at(count - 1).id if count else session.id
+    return SessionPosition(count, f"{zlib.crc32(last.encode('utf-8', 'replace')):08x}")
 
 
-def read_position(text: str) -> Position:
+def parse_position(text: str) -> SessionPosition:
     """A position as it was told. Raises `Refused`."""
     count, dash, mark = text.partition("-")
     if not (dash and count.isascii() and count.isdigit() and len(count) < 16):
-        raise Refused(400, f"{text[:100]!r} is no position in a session")
-    return Position(int(count), mark)
+        raise ApiError(400, f"{text[:100]!r} is no position in a session")
+    return SessionPosition(int(count), mark)
 
 
-class Gist(NamedTuple):
+class EntryPreview(NamedTuple):
     """What one row of the tree says of an entry. It never changes, so it is read once."""
 
     role: str | None
@@ -80,7 +80,7 @@ class Gist(NamedTuple):
     text: str
 
 
-class Totals:
+class SessionUsage:
     """What a session has cost, and with which models, as far as its entries were counted."""
 
     def __init__(self) -> None:
@@ -89,53 +89,53 @@ class Totals:
         self.tokens = 0.0
         self.models: dict[str, None] = {}
 
-    def take(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self.count += 1
-            body = entry.decoded()
-            for found in map(spent, usages(body)):
+            body = entry.decode()
+            for found in map(sum_usage, list_usages(body)):
                 if found is not None:
                     self.cost += found.cost
                     self.tokens += found.tokens
-            model = model_of(body.message) if isinstance(body, Message) else None
+            model = get_model(body.message) if isinstance(body, Message) else None
             if model is not None and model != ("unknown", "unknown"):
                 self.models[":".join(model)] = None
 
 
-class Opened:
+class OpenSession:
     """A session that is held open, and what belongs to it as long as it is."""
 
-    def __init__(self, session: Session, file: str, limits: Limits) -> None:
+    def __init__(self, session: Session, file: str, limits: ServerLimits) -> None:
         self.session = session
         self.file = file
-        self.used = 0.0
-        self.holders = 0
+        self.last_used = 0.0
+        self.users = 0
         """Who must not lose it: requests, streams, runs."""
-        self.feed = Feed(limits.deltas)
-        self.watch = Watch(session.store, file, self.feed)
+        self.feed = EventFeed(limits.event_buffer)
+        self.watcher = SessionWatcher(session.store, file, self.feed)
         self._outlines: OrderedDict[tuple[str, str], Outline] = OrderedDict()
         self._depths: dict[EntryId, int] = {}
-        self._depths_at = 0
+        self._depths_count = 0
         """How many entries there were when they were counted."""
-        self._gists: dict[int, Gist] = {}
+        self._previews: dict[int, EntryPreview] = {}
         """By the line, since of two entries with one id the last counts."""
-        self.rendered = Rendered()
-        self._totals = Totals()
-        self._kept: dict[type[Any], Any] = {}
-        self._answers: OrderedDict[str, bytes] = OrderedDict()
-        self._answers_at: Position | None = None
-        self._answers_size = 0
-        self._problems: tuple[Position, list[Problem]] | None = None
+        self.html_cache = HtmlCache()
+        self._totals = SessionUsage()
+        self._attachments: dict[type[Any], Any] = {}
+        self._responses: OrderedDict[str, bytes] = OrderedDict()
+        self._responses_position: SessionPosition | None = None
+        self._responses_size = 0
+        self._problems: tuple[SessionPosition, list[Problem]] | None = None
 
     @property
-    def position(self) -> Position:
-        return position_at(self.session, len(self.session.tree.entries))
+    def position(self) -> SessionPosition:
+        return compute_position(self.session, len(self.session.tree.entries))
 
-    def check(self, position: Position) -> None:
+    def check_position(self, position: SessionPosition) -> None:
         """Raises `Refused` where the session does not have this position, so that nothing can go on from it."""
         count = position.count
-        if count > len(self.session.tree.entries) or position_at(self.session, count) != position:
-            raise Refused(410, "the session is not what it was at that position: read it anew")
+        if count > len(self.session.tree.entries) or compute_position(self.session, count) != position:
+            raise ApiError(410, "the session is not what it was at that position: read it anew")
 
     @property
     def leaf(self) -> EntryId | None:
@@ -143,7 +143,7 @@ class Opened:
         leaf = self.session.heads.leaf
         return leaf if leaf in self.session.tree else None
 
-    def outline(self, filter: str, at: str | None = None) -> tuple[str, Outline]:
+    def get_outline(self, filter: str, at: str | None = None) -> tuple[str, Outline]:
         """The rows of the tree as it is, or as it was `at` a position that is still kept. Raises `Refused`."""
         now = str(self.position)
         at = now if at is None else at
@@ -151,79 +151,79 @@ class Opened:
         outline = self._outlines.get(key)
         if outline is None:
             if at != now:
-                raise Refused(410, "the tree has changed since that page: read it anew")
+                raise ApiError(410, "the tree has changed since that page: read it anew")
             shape = next((kept.shape for (place, _), kept in self._outlines.items() if place == at), None)
-            shape = finish(survey(self.session.tree, self.leaf)) if shape is None else shape
-            outline = self._outlines[key] = finish(lay_out(shape, filter))
-            while len(self._outlines) > OUTLINES:
+            shape = run_steps(survey_tree(self.session.tree, self.leaf)) if shape is None else shape
+            outline = self._outlines[key] = run_steps(lay_out(shape, filter))
+            while len(self._outlines) > MAX_OUTLINES:
                 self._outlines.popitem(last=False)
         self._outlines.move_to_end(key)
         return at, outline
 
-    def gist(self, entry: Entry) -> Gist:
+    def get_preview(self, entry: Entry) -> EntryPreview:
         """What a row says of an entry, from what was read before if it was."""
-        gist = self._gists.get(entry.line)
+        gist = self._previews.get(entry.line)
         if gist is None:
-            read = replace(entry, kept=entry.decoded())
-            if len(self._gists) >= GISTS:
-                self._gists.clear()
-            gist = self._gists[entry.line] = Gist(role_of(read), read.timestamp, plain_text(read))
+            read = replace(entry, kept=entry.decode())
+            if len(self._previews) >= MAX_PREVIEWS:
+                self._previews.clear()
+            gist = self._previews[entry.line] = EntryPreview(get_entry_role(read), read.timestamp, format_entry(read))
         return gist
 
-    def depth(self, id: EntryId) -> int:
+    def get_depth(self, id: EntryId) -> int:
         """How many entries stand above one."""
         tree, known, way = self.session.tree, self._depths, list[EntryId]()
-        if len(tree.entries) != self._depths_at:
-            if known and self._moves(tree.entries[self._depths_at :]):
+        if len(tree.entries) != self._depths_count:
+            if known and self._changes_depths(tree.entries[self._depths_count :]):
                 known.clear()
-            self._depths_at = len(tree.entries)
+            self._depths_count = len(tree.entries)
         above: EntryId | None = id
         while above is not None and above not in known:
             way.append(above)
-            above = tree.parent(above)
+            above = tree.get_parent(above)
         depth = -1 if above is None else known[above]
         for step in reversed(way):
             depth += 1
             known[step] = depth
         return known[id]
 
-    def _moves(self, fresh: Iterable[Entry]) -> bool:
+    def _changes_depths(self, fresh: Iterable[Entry]) -> bool:
         """Whether entries that came late put others elsewhere: their parent, or one of the same id."""
         known, tree = self._depths, self.session.tree
-        return any(entry.id in known or not known.keys().isdisjoint(tree.child_ids(entry.id)) for entry in fresh)
+        return any(entry.id in known or not known.keys().isdisjoint(tree.get_child_ids(entry.id)) for entry in fresh)
 
-    def kept(self, kind: type[T], make: Callable[[], T]) -> T:
+    def get_or_create(self, kind: type[T], make: Callable[[], T]) -> T:
         """What somebody has made of this session before, or makes now: it is kept as long as the session is."""
-        if kind not in self._kept:
-            self._kept[kind] = make()
-        return self._kept[kind]
+        if kind not in self._attachments:
+            self._attachments[kind] = make()
+        return self._attachments[kind]
 
-    def answered(self, asked: str) -> bytes | None:
+    def get_response(self, url: str) -> bytes | None:
         """What was answered to the same before, if nothing was written since."""
-        self._forget_old_answers()
-        return self._answers.get(asked)
+        self._drop_stale_responses()
+        return self._responses.get(url)
 
-    def keep_answer(self, asked: str, at: Position, answer: bytes) -> None:
+    def cache_response(self, url: str, at: SessionPosition, response: bytes) -> None:
         """Keep an answer for who asks the same, if nothing was written since it was made `at` a position."""
-        self._forget_old_answers()
-        if at != self._answers_at or asked in self._answers:
+        self._drop_stale_responses()
+        if at != self._responses_position or url in self._responses:
             return
-        self._answers[asked] = answer
-        self._answers_size += len(answer)
-        while self._answers_size > ANSWERS:
-            self._answers_size -= len(self._answers.popitem(last=False)[1])
+        self._responses[url] = response
+        self._responses_size += len(response)
+        while self._responses_size > MAX_CACHED_RESPONSE_BYTES:
+            self._responses_size -= len(self._responses.popitem(last=False)[1])
 
-    def _forget_old_answers(self) -> None:
+    def _drop_stale_responses(self) -> None:
         now = self.position
-        if now != self._answers_at:
-            self._answers.clear()
-            self._answers_at, self._answers_size = now, 0
+        if now != self._responses_position:
+            self._responses.clear()
+            self._responses_position, self._responses_size = now, 0
 
-    def totals(self) -> Totals:
-        self._totals.take(self.session.tree.entries[self._totals.count :])
+    def compute_totals(self) -> SessionUsage:
+        self._totals.add(self.session.tree.entries[self._totals.count :])
         return self._totals
 
-    def problems(self) -> list[Problem]:
+    def list_problems(self) -> list[Problem]:
         now = self.position
         if self._problems is None or self._problems[0] != now:
             self._problems = now, self.session.problems
@@ -236,77 +236,77 @@ class Opened:
             if self.session.refresh():
                 self.feed.wake()
             if self.session.tree is not tree:  # a writer took back what was read
-                self._renew(self.session)
+                self._replace_session(self.session)
                 self.feed.wake()
         except (Conflict, NotFound) as error:
             try:
-                self._renew(catalog.open(self.file))
+                self._replace_session(catalog.open(self.file))
             except StoreError:
                 raise NotFound("session file", self.file) from error
 
-    def _renew(self, session: Session) -> None:
+    def _replace_session(self, session: Session) -> None:
         self.session = session
         self._outlines.clear()
         self._depths.clear()
-        self._depths_at = 0
-        self._gists.clear()
-        self._kept.clear()
-        self._answers_at = None
-        self._totals, self._problems = Totals(), None
+        self._depths_count = 0
+        self._previews.clear()
+        self._attachments.clear()
+        self._responses_position = None
+        self._totals, self._problems = SessionUsage(), None
 
 
-class OpenSessions:
-    def __init__(self, limits: Limits, now: Callable[[], float] = time.monotonic) -> None:
+class SessionCache:
+    def __init__(self, limits: ServerLimits, now: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
         self._now = now
         self._lock = threading.Lock()
-        self._open: dict[str, Opened] = {}
-        self._opening: dict[str, threading.Lock] = {}
+        self._open: dict[str, OpenSession] = {}
+        self._open_locks: dict[str, threading.Lock] = {}
         self._files: dict[str, str] = {}
         """Where sessions were found, by id."""
-        self._waiting: Counter[str] = Counter()
+        self._lock_waiters: Counter[str] = Counter()
         """How many requests wait for the lock of a session, by file."""
 
     @contextmanager
-    def reading(self, id: str, token: Token) -> Generator[Opened]:
+    def read(self, id: str, token: Token) -> Generator[OpenSession]:
         """A session as it is now, which nobody changes meanwhile. Raises `Refused`."""
-        with self.kept(id, token) as opened, opened.session.held():
+        with self.use(id, token) as opened, opened.session.hold_lock():
             yield opened
 
     @contextmanager
-    def kept(self, id: str, token: Token) -> Generator[Opened]:
+    def use(self, id: str, token: Token) -> Generator[OpenSession]:
         """A session that is not closed meanwhile, as it is now. Raises `Refused`."""
-        opened = self.hold(id, token)
+        opened = self.acquire(id, token)
         try:
             yield opened
         finally:
-            self.let_go(opened)
+            self.release(opened)
 
-    def hold(self, id: str, token: Token) -> Opened:
+    def acquire(self, id: str, token: Token) -> OpenSession:
         """The session of that id, which is not closed until `let_go`. Raises `Refused`."""
-        file = self._file_of(id)
+        file = self._find_file(id)
         if file is None:
-            raise no_session(id)
-        opened = self.hold_file(file, token)
-        if opened is None or id not in (opened.session.id, id_of(file)):
+            raise make_session_not_found(id)
+        opened = self.acquire_file(file, token)
+        if opened is None or id not in (opened.session.id, parse_session_id(file)):
             self._files.pop(id, None)
             if opened is not None:
-                self.let_go(opened)
-            raise no_session(id)
+                self.release(opened)
+            raise make_session_not_found(id)
         return opened
 
-    def hold_file(self, file: str, token: Token) -> Opened | None:
+    def acquire_file(self, file: str, token: Token) -> OpenSession | None:
         """The session in a file, which is not closed until `let_go`; `None` where the token sees none."""
         try:
-            opened = self._opened(file)
+            opened = self._open_file(file)
         except NotFound:
             return None
-        if not token.sees(opened.session.cwd):
-            self.let_go(opened)
+        if not token.can_see(opened.session.cwd):
+            self.release(opened)
             return None
         return opened
 
-    def pauses(self, opened: Opened) -> Generator[float]:
+    def wait_for_lock(self, opened: OpenSession) -> Generator[float]:
         """How long to pause, again and again, until no other process writes to a session. Raises `LockTimeout`.
 
         The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
@@ -314,39 +314,39 @@ class OpenSessions:
         store = opened.session.store
         if not isinstance(store, JsonlStore):
             return
-        wait = store.wait_for_lock()
+        wait = store.get_lock_wait()
         if wait is None:
             return
         file = opened.file
         with self._lock:
-            if self._waiting[file] >= WAITING or self._waiting.total() >= WAITING_IN_ALL:
-                raise wait.timeout()
-            self._waiting[file] += 1
+            if self._lock_waiters[file] >= MAX_SESSION_LOCK_WAITERS or self._lock_waiters.total() >= MAX_LOCK_WAITERS:
+                raise wait.build_timeout()
+            self._lock_waiters[file] += 1
         try:
             for pause in wait:
                 yield pause
-                if store.wait_for_lock() is None:
+                if store.get_lock_wait() is None:
                     return
         finally:
             with self._lock:
-                self._waiting[file] -= 1
+                self._lock_waiters[file] -= 1
 
-    def hold_again(self, opened: Opened) -> None:
+    def add_user(self, opened: OpenSession) -> None:
         """Hold a session that is held already, for something that takes longer."""
         with self._lock:
-            opened.holders += 1
+            opened.users += 1
 
-    def let_go(self, opened: Opened) -> None:
+    def release(self, opened: OpenSession) -> None:
         with self._lock:
-            opened.holders -= 1
-            opened.used = self._now()
+            opened.users -= 1
+            opened.last_used = self._now()
 
-    def _file_of(self, id: str) -> str | None:
+    def _find_file(self, id: str) -> str | None:
         file = self._files.get(id)
-        if file is not None and (is_address(file) or os.path.lexists(file)):
+        if file is not None and (is_database_address(file) or os.path.lexists(file)):
             return file
-        files = list(catalog.session_files())
-        self._files = {id_of(file): file for file in reversed(files)}
+        files = list(catalog.iter_session_paths())
+        self._files = {parse_session_id(file): file for file in reversed(files)}
         if id not in self._files and id:
             # A file may be called otherwise than its session; the index knows what the headers say.
             named = {summary.id: summary.file for summary in catalog.sessions(all=True)}
@@ -354,49 +354,49 @@ class OpenSessions:
             self._files = {**named, **self._files}
         return self._files.get(id)
 
-    def _opened(self, file: str) -> Opened:
+    def _open_file(self, file: str) -> OpenSession:
         with self._lock:
-            door = self._opening.setdefault(file, threading.Lock())
+            door = self._open_locks.setdefault(file, threading.Lock())
         with door:  # two requests must not open one file twice
             with self._lock:
                 opened = self._open.get(file)
                 if opened is not None:
-                    opened.holders += 1
+                    opened.users += 1
             if opened is None:
-                opened = Opened(catalog.open(file), file, self._limits)
-                opened.holders = 1
-                opened.used = self._now()
+                opened = OpenSession(catalog.open(file), file, self._limits)
+                opened.users = 1
+                opened.last_used = self._now()
                 with self._lock:
                     self._open[file] = opened
             else:
                 self._refresh(opened)
         return opened
 
-    def _refresh(self, opened: Opened) -> None:
+    def _refresh(self, opened: OpenSession) -> None:
         try:
             opened.refresh()
         except BaseException as error:
             with self._lock:
-                opened.holders -= 1
+                opened.users -= 1
                 if isinstance(error, NotFound):
                     self._open.pop(opened.file, None)
             raise
 
     # Closing
 
-    def idle(self, everything: bool = False) -> Iterator[Opened]:
+    def remove_idle(self, everything: bool = False) -> Iterator[OpenSession]:
         """Sessions to be closed: nobody has asked for them for long, or there are too many. They are forgotten here."""
         with self._lock:
-            free = sorted((one for one in self._open.values() if not one.holders), key=lambda one: one.used)
+            free = sorted((one for one in self._open.values() if not one.users), key=lambda one: one.last_used)
             surplus = len(self._open) - self._limits.sessions
             late = self._now() - self._limits.idle_seconds
-            leaving = [one for number, one in enumerate(free) if everything or number < surplus or one.used < late]
+            leaving = [one for number, one in enumerate(free) if everything or number < surplus or one.last_used < late]
             if everything:
                 leaving = list(self._open.values())
             for one in leaving:
                 del self._open[one.file]
         yield from leaving
 
-    def open_now(self) -> list[Opened]:
+    def list_open(self) -> list[OpenSession]:
         with self._lock:
             return list(self._open.values())

@@ -18,29 +18,29 @@ import msgspec
 from sessiontree import config
 from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion, Permissions
 from sessiontree.config import Config, PermissionMode
-from sessiontree.core.times import iso
+from sessiontree.core.times import format_timestamp
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.home import home
+from sessiontree.home import get_home
 from sessiontree.web import wire
-from sessiontree.web.refusals import Refused, more_rights
+from sessiontree.web.refusals import ApiError, make_insufficient_rights
 
 if TYPE_CHECKING:
-    from sessiontree.web.opened import Opened
+    from sessiontree.web.opened import OpenSession
 
-LONGEST = 20_000
+MAX_DETAIL_LENGTH = 20_000
 """Characters of a call that its question tells; the session has all of it."""
 
 
-class Waiting(msgspec.Struct, frozen=True, eq=False):
+class OpenQuestion(msgspec.Struct, frozen=True, eq=False):
     """A question that is open."""
 
-    told: wire.PendingPermission
+    question: wire.PermissionQuestionResponse
     answer: asyncio.Future[PermissionAnswer]
-    limited: bool
+    is_limited: bool
     """Whether the agent that asks is kept in its project."""
 
 
-class PermissionDesk:
+class PermissionBroker:
     """What runs of one server may do, and what they wait for."""
 
     def __init__(self, mode: PermissionMode | None = None, allow: tuple[str, ...] = (), seconds: float = 300) -> None:
@@ -51,15 +51,15 @@ class PermissionDesk:
         self._mode: PermissionMode | None = mode
         self._allow = allow
         self._seconds = seconds
-        self._waiting: dict[str, dict[str, Waiting]] = {}
+        self._open_questions: dict[str, dict[str, OpenQuestion]] = {}
         """By the file of the session, and by id."""
 
-    def of_user(self, settings: Config) -> Permissions:
+    def load_permissions(self, settings: Config) -> Permissions:
         """What the user's rules allow agents of this server. Raises `ConfigError`."""
-        return Permissions.of_user(settings, home(), mode=self._mode, allow=self._allow)
+        return Permissions.load_user(settings, get_home(), mode=self._mode, allow=self._allow)
 
     @property
-    def usual_mode(self) -> PermissionMode:
+    def default_mode(self) -> PermissionMode:
         """What holds where a request names no mode, and the most lenient that one may name."""
         if self._mode is not None:
             return self._mode
@@ -68,39 +68,39 @@ class PermissionDesk:
         except SessionTreeError:
             return "ask"
 
-    def check(self, mode: PermissionMode | None) -> None:
+    def check_mode(self, mode: PermissionMode | None) -> None:
         """Refuse a mode that is more lenient than this server's own: whoever runs the server decides that."""
-        modes, limit = config.CHOICES["mode"], self.usual_mode
+        modes, limit = config.CHOICES["mode"], self.default_mode
         if mode is not None and modes.index(mode) > modes.index(limit):
-            raise Refused(
+            raise ApiError(
                 403,
                 f"this server allows no mode beyond {limit}; {mode} takes `sessiontree serve --permission-mode {mode}`",
             )
 
     # Asking
 
-    def asker(self, opened: Opened, branch: str, run: str, *, limited: bool) -> Asker:
+    def create_asker(self, opened: OpenSession, branch: str, run: str, *, limited: bool) -> Asker:
         """Asks whoever listens to a session about the calls of a run, which may be `limited` to its project."""
 
         async def ask(question: PermissionQuestion) -> PermissionAnswer | None:
             id = secrets.token_hex(4)
-            told = wire.PendingPermission(
+            told = wire.PermissionQuestionResponse(
                 id=id,
                 branch=branch,
                 run=run,
                 tool=question.tool,
                 does=question.does,
                 title=question.title,
-                detail=question.detail[:LONGEST],
-                cut=len(question.detail) > LONGEST,
+                detail=question.detail[:MAX_DETAIL_LENGTH],
+                cut=len(question.detail) > MAX_DETAIL_LENGTH,
                 why=question.why,
-                rule=question.rule if question.rule is None or len(question.rule) <= LONGEST else None,
+                rule=question.rule if question.rule is None or len(question.rule) <= MAX_DETAIL_LENGTH else None,
                 scopes=list(question.scopes),
-                expires=iso(int((time.time() + self._seconds) * 1000)),
+                expires=format_timestamp(int((time.time() + self._seconds) * 1000)),
             )
-            waiting = Waiting(told, asyncio.get_running_loop().create_future(), limited)
-            self._waiting.setdefault(opened.file, {})[id] = waiting
-            tell = partial(_tell, opened)
+            waiting = OpenQuestion(told, asyncio.get_running_loop().create_future(), limited)
+            self._open_questions.setdefault(opened.file, {})[id] = waiting
+            tell = partial(_publish, opened)
             tell({"status": "asked", **msgspec.to_builtins(told)})
             status = "withdrawn"
             try:
@@ -112,40 +112,40 @@ class PermissionDesk:
                 status = "expired"
                 return None
             finally:
-                self._forget(opened.file, id)
+                self._remove(opened.file, id)
                 tell({"status": status, "id": id, "branch": branch, "run": run})
 
         return ask
 
-    def _forget(self, file: str, id: str) -> None:
-        questions = self._waiting[file]
+    def _remove(self, file: str, id: str) -> None:
+        questions = self._open_questions[file]
         del questions[id]
         if not questions:
-            del self._waiting[file]
+            del self._open_questions[file]
 
     # Answering
 
-    def pending(self, opened: Opened) -> list[wire.PendingPermission]:
-        return [waiting.told for waiting in list(self._waiting.get(opened.file, {}).values())]
+    def list_questions(self, opened: OpenSession) -> list[wire.PermissionQuestionResponse]:
+        return [waiting.question for waiting in list(self._open_questions.get(opened.file, {}).values())]
 
     async def answer(
-        self, opened: Opened, id: str, said: wire.PermissionReply, *, limited: bool
-    ) -> wire.PendingPermission:
+        self, opened: OpenSession, id: str, request: wire.PermissionAnswerRequest, *, limited: bool
+    ) -> wire.PermissionQuestionResponse:
         """Answer a question of a session. Raises `NotFound` for one that is not open any more, or `Refused`.
 
         One whose token is `limited` to projects allows nothing to an agent that is not.
         """
-        waiting = self._waiting.get(opened.file, {}).get(id)
+        waiting = self._open_questions.get(opened.file, {}).get(id)
         if waiting is None or waiting.answer.done():
             raise NotFound("question", id, "it was answered, its time is over, or its run has ended")
-        if limited and not waiting.limited and said.answer != "no":
-            raise more_rights()
-        if said.answer not in waiting.told.scopes:
-            raise Refused(422, f"this question takes {', '.join(waiting.told.scopes)}, not {said.answer}")
-        waiting.answer.set_result(PermissionAnswer(scope=said.answer, reason=said.reason))
-        return waiting.told
+        if limited and not waiting.is_limited and request.answer != "no":
+            raise make_insufficient_rights()
+        if request.answer not in waiting.question.scopes:
+            raise ApiError(422, f"this question takes {', '.join(waiting.question.scopes)}, not {request.answer}")
+        waiting.answer.set_result(PermissionAnswer(scope=request.answer, reason=request.reason))
+        return waiting.question
 
 
-def _tell(opened: Opened, data: dict[str, object]) -> None:
+def _publish(opened: OpenSession, data: dict[str, object]) -> None:
     count: Callable[[], int] = lambda: len(opened.session.tree.entries)  # noqa: E731
     opened.feed.publish("permission", data, count)

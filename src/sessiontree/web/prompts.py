@@ -8,79 +8,99 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 
 from sessiontree.web import wire
-from sessiontree.web.moving import working
-from sessiontree.web.refusals import Refused
-from sessiontree.web.schema import told
-from sessiontree.web.serving import Json, Reads, Running, Said
+from sessiontree.web.moving import use_session
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.schema import describe_route
+from sessiontree.web.serving import JsonResponse, ReadContext, RequestBody, RunContext
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
 
-@router.post("/prompt", **told(wire.Started, status=202, takes=wire.Prompt))
-async def prompt(call: Running, id: str, said: Annotated[wire.Prompt, Depends(Said(wire.Prompt))]) -> Json:
+@router.post("/prompt", **describe_route(wire.PromptResponse, status=202, request=wire.PromptRequest))
+async def prompt(
+    call: RunContext, id: str, request: Annotated[wire.PromptRequest, Depends(RequestBody(wire.PromptRequest))]
+) -> JsonResponse:
     """Say something to the model, which answers on the branch. What happens is told by the session's events."""
-    if not said.text.strip() and not said.images:
-        raise Refused(422, "there is nothing to say")
-    for image in said.images:
+    if not request.text.strip() and not request.images:
+        raise ApiError(422, "there is nothing to say")
+    for image in request.images:
         if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
-            raise Refused(422, "an image is {type: 'image', data, mimeType}")
-    serving, sessions, runs = call.serving, call.serving.sessions, call.serving.runs
-    serving.permissions.check(said.permission_mode)
+            raise ApiError(422, "an image is {type: 'image', data, mimeType}")
+    serving, sessions, runs = call.state, call.state.sessions, call.state.runs
+    serving.permissions.check_mode(request.permission_mode)
 
-    async def begin() -> tuple[str, str]:
-        sessions.hold_again(opened)  # until the run is over
-        ended = partial(sessions.let_go, opened)
+    async def start_run() -> tuple[str, str]:
+        sessions.add_user(opened)  # until the run is over
+        ended = partial(sessions.release, opened)
         try:
-            branch = opened.session.heads.current if said.branch is None else said.branch
-            serving.swarms.at_rest(opened, branch)
-            serving.trials.at_rest(opened, branch)
-            return await runs.prompt(
-                opened, said.branch, said.text, said.images, said.model, ended, place, said.permission_mode
+            branch = opened.session.heads.current if request.branch is None else request.branch
+            serving.swarms.check_idle(opened, branch)
+            serving.experiments.check_idle(opened, branch)
+            return await runs.start(
+                opened,
+                request.branch,
+                request.text,
+                request.images,
+                request.model,
+                ended,
+                place,
+                request.permission_mode,
             )
         except BaseException:
             ended()
             raise
 
-    async with working(call, id) as opened:
-        place = await call.workplace(opened)
-        run, branch = await call.serving.workshop.do(begin())
-        return Json(wire.Started(run=run, branch=branch), 202)
+    async with use_session(call, id) as opened:
+        place = await call.find_workspace(opened)
+        run, branch = await call.state.agent_loop.run(start_run())
+        return JsonResponse(wire.PromptResponse(run=run, branch=branch), 202)
 
 
-@router.post("/steer", **told(wire.Told, takes=wire.Steering))
-async def steer(call: Running, id: str, said: Annotated[wire.Steering, Depends(Said(wire.Steering))]) -> Json:
+@router.post("/steer", **describe_route(wire.RunBranchResponse, request=wire.SteerRequest))
+async def steer(
+    call: RunContext, id: str, request: Annotated[wire.SteerRequest, Depends(RequestBody(wire.SteerRequest))]
+) -> JsonResponse:
     """Say something to an agent at work, as soon as the tool calls of its turn are done."""
-    async with working(call, id) as opened:
+    async with use_session(call, id) as opened:
         limited = call.token.projects is not None
-        work = call.serving.steer(opened, said.branch, said.text, limited=limited)
-        return Json(wire.Told(branch=await call.serving.workshop.do(work)))
+        work = call.state.steer(opened, request.branch, request.text, limited=limited)
+        return JsonResponse(wire.RunBranchResponse(branch=await call.state.agent_loop.run(work)))
 
 
-@router.post("/abort", **told(wire.Told, takes=wire.Aborting, empty=True))
+@router.post("/abort", **describe_route(wire.RunBranchResponse, request=wire.AbortRequest, allow_empty=True))
 async def abort(
-    call: Running, id: str, said: Annotated[wire.Aborting, Depends(Said(wire.Aborting, empty=True))]
-) -> Json:
+    call: RunContext,
+    id: str,
+    request: Annotated[wire.AbortRequest, Depends(RequestBody(wire.AbortRequest, allow_empty=True))],
+) -> JsonResponse:
     """Give up a run. What had arrived is written down."""
-    async with working(call, id) as opened:
-        work = call.serving.abort(opened, said.branch)
-        return Json(wire.Told(branch=await call.serving.workshop.do(work)))
+    async with use_session(call, id) as opened:
+        work = call.state.abort(opened, request.branch)
+        return JsonResponse(wire.RunBranchResponse(branch=await call.state.agent_loop.run(work)))
 
 
-@router.get("/permissions", **told(wire.PendingPermissions))
-def pending(call: Reads, id: str) -> Json:
+@router.get("/permissions", **describe_route(wire.PermissionQuestionListResponse))
+def list_permission_questions(call: ReadContext, id: str) -> JsonResponse:
     """Questions about tool calls that runs of a session wait for."""
-    with call.reading(id) as opened:
-        return Json(wire.PendingPermissions(questions=call.serving.permissions.pending(opened)))
+    with call.read_session(id) as opened:
+        return JsonResponse(
+            wire.PermissionQuestionListResponse(questions=call.state.permissions.list_questions(opened))
+        )
 
 
-@router.post("/permissions/{question}", **told(wire.PendingPermission, takes=wire.PermissionReply))
+@router.post(
+    "/permissions/{question}", **describe_route(wire.PermissionQuestionResponse, request=wire.PermissionAnswerRequest)
+)
 async def answer(
-    call: Running, id: str, question: str, said: Annotated[wire.PermissionReply, Depends(Said(wire.PermissionReply))]
-) -> Json:
+    call: RunContext,
+    id: str,
+    question: str,
+    request: Annotated[wire.PermissionAnswerRequest, Depends(RequestBody(wire.PermissionAnswerRequest))],
+) -> JsonResponse:
     """Answer a question about a tool call: once, for the session, always in its folder, or no."""
-    async with working(call, id) as opened:
+    async with use_session(call, id) as opened:
         limited = call.token.projects is not None
-        if said.answer == "always" and limited:
-            raise Refused(403, "a token of a project does not change the user's rules: answer for the session")
-        work = call.serving.permissions.answer(opened, question, said, limited=limited)
-        return Json(await call.serving.workshop.do(work))
+        if request.answer == "always" and limited:
+            raise ApiError(403, "a token of a project does not change the user's rules: answer for the session")
+        work = call.state.permissions.answer(opened, question, request, limited=limited)
+        return JsonResponse(await call.state.agent_loop.run(work))

@@ -19,7 +19,7 @@ from sessiontree.errors import (
     StoreError,
 )
 
-CODES = {
+ERROR_CODES = {
     400: "bad_request",
     401: "unauthorized",
     403: "forbidden",
@@ -40,31 +40,31 @@ CODES = {
 """The usual code of each status."""
 
 
-class Refused(Exception):
+class ApiError(Exception):
     """A request that is not done."""
 
     def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
         self.status = status
         self.message = message
-        self.code = CODES[status] if code is None else code
+        self.code = ERROR_CODES[status] if code is None else code
 
     @property
-    def wire(self) -> dict[str, dict[str, str]]:
+    def payload(self) -> dict[str, dict[str, str]]:
         return {"error": {"code": self.code, "message": self.message}}
 
 
-def no_session(id: str) -> Refused:
+def make_session_not_found(id: str) -> ApiError:
     """The same for a session that is not there and for one that the token may not see."""
-    return Refused(404, f"no session {id!r}")
+    return ApiError(404, f"no session {id!r}")
 
 
-def more_rights() -> Refused:
+def make_insufficient_rights() -> ApiError:
     """For a token that is limited to projects, about an agent that is not."""
-    return Refused(403, "the agent was started with more rights than the token has", code="more_rights")
+    return ApiError(403, "the agent was started with more rights than the token has", code="more_rights")
 
 
-def refusal(error: SessionTreeError) -> Refused:
+def convert_error(error: SessionTreeError) -> ApiError:
     """How an error of the library is told."""
     from sessiontree.model.base import ModelError
     from sessiontree.model.find import NoModel
@@ -87,5 +87,5 @@ def refusal(error: SessionTreeError) -> Refused:
     )
     for kind, status, code in kinds:
         if isinstance(error, kind):
-            return Refused(status, str(error), code=code)
-    return Refused(409, str(error))
+            return ApiError(status, str(error), code=code)
+    return ApiError(409, str(error))

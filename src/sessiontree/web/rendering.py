@@ -10,41 +10,41 @@ from collections import OrderedDict
 
 from msgspec import UNSET, UnsetType
 
-LONGEST = 100_000
+MAX_RENDERED_LENGTH = 100_000
 """Characters of a text that are made HTML; a longer one is shown plain."""
-KEPT = 4 << 20
+MAX_CACHED_CHARACTERS = 4 << 20
 """Characters of texts and their HTML that are kept of one session."""
 
 
-class Rendered:
+class HtmlCache:
     """Texts of a session as HTML. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._html_by_text: OrderedDict[str, str] = OrderedDict()
         self._size = 0
 
-    def html(self, words: str) -> str | UnsetType:
+    def render(self, text: str) -> str | UnsetType:
         """A text as clean HTML, unless it is too long for that."""
-        if len(words) > LONGEST:
+        if len(text) > MAX_RENDERED_LENGTH:
             return UNSET
         with self._lock:
-            known = self._kept.get(words)
+            known = self._html_by_text.get(text)
             if known is not None:
-                self._kept.move_to_end(words)
+                self._html_by_text.move_to_end(text)
                 return known
-        made = _rendered(words)
+        made = _render_html(text)
         with self._lock:
-            if words not in self._kept:
-                self._kept[words] = made
-                self._size += len(words) + len(made)
-            while self._size > KEPT:
-                self._size -= sum(map(len, self._kept.popitem(last=False)))
+            if text not in self._html_by_text:
+                self._html_by_text[text] = made
+                self._size += len(text) + len(made)
+            while self._size > MAX_CACHED_CHARACTERS:
+                self._size -= sum(map(len, self._html_by_text.popitem(last=False)))
         return made
 
 
-def _rendered(words: str) -> str:
-    from sessiontree.export.prose import prose
-    from sessiontree.export.view import visible
+def _render_html(text: str) -> str:
+    from sessiontree.export.prose import markdown_to_html
+    from sessiontree.export.view import make_visible
 
-    return prose(visible(words))
+    return markdown_to_html(make_visible(text))

@@ -13,14 +13,14 @@ from fastapi.responses import Response
 from msgspec import NODEFAULT, UNSET, inspect
 
 from sessiontree.core.entries import JsonObject
-from sessiontree.web.refusals import Refused
-from sessiontree.web.wire import Answer, Asked, Failure
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.wire import ErrorResponse, RequestModel, ResponseModel
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
-REFERENCE = "#/components/schemas/{name}"
+SCHEMA_REFERENCE = "#/components/schemas/{name}"
 
-REFUSALS = {
+ERROR_RESPONSES = {
     400: ("The request makes no sense as HTTP.", "'x' is no cursor of this list"),
     401: ("There is no token, or none that is known.", "a token is needed: Authorization: Bearer TOKEN"),
     403: (
@@ -47,45 +47,51 @@ REFUSALS = {
 """What is refused, by its status, with an example of the message."""
 
 
-def told(
-    *gives: type[Answer] | str, status: int = 200, takes: type[Asked] | None = None, empty: bool = False
+def describe_route(
+    *responses: type[ResponseModel] | str,
+    status: int = 200,
+    request: type[RequestModel] | None = None,
+    allow_empty: bool = False,
 ) -> dict[str, Any]:
     """For a route's decorator: what it answers with, a shape or texts of some media types, and what it takes.
 
     A request may be `empty` where all that it could say has a default.
     """
     content: JsonObject = {}
-    for one in gives:
+    for one in responses:
         if isinstance(one, str):
             content[one] = {"schema": {"type": "string"}}
         else:
-            content[JSON] = {"schema": _reference(one), "example": example_of(one)}
+            content[JSON] = {"schema": _build_reference(one), "example": build_example(one)}
     # A response without a media type of its own: all that there are, are told here.
     route: dict[str, Any] = {
         "status_code": status,
         "response_class": Response,
         "responses": {status: {"content": content}},
     }
-    if takes is not None:
-        body = {"content": {JSON: {"schema": _reference(takes), "example": example_of(takes)}}, "required": not empty}
+    if request is not None:
+        body = {
+            "content": {JSON: {"schema": _build_reference(request), "example": build_example(request)}},
+            "required": not allow_empty,
+        }
         route["openapi_extra"] = {"requestBody": body}
     return route
 
 
-def _reference(shape: type[Any]) -> JsonObject:
-    return {"$ref": REFERENCE.format(name=shape.__name__)}
+def _build_reference(shape: type[Any]) -> JsonObject:
+    return {"$ref": SCHEMA_REFERENCE.format(name=shape.__name__)}
 
 
-def completed(document: JsonObject, shapes: Iterable[type[Any]]) -> JsonObject:
+def complete_document(document: JsonObject, shapes: Iterable[type[Any]]) -> JsonObject:
     """The document with the shapes, what may be refused everywhere, and how one says who one is."""
-    _, components = msgspec.json.schema_components(list(shapes), ref_template=REFERENCE)
+    _, components = msgspec.json.schema_components(list(shapes), ref_template=SCHEMA_REFERENCE)
     for shape in shapes:
-        components[shape.__name__]["examples"] = [example_of(shape)]
+        components[shape.__name__]["examples"] = [build_example(shape)]
     document.setdefault("components", {}).update(
         {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}
     )
     document["security"] = [{"token": []}]
-    refusals = {str(status): _refusal_to_wire(status, *told) for status, told in REFUSALS.items()}
+    refusals = {str(status): _build_error_response(status, *told) for status, told in ERROR_RESPONSES.items()}
     for operations in document["paths"].values():
         for operation in operations.values():
             answers = operation["responses"]
@@ -96,30 +102,32 @@ def completed(document: JsonObject, shapes: Iterable[type[Any]]) -> JsonObject:
     return document
 
 
-def _refusal_to_wire(status: int, words: str, message: str) -> JsonObject:
-    example = Refused(status, message).wire
-    return {"description": words, "content": {JSON: {"schema": _reference(Failure), "example": example}}}
+def _build_error_response(status: int, text: str, message: str) -> JsonObject:
+    example = ApiError(status, message).payload
+    return {"description": text, "content": {JSON: {"schema": _build_reference(ErrorResponse), "example": example}}}
 
 
-def example_of(shape: Any) -> Any:
+def build_example(shape: Any) -> Any:
     """An example of a shape, from the examples of its fields; what may be left out is left out."""
-    return _example(inspect.type_info(shape))
+    return _build_example(inspect.type_info(shape))
 
 
-def _example(kind: inspect.Type) -> Any:
+def _build_example(kind: inspect.Type) -> Any:
     match kind:
         case inspect.Metadata(type=inner):
-            said: list[Any] = cast("Any", kind).extra_json_schema.get("examples") or [_example(inner)]
+            said: list[Any] = cast("Any", kind).extra_json_schema.get("examples") or [_build_example(inner)]
             return said[0]
         case inspect.StructType(cls=shape) if hasattr(shape, "example"):
             return getattr(shape, "example")  # noqa: B009 - most have none
         case inspect.StructType(fields=fields):
             shown = [field for field in fields if field.required or _is_worth_showing(field)]
-            return {field.encode_name: _example(field.type) if field.required else field.default for field in shown}
+            return {
+                field.encode_name: _build_example(field.type) if field.required else field.default for field in shown
+            }
         case inspect.ListType(item_type=item):
-            return [_example(item)] * max(1, kind.min_length or 0)
+            return [_build_example(item)] * max(1, kind.min_length or 0)
         case inspect.UnionType(types=types):
-            return _example(next((one for one in types if isinstance(one, inspect.Metadata)), types[0]))
+            return _build_example(next((one for one in types if isinstance(one, inspect.Metadata)), types[0]))
         case inspect.LiteralType(values=values):
             return values[0]
         case inspect.BoolType():

@@ -13,58 +13,58 @@ from fastapi import APIRouter, Depends, Query
 
 from sessiontree import catalog, shelf
 from sessiontree._version import __version__
-from sessiontree.core.problems import problem_to_wire
+from sessiontree.core.problems import encode_problem
 from sessiontree.core.query import parse_query
-from sessiontree.core.times import iso
+from sessiontree.core.times import format_timestamp
 from sessiontree.errors import SessionTreeError
-from sessiontree.index.folder import ARCHIVED, id_of
+from sessiontree.index.folder import ARCHIVED_SUFFIX, parse_session_id
 from sessiontree.index.reading import SessionSummary
 from sessiontree.index.search import Hit
 from sessiontree.web import wire
-from sessiontree.web.opened import Opened
-from sessiontree.web.paging import Cursor, Limit, number
-from sessiontree.web.refusals import Refused, no_session
-from sessiontree.web.schema import told
-from sessiontree.web.serving import Call, Json, Reads, Said, Writes
+from sessiontree.web.opened import OpenSession
+from sessiontree.web.paging import Cursor, Limit, parse_offset
+from sessiontree.web.refusals import ApiError, make_session_not_found
+from sessiontree.web.schema import describe_route
+from sessiontree.web.serving import JsonResponse, ReadContext, RequestBody, RequestContext, WriteContext
 
 router = APIRouter(prefix="/api")
 
-MOST_HITS = 5000
+MAX_HITS = 5000
 
 
-@router.get("/health", **told(wire.Health))
-async def health(call: Reads) -> Json:
+@router.get("/health", **describe_route(wire.HealthResponse))
+async def health(call: ReadContext) -> JsonResponse:
     """Whether the server is well."""
-    uptime = round(time.monotonic() - call.serving.began, 3)
-    return Json(wire.Health(status="ok", version=__version__, uptime=uptime))
+    uptime = round(time.monotonic() - call.state.started_at, 3)
+    return JsonResponse(wire.HealthResponse(status="ok", version=__version__, uptime=uptime))
 
 
-@router.get("/me", **told(wire.Me))
-def me(call: Reads) -> Json:
+@router.get("/me", **describe_route(wire.MeResponse))
+def me(call: ReadContext) -> JsonResponse:
     """What the token may do."""
     projects = None if call.token.projects is None else list(call.token.projects)
     scopes = list(call.token.scopes)
     kind = "browser" if call.token.kind == "browser" else "program"
-    return Json(
-        wire.Me(
+    return JsonResponse(
+        wire.MeResponse(
             kind=kind,
             scopes=scopes,
             projects=projects,
-            allow_run=call.serving.allow_run,
-            permission_mode=call.serving.permissions.usual_mode,
+            allow_run=call.state.allow_run,
+            permission_mode=call.state.permissions.default_mode,
             version=__version__,
         )
     )
 
 
-@router.get("/models", **told(wire.OfferedModels))
-def models(call: Reads) -> Json:
+@router.get("/models", **describe_route(wire.ModelListResponse))
+def models(call: ReadContext) -> JsonResponse:
     """The models that there are, and which can be used."""
-    offered = call.serving.offers()
-    return Json(
-        wire.OfferedModels(
+    offered = call.state.list_models()
+    return JsonResponse(
+        wire.ModelListResponse(
             models=[
-                wire.OfferedModel(
+                wire.ModelResponse(
                     name=offer.name, provider=offer.name.partition(":")[0], ready=offer.usable, reason=offer.reason
                 )
                 for offer in offered
@@ -77,42 +77,44 @@ def models(call: Reads) -> Json:
 # Many sessions
 
 
-@router.get("/sessions", **told(wire.Listing))
+@router.get("/sessions", **describe_route(wire.SessionListResponse))
 def list_sessions(
-    call: Reads,
+    call: ReadContext,
     q: Annotated[str, Query(max_length=500)] = "",
     project: Annotated[str | None, Query(max_length=4096)] = None,
     archived: bool = False,
-    limit: Limit = wire.PAGE,
+    limit: Limit = wire.DEFAULT_PAGE_SIZE,
     cursor: Cursor = None,
-) -> Json:
+) -> JsonResponse:
     """Sessions, those written to last first; `q` is looked for in names, first messages, folders and ids."""
     words = q.casefold().split()
     listed = [
         summary
         for summary in catalog.sessions(all=True, archived=archived)
-        if call.token.sees(summary.cwd) and _is_of(summary.cwd, project) and _says(summary, words)
+        if call.token.can_see(summary.cwd) and _is_in_project(summary.cwd, project) and _matches_words(summary, words)
     ]
     if cursor is not None:
-        listed = _behind(listed, cursor)
+        listed = _skip_to_cursor(listed, cursor)
     page = listed[:limit]
     following = f"{page[-1].modified}~{page[-1].id}" if len(listed) > limit else None
-    return Json(wire.Listing(sessions=[_listed(summary) for summary in page], next=following))
+    return JsonResponse(
+        wire.SessionListResponse(sessions=[_build_list_item(summary) for summary in page], next=following)
+    )
 
 
-def _is_of(cwd: str, project: str | None) -> bool:
+def _is_in_project(cwd: str, project: str | None) -> bool:
     if project is None:
         return True
     folder = os.path.normpath(project) if project else ""
     return cwd == folder or cwd.startswith(os.path.join(folder, ""))
 
 
-def _says(summary: SessionSummary, words: list[str]) -> bool:
+def _matches_words(summary: SessionSummary, words: list[str]) -> bool:
     said = " ".join((summary.name or "", summary.first_message or "", summary.cwd, summary.id)).casefold()
     return all(word in said for word in words)
 
 
-def _behind(listed: list[SessionSummary], cursor: str) -> list[SessionSummary]:
+def _skip_to_cursor(listed: list[SessionSummary], cursor: str) -> list[SessionSummary]:
     """What follows the session that a page ended with, also if that was written to since."""
     modified, _, id = cursor.partition("~")
     rest = [summary for summary in listed if summary.modified <= modified]
@@ -120,8 +122,8 @@ def _behind(listed: list[SessionSummary], cursor: str) -> list[SessionSummary]:
     return rest[same[0] + 1 :] if same else rest
 
 
-def _listed(summary: SessionSummary) -> wire.Listed:
-    return wire.Listed(
+def _build_list_item(summary: SessionSummary) -> wire.SessionListItem:
+    return wire.SessionListItem(
         id=summary.id,
         name=summary.name,
         cwd=summary.cwd,
@@ -131,44 +133,46 @@ def _listed(summary: SessionSummary) -> wire.Listed:
         cost=summary.cost,
         created=summary.created,
         modified=summary.modified,
-        parent_session=_parent(summary.parent_session),
-        damaged=summary.damaged,
+        parent_session=_get_parent_id(summary.parent_session),
+        damaged=summary.is_damaged,
         damage=summary.damage,
         archived=summary.archived,
     )
 
 
-def _parent(file: str | None) -> str | None:
-    return None if file is None else id_of(file)
+def _get_parent_id(file: str | None) -> str | None:
+    return None if file is None else parse_session_id(file)
 
 
-@router.get("/search", **told(wire.Hits))
+@router.get("/search", **describe_route(wire.SearchResponse))
 def search(
-    call: Reads,
+    call: ReadContext,
     q: Annotated[str, Query(min_length=1, max_length=500)],
     session: Annotated[str | None, Query(max_length=200)] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
-) -> Json:
+) -> JsonResponse:
     """Entries that say all of `q`, in all branches, the newest first."""
 
-    def only(summary: SessionSummary) -> bool:
-        return call.token.sees(summary.cwd) and session in (None, summary.id)
+    def is_visible(summary: SessionSummary) -> bool:
+        return call.token.can_see(summary.cwd) and session in (None, summary.id)
 
-    start = number(cursor)
+    start = parse_offset(cursor)
     try:
         parse_query(q, now=0)
     except SessionTreeError as error:
-        raise Refused(422, str(error)) from None
-    end = min(start + limit, MOST_HITS)
+        raise ApiError(422, str(error)) from None
+    end = min(start + limit, MAX_HITS)
     unread: set[str] = set()
-    hits = catalog.search(q, all=True, limit=end + 1, only=only, unread=unread.add)
-    following = str(end) if len(hits) > end < MOST_HITS else None
-    return Json(wire.Hits(hits=[_found(hit) for hit in hits[start:end]], next=following, unread=len(unread)))
+    hits = catalog.search(q, all=True, limit=end + 1, only=is_visible, on_unreadable=unread.add)
+    following = str(end) if len(hits) > end < MAX_HITS else None
+    return JsonResponse(
+        wire.SearchResponse(hits=[_build_hit(hit) for hit in hits[start:end]], next=following, unread=len(unread))
+    )
 
 
-def _found(hit: Hit) -> wire.Found:
-    return wire.Found(
+def _build_hit(hit: Hit) -> wire.SearchHitResponse:
+    return wire.SearchHitResponse(
         session=hit.session,
         session_name=hit.name,
         entry=hit.entry,
@@ -180,51 +184,57 @@ def _found(hit: Hit) -> wire.Found:
     )
 
 
-@router.post("/sessions", **told(wire.MadeSession, status=201, takes=wire.NewSession, empty=True))
-def create(call: Writes, said: Annotated[wire.NewSession, Depends(Said(wire.NewSession, empty=True))]) -> Json:
+@router.post(
+    "/sessions",
+    **describe_route(wire.CreateSessionResponse, status=201, request=wire.CreateSessionRequest, allow_empty=True),
+)
+def create(
+    call: WriteContext,
+    request: Annotated[wire.CreateSessionRequest, Depends(RequestBody(wire.CreateSessionRequest, allow_empty=True))],
+) -> JsonResponse:
     """A new session."""
-    with catalog.create(said.name, cwd=folder_for(call, said.cwd)) as made:
-        return Json(wire.MadeSession(id=made.id, name=made.name, cwd=made.cwd), 201)
+    with catalog.create(request.name, cwd=resolve_session_folder(call, request.cwd)) as made:
+        return JsonResponse(wire.CreateSessionResponse(id=made.id, name=made.name, cwd=made.cwd), 201)
 
 
-def folder_for(call: Call, cwd: str | None) -> str:
+def resolve_session_folder(call: RequestContext, cwd: str | None) -> str:
     """The folder that a new session is about. Raises `Refused`."""
     projects = call.token.projects
-    folder = cwd if cwd is not None else projects[0] if projects else call.serving.cwd
+    folder = cwd if cwd is not None else projects[0] if projects else call.state.cwd
     if not os.path.isabs(folder) or "\0" in folder:
-        raise Refused(422, "the folder of a session is an absolute path")
-    if not call.token.sees(folder):
-        raise Refused(403, "the token is for other projects")
+        raise ApiError(422, "the folder of a session is an absolute path")
+    if not call.token.can_see(folder):
+        raise ApiError(403, "the token is for other projects")
     if not os.path.isdir(folder):
-        raise Refused(422, "there is no such folder")
+        raise ApiError(422, "there is no such folder")
     if cwd is not None and projects is None and "run" in call.token.scopes:
-        call.serving.workplaces.confirm(folder)
+        call.state.workspaces.allow_folder(folder)
     return os.path.normpath(folder)
 
 
 # One session
 
 
-@router.get("/sessions/{id}", **told(wire.SessionInfo))
-def get_session(call: Reads, id: str) -> Json:
+@router.get("/sessions/{id}", **describe_route(wire.SessionResponse))
+def get_session(call: ReadContext, id: str) -> JsonResponse:
     """What a session is, and what it has cost."""
-    with call.reading(id) as opened, _there(id):
-        return Json(_info(call, opened), at=opened)
+    with call.read_session(id) as opened, _translate_missing_file(id):
+        return JsonResponse(_build_session(call, opened), at=opened)
 
 
 @contextmanager
-def _there(id: str) -> Generator[None]:
+def _translate_missing_file(id: str) -> Generator[None]:
     """What goes away while it is looked at is not there. Raises `Refused`."""
     try:
         yield
     except FileNotFoundError:
-        raise no_session(id) from None
+        raise make_session_not_found(id) from None
 
 
-def _info(call: Call, opened: Opened) -> wire.SessionInfo:
-    session, totals = opened.session, opened.totals()
-    hands = call.serving.swarms.hands(opened)
-    return wire.SessionInfo(
+def _build_session(call: RequestContext, opened: OpenSession) -> wire.SessionResponse:
+    session, totals = opened.session, opened.compute_totals()
+    hands = call.state.swarms.find_agent_branches(opened)
+    return wire.SessionResponse(
         id=session.id,
         name=session.name,
         cwd=session.cwd,
@@ -236,37 +246,48 @@ def _info(call: Call, opened: Opened) -> wire.SessionInfo:
         tokens=totals.tokens,
         models=list(totals.models),
         created=session.header.timestamp,
-        modified=_modified(opened),
-        parent_session=_parent(session.header.parent_session),
-        archived=os.path.lexists(opened.file + ARCHIVED),
+        modified=_get_modified(opened),
+        parent_session=_get_parent_id(session.header.parent_session),
+        archived=os.path.lexists(opened.file + ARCHIVED_SUFFIX),
         read_only=session.read_only,
-        problems=[problem_to_wire(problem) for problem in opened.problems()],
-        running=[*call.serving.runs.running(opened), *(branch for branch, hand in hands.items() if hand.at_work)],
+        problems=[encode_problem(problem) for problem in opened.list_problems()],
+        running=[*call.state.runs.list_running(opened), *(branch for branch, hand in hands.items() if hand.is_running)],
         swarming={branch: hand.swarm for branch, hand in hands.items()},
-        experimenting=call.serving.trials.under_way(opened),
+        experimenting=call.state.experiments.find_running_branches(opened),
     )
 
 
-def _modified(opened: Opened) -> str:
+def _get_modified(opened: OpenSession) -> str:
     """When it was last written to: as its file says, or its last entry where it is in no file."""
     session = opened.session
     if session.file is not None:
-        return iso(os.stat(opened.file).st_mtime_ns // 1_000_000)
+        return format_timestamp(os.stat(opened.file).st_mtime_ns // 1_000_000)
     count = len(session.tree.entries)
-    return session.tree.entry_at(count - 1).timestamp if count else session.header.timestamp
+    return session.tree.get_entry_at(count - 1).timestamp if count else session.header.timestamp
 
 
-@router.patch("/sessions/{id}", **told(wire.Named, takes=wire.Renaming))
-def rename(call: Writes, id: str, said: Annotated[wire.Renaming, Depends(Said(wire.Renaming))]) -> Json:
+@router.patch("/sessions/{id}", **describe_route(wire.RenameSessionResponse, request=wire.RenameSessionRequest))
+def rename(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.RenameSessionRequest, Depends(RequestBody(wire.RenameSessionRequest))],
+) -> JsonResponse:
     """Name a session; `null` takes the name away."""
-    with call.writing(id) as opened:
-        opened.session.rename(said.name)
-        return Json(wire.Named(id=opened.session.id, name=opened.session.name), at=opened)
+    with call.write_session(id) as opened:
+        opened.session.rename(request.name)
+        return JsonResponse(wire.RenameSessionResponse(id=opened.session.id, name=opened.session.name), at=opened)
 
 
-@router.post("/sessions/{id}/archive", **told(wire.Archived, takes=wire.Archiving, empty=True))
-def archive(call: Writes, id: str, said: Annotated[wire.Archiving, Depends(Said(wire.Archiving, empty=True))]) -> Json:
+@router.post(
+    "/sessions/{id}/archive",
+    **describe_route(wire.ArchiveSessionResponse, request=wire.ArchiveSessionRequest, allow_empty=True),
+)
+def archive(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.ArchiveSessionRequest, Depends(RequestBody(wire.ArchiveSessionRequest, allow_empty=True))],
+) -> JsonResponse:
     """Take a session out of listings, or put it back. Nothing of it changes."""
-    with call.writing(id) as opened:
-        shelf.archive(opened.file if opened.session.file is None else Path(opened.file), archived=said.archived)
-        return Json(wire.Archived(id=opened.session.id, archived=said.archived), at=opened)
+    with call.write_session(id) as opened:
+        shelf.archive(opened.file if opened.session.file is None else Path(opened.file), archived=request.archived)
+        return JsonResponse(wire.ArchiveSessionResponse(id=opened.session.id, archived=request.archived), at=opened)

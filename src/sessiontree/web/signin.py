@@ -10,12 +10,12 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from sessiontree.web.guard import Headers, cookie
-from sessiontree.web.refusals import Refused
-from sessiontree.web.tokens import BROWSER_SECONDS, Made, Tokens
+from sessiontree.web.guard import Headers, read_cookie
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.tokens import BROWSER_SECONDS, IssuedToken, TokenStore
 
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
-NEW_LINK = "get a new one with: sessiontree token link"
+NEW_LINK_HINT = "get a new one with: sessiontree token link"
 
 
 class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,38 +25,38 @@ class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     token: str | None = None
 
 
-def cookie_name(port: int) -> str:
+def get_cookie_name(port: int) -> str:
     """Cookies do not tell ports apart, so the name does."""
     return f"sessiontree-{port}"
 
 
-def sign_in(tokens: Tokens, body: bytes) -> Made:
+def sign_in(tokens: TokenStore, body: bytes) -> IssuedToken:
     """A new token for a browser. Raises `Refused`."""
     try:
         given = msgspec.json.decode(body, type=Credential)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(422, f"signing in takes a code or a token: {error}") from None
+        raise ApiError(422, f"signing in takes a code or a token: {error}") from None
     if (given.code is None) == (given.token is None):
-        raise Refused(422, "signing in takes a code or a token")
+        raise ApiError(422, "signing in takes a code or a token")
     if given.code is not None:
         made = tokens.sign_in(given.code, "code")
         if made is None:
-            raise Refused(401, f"this link was used already, or has expired; {NEW_LINK}", code="used_link")
+            raise ApiError(401, f"this link was used already, or has expired; {NEW_LINK_HINT}", code="used_link")
         return made
     made = tokens.sign_in(given.token or "", "program")
     if made is None:
-        raise Refused(401, "this token is not known here, has expired or was revoked")
+        raise ApiError(401, "this token is not known here, has expired or was revoked")
     return made
 
 
-def set_cookie(port: int, secret: str, headers: Headers) -> tuple[bytes, bytes]:
+def build_cookie_header(port: int, secret: str, headers: Headers) -> tuple[bytes, bytes]:
     """The header that gives a browser its cookie, or takes it away with an empty `secret`."""
     is_tls = any(name == b"origin" and value.lower().startswith(b"https:") for name, value in headers)
     seconds = int(BROWSER_SECONDS) if secret else 0
-    parts = [f"{cookie_name(port)}={secret}", "Path=/", f"Max-Age={seconds}", "HttpOnly", "SameSite=Strict"]
+    parts = [f"{get_cookie_name(port)}={secret}", "Path=/", f"Max-Age={seconds}", "HttpOnly", "SameSite=Strict"]
     return b"set-cookie", "; ".join([*parts, *(["Secure"] if is_tls else [])]).encode()
 
 
-def secret_of(headers: Headers, port: int) -> str | None:
+def read_session_cookie(headers: Headers, port: int) -> str | None:
     """What the cookie of a request says."""
-    return cookie(headers, cookie_name(port))
+    return read_cookie(headers, get_cookie_name(port))

@@ -19,35 +19,35 @@ import msgspec
 from sessiontree import catalog
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import Notice
-from sessiontree.swarm.account import Accounts
-from sessiontree.swarm.budget import Budget, laid_over
-from sessiontree.swarm.durable import check_no_worker_has
-from sessiontree.swarm.facts import SWARM
-from sessiontree.swarm.hold import is_worked_on
-from sessiontree.swarm.status import OVER, AgentSpec, AgentState, SwarmStatus
+from sessiontree.swarm.account import SwarmTracker
+from sessiontree.swarm.budget import Budget, override_limits
+from sessiontree.swarm.durable import check_not_with_workers
+from sessiontree.swarm.facts import SWARM_RECORD_TYPE
+from sessiontree.swarm.hold import is_leased
+from sessiontree.swarm.status import END_STATES, AgentSpec, AgentState, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
-from sessiontree.web.mentions import Homes
-from sessiontree.web.opened import Opened, OpenSessions
-from sessiontree.web.refusals import Refused, more_rights
-from sessiontree.web.runs import Runs, tell_notice
+from sessiontree.web.mentions import SessionLocator
+from sessiontree.web.opened import OpenSession, SessionCache
+from sessiontree.web.refusals import ApiError, make_insufficient_rights
+from sessiontree.web.runs import AgentJobs, publish_notice
 from sessiontree.web.tokens import Token
-from sessiontree.web.workplace import Workplace
-from sessiontree.web.workshop import Workshop
+from sessiontree.web.workplace import Workspace
+from sessiontree.web.workshop import AgentLoop
 
 log = logging.getLogger("sessiontree.web")
 
-PAUSED_SECONDS = 1.0
+PAUSE_POLL_SECONDS = 1.0
 """Between two looks at a swarm that is paused."""
-BEGINNING = 300
+TASK_PREVIEW_LENGTH = 300
 """Characters of a task that listings have: clients ask for them again and again."""
 
-NOBODY = "no process works on it"
+NO_PROCESS = "no process works on it"
 
 T = TypeVar("T")
 
 
-class Hand(NamedTuple):
+class SwarmAgentBranch(NamedTuple):
     """An agent of a swarm that has a branch: it is at work there, goes on there, or is still to begin there."""
 
     swarm: str
@@ -55,317 +55,335 @@ class Hand(NamedTuple):
     name: str
     agent: str
     status: AgentState
-    here: Swarm | None
+    local_swarm: Swarm | None
     """The swarm, where this server works on it."""
 
     @property
-    def whose(self) -> str:
+    def description(self) -> str:
         return f"agent {self.agent} of swarm {self.name!r}"
 
     @property
-    def at_work(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it is, in this server."""
-        return self.here is not None and self.status == "running"
+        return self.local_swarm is not None and self.status == "running"
 
 
-class Swarms:
-    def __init__(self, sessions: OpenSessions, runs: Runs, workshop: Workshop) -> None:
+class SwarmJobs:
+    def __init__(self, sessions: SessionCache, runs: AgentJobs, agent_loop: AgentLoop) -> None:
         self._sessions = sessions
         self._runs = runs
-        self._workshop = workshop
-        self._homes = Homes(SWARM, sessions)
-        self._live: dict[str, Swarm] = {}
+        self._agent_loop = agent_loop
+        self._locator = SessionLocator(SWARM_RECORD_TYPE, sessions)
+        self._running: dict[str, Swarm] = {}
         """Those that this server works on."""
-        self._places: dict[str, Workplace] = {}
+        self._workspaces: dict[str, Workspace] = {}
         """Where their agents work."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def hands(self, opened: Opened) -> dict[str, Hand]:
+    def find_agent_branches(self, opened: OpenSession) -> dict[str, SwarmAgentBranch]:
         """The branches of a session that agents of swarms have, wherever they work, until they are done."""
-        live = {id: swarm for id, swarm in list(self._live.items()) if swarm.session is opened.session}
+        live = {id: swarm for id, swarm in list(self._running.items()) if swarm.session is opened.session}
         return {
-            agent.branch: Hand(id, account.created.name, agent.id, account.state_of(agent), live.get(id))
-            for id, account in list(self._accounts(opened).swarms.items())
-            if not account.over
+            agent.branch: SwarmAgentBranch(
+                id, account.created.name, agent.id, account.get_agent_state(agent), live.get(id)
+            )
+            for id, account in list(self._read_accounts(opened).swarms.items())
+            if not account.is_over
             for agent in list(account.agents.values())
-            if agent.ended is None
+            if agent.end_state is None
         }
 
-    def at_rest(self, opened: Opened, branch: str) -> None:
+    def check_idle(self, opened: OpenSession, branch: str) -> None:
         """Raises `InvalidOperation` while an agent of a swarm has a branch."""
-        hand = self.hands(opened).get(branch)
+        hand = self.find_agent_branches(opened).get(branch)
         if hand is None:
             return
-        elsewhere = self._elsewhere(opened, hand)
-        left = elsewhere == NOBODY
+        elsewhere = self._describe_owner(opened, hand)
+        left = elsewhere == NO_PROCESS
         what = {"pending": "to begin", "paused": "paused"}.get(hand.status, "left" if left else "at work")
         where = f"; {elsewhere}" if elsewhere else ""
         then = "have it go on" if left or hand.status == "paused" else "wait until it is done"
-        raise InvalidOperation(f"{hand.whose} is {what} on branch {branch!r}{where}: stop the swarm, or {then}")
+        raise InvalidOperation(f"{hand.description} is {what} on branch {branch!r}{where}: stop the swarm, or {then}")
 
-    async def steer(self, opened: Opened, hand: Hand, text: str, *, limited: bool) -> None:
+    async def steer(self, opened: OpenSession, agent_branch: SwarmAgentBranch, text: str, *, limited: bool) -> None:
         """Say something to an agent that works here. Raises `InvalidOperation` for others, and says where they do."""
-        if hand.here is None:
-            raise InvalidOperation(f"{hand.whose} does not hear this server: {self._elsewhere(opened, hand)}")
-        self._check_rights(hand.swarm, limited)
-        await hand.here.steer(hand.agent, text)
+        if agent_branch.local_swarm is None:
+            raise InvalidOperation(
+                f"{agent_branch.description} does not hear this server: {self._describe_owner(opened, agent_branch)}"
+            )
+        self._check_rights(agent_branch.swarm, limited)
+        await agent_branch.local_swarm.steer(agent_branch.agent, text)
 
     def _check_rights(self, id: str, limited: bool) -> None:
         """Raises `Refused` where somebody whose token is limited speaks to agents that are not."""
-        place = self._places.get(id)
+        place = self._workspaces.get(id)
         if limited and place is not None and not place.is_limited:
-            raise more_rights()
+            raise make_insufficient_rights()
 
-    def _elsewhere(self, opened: Opened, hand: Hand) -> str | None:
+    def _describe_owner(self, opened: OpenSession, agent_branch: SwarmAgentBranch) -> str | None:
         """Who works on a swarm that this server does not work on."""
-        if hand.here is not None:
+        if agent_branch.local_swarm is not None:
             return None
-        return "another process works on it" if is_worked_on(opened.session, hand.swarm) else NOBODY
+        return "another process works on it" if is_leased(opened.session, agent_branch.swarm) else NO_PROCESS
 
     # Reading
 
-    def listed(self, token: Token) -> list[wire.SwarmRow]:
+    def list_swarms(self, token: Token) -> list[wire.SwarmListItem]:
         """All swarms that a token may see, the newest first."""
-        with closing(self._homes.held(token)) as sessions:
-            rows = [self._row(opened, status) for opened in sessions for status in self._statuses(opened).values()]
+        with closing(self._locator.iter_sessions(token)) as sessions:
+            rows = [
+                self._build_list_item(opened, status)
+                for opened in sessions
+                for status in self._read_statuses(opened).values()
+            ]
         return sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
 
-    def _statuses(self, opened: Opened) -> dict[str, SwarmStatus]:
-        with opened.session.held():
-            accounts = self._accounts(opened).swarms
-            found = {id: account.status_at(None, opened.session.id) for id, account in accounts.items()}
-        return {id: self._live[id].status() if id in self._live else status for id, status in found.items()}
+    def _read_statuses(self, opened: OpenSession) -> dict[str, SwarmStatus]:
+        with opened.session.hold_lock():
+            accounts = self._read_accounts(opened).swarms
+            found = {id: account.build_status(None, opened.session.id) for id, account in accounts.items()}
+        return {id: self._running[id].get_status() if id in self._running else status for id, status in found.items()}
 
     @contextmanager
-    def found(self, id: str, token: Token) -> Generator[tuple[Opened, SwarmStatus]]:
+    def use(self, id: str, token: Token) -> Generator[tuple[OpenSession, SwarmStatus]]:
         """The session of a swarm and how far it has come. Raises `Refused`."""
-        opened, status = self.hold(id, token)
+        opened, status = self.acquire(id, token)
         try:
             yield opened, status
         finally:
-            self._sessions.let_go(opened)
+            self._sessions.release(opened)
 
-    def hold(self, id: str, token: Token) -> tuple[Opened, SwarmStatus]:
+    def acquire(self, id: str, token: Token) -> tuple[OpenSession, SwarmStatus]:
         """The same, held until it is let go of. Raises `Refused`."""
-        found = self._homes.hold(id, token, self._statuses)
+        found = self._locator.acquire(id, token, self._read_statuses)
         if found is None:  # the same where the token may not see it
-            raise Refused(404, f"no swarm {id!r}")
+            raise ApiError(404, f"no swarm {id!r}")
         return found
 
-    def branches(self, opened: Opened, id: str) -> bool:
+    def has_branching(self, opened: OpenSession, id: str) -> bool:
         """Whether a swarm has branching enabled."""
-        return self._accounts(opened).swarms[id].created.branching
+        return self._read_accounts(opened).swarms[id].created.branching
 
-    def streams(self, opened: Opened, id: str) -> bool:
+    def has_streaming(self, opened: OpenSession, id: str) -> bool:
         """Whether a swarm tells its events."""
-        return self._accounts(opened).swarms[id].created.streaming
+        return self._read_accounts(opened).swarms[id].created.streaming
 
-    def _accounts(self, opened: Opened) -> Accounts:
-        return opened.kept(Accounts, lambda: Accounts(opened.session)).read()
+    def _read_accounts(self, opened: OpenSession) -> SwarmTracker:
+        return opened.get_or_create(SwarmTracker, lambda: SwarmTracker(opened.session)).read()
 
-    def row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmInfo:
+    def build_swarm(self, opened: OpenSession, status: SwarmStatus) -> wire.SwarmResponse:
         """All that is told of a swarm."""
-        agents = [wire.Agent(**msgspec.structs.asdict(agent)) for agent in status.agents]
-        row = msgspec.structs.asdict(self._row(opened, status))
+        agents = [wire.AgentResponse(**msgspec.structs.asdict(agent)) for agent in status.agents]
+        row = msgspec.structs.asdict(self._build_list_item(opened, status))
         del row["task"]
-        return wire.SwarmInfo(**row, task=status.task, result=status.result, agents=agents)
+        return wire.SwarmResponse(**row, task=status.task, result=status.result, agents=agents)
 
-    def _row(self, opened: Opened, status: SwarmStatus) -> wire.SwarmRow:
+    def _build_list_item(self, opened: OpenSession, status: SwarmStatus) -> wire.SwarmListItem:
         told = msgspec.structs.asdict(status)
         for name in ("agents", "budget", "agent_budget", "budget_used", "task", "result"):
             del told[name]
         used, task = status.budget_used, status.task
-        return wire.SwarmRow(
+        return wire.SwarmListItem(
             **told,
-            task=task if len(task) <= BEGINNING else f"{task[:BEGINNING]}…",
+            task=task if len(task) <= TASK_PREVIEW_LENGTH else f"{task[:TASK_PREVIEW_LENGTH]}…",
             agent_count=len(status.agents),
-            budget=_limited(status.budget),
-            agent_budget=_limited(status.agent_budget),
+            budget=_build_budget_response(status.budget),
+            agent_budget=_build_budget_response(status.agent_budget),
             budget_used=used if used is None or math.isfinite(used) else None,
-            here=status.id in self._live,
+            here=status.id in self._running,
             left=status.status == "running"
-            and status.id not in self._live
-            and not is_worked_on(opened.session, status.id),
+            and status.id not in self._running
+            and not is_leased(opened.session, status.id),
         )
 
     # Working
 
-    def check(self, said: wire.NewSwarm) -> None:
+    def check_request(self, request: wire.CreateSwarmRequest) -> None:
         """Refuse a swarm that makes no sense, has no model, or no place to begin, before anything is made for it.
 
         Raises `Refused`, `NoModel` or `NotFound`.
         """
         empty = catalog.memory()
         try:
-            Swarm(empty, said.name, said.task, **_asked(said))
+            Swarm(empty, request.name, request.task, **_build_options(request))
         except InvalidOperation as error:
-            raise Refused(422, str(error)) from error
-        if said.session is None:
-            empty.place(said.at)
-        named = {said.model, *(() if isinstance(said.agents, int) else (agent.model for agent in said.agents))}
+            raise ApiError(422, str(error)) from error
+        if request.session is None:
+            empty.resolve_place(request.at)
+        named = {request.model, *(() if isinstance(request.agents, int) else (agent.model for agent in request.agents))}
         for name in sorted(filter(None, named)):
-            self._runs.find(name)
-        if said.model is None and said.session is None:
-            self._runs.find()
+            self._runs.find_model(name)
+        if request.model is None and request.session is None:
+            self._runs.find_model()
 
-    async def create(self, opened: Opened, said: wire.NewSwarm, place: Workplace) -> str:
+    async def create(self, opened: OpenSession, request: wire.CreateSwarmRequest, workspace: Workspace) -> str:
         """Make a swarm in a session that is held for it, and start it if that is wanted."""
 
-        async def make() -> str:
-            seat = await self._runs.seat(opened)
-            desk = seat.desk
+        async def create_and_start() -> str:
+            seat = await self._runs.open_runtime(opened)
+            desk = seat.controller
             swarm = await Swarm.create(
                 opened.session,
-                said.name,
-                said.task,
-                model=await self._runs.model(seat, opened.session.head, said.model),
+                request.name,
+                request.task,
+                model=await self._runs.choose_model(seat, opened.session.head, request.model),
                 model_of=desk.models.find,
-                tools=seat.tools_at(place),
-                hooks=seat.hooks_at(place),
+                tools=seat.get_tools(workspace),
+                hooks=seat.create_hooks(workspace),
                 settings=desk.settings,
-                permissions=seat.permissions_at(place),
-                **_asked(said),
+                permissions=seat.get_permissions(workspace),
+                **_build_options(request),
             )
-            if said.start:
-                await self._begin(opened, swarm, swarm.start(), place)
+            if request.start:
+                await self._start(opened, swarm, swarm.start(), workspace)
             return swarm.id
 
-        return await self._workshop.do(make())
+        return await self._agent_loop.run(create_and_start())
 
-    async def _begin(self, opened: Opened, swarm: Swarm, begun: Awaitable[None], place: Workplace) -> None:
+    async def _start(self, opened: OpenSession, swarm: Swarm, starting: Awaitable[None], workspace: Workspace) -> None:
         """Have a swarm work; its session is held as long as it does."""
-        if swarm.id in self._live:
-            await begun
+        if swarm.id in self._running:
+            await starting
             return
-        self._live[swarm.id] = swarm  # from now on nobody else takes its branches
-        self._places[swarm.id] = place
+        self._running[swarm.id] = swarm  # from now on nobody else takes its branches
+        self._workspaces[swarm.id] = workspace
         try:
-            await begun
+            await starting
         except BaseException:
-            self._forget(swarm.id)
+            self._remove(swarm.id)
             raise
-        if not swarm.running:
-            self._forget(swarm.id)
+        if not swarm.is_running:
+            self._remove(swarm.id)
             return
-        self._sessions.hold_again(opened)
-        task = asyncio.create_task(self._see_through(opened, swarm))
+        self._sessions.add_user(opened)
+        task = asyncio.create_task(self._run(opened, swarm))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_through(self, opened: Opened, swarm: Swarm) -> None:
+    async def _run(self, opened: OpenSession, swarm: Swarm) -> None:
         try:
-            while swarm.running:
+            while swarm.is_running:
                 await swarm.wait()
                 opened.feed.wake()
-                if swarm.running:  # it is paused
-                    await asyncio.sleep(PAUSED_SECONDS)
+                if swarm.is_running:  # it is paused
+                    await asyncio.sleep(PAUSE_POLL_SECONDS)
         except Exception:
             log.exception("swarm %s failed", swarm.id)
-            tell_notice(opened, Notice(level="error", text=f"swarm {swarm.name} stopped; the server's log tells why"))
+            publish_notice(
+                opened, Notice(level="error", text=f"swarm {swarm.name} stopped; the server's log tells why")
+            )
         finally:
-            self._forget(swarm.id)
+            self._remove(swarm.id)
             opened.feed.wake()
-            self._sessions.let_go(opened)
+            self._sessions.release(opened)
 
-    def _forget(self, id: str) -> None:
-        del self._live[id], self._places[id]
+    def _remove(self, id: str) -> None:
+        del self._running[id], self._workspaces[id]
 
-    async def do(
-        self, opened: Opened, id: str, deed: Callable[[Swarm], Awaitable[T]], place: Workplace | None = None
+    async def run(
+        self,
+        opened: OpenSession,
+        id: str,
+        operation: Callable[[Swarm], Awaitable[T]],
+        workspace: Workspace | None = None,
     ) -> T:
         """Have something done to a swarm, in the workshop; what makes agents work needs a place."""
 
-        async def work() -> T:
-            return await deed(await self._swarm(opened, id, place))
+        async def run_operation() -> T:
+            return await operation(await self._open_swarm(opened, id, workspace))
 
-        return await self._workshop.do(work())
+        return await self._agent_loop.run(run_operation())
 
-    async def resume(self, opened: Opened, id: str, said: wire.Resuming, place: Workplace) -> None:
+    async def resume(
+        self, opened: OpenSession, id: str, request: wire.ResumeSwarmRequest, workspace: Workspace
+    ) -> None:
         """Have a swarm go on: one that is paused, was not started, or whose process died."""
 
-        async def go_on(swarm: Swarm) -> None:
-            held = swarm.held
+        async def resume_swarm(swarm: Swarm) -> None:
+            held = swarm.is_held
             if not held:
-                await asyncio.to_thread(check_no_worker_has, id, swarm.name)
-            known = swarm.status()
+                await asyncio.to_thread(check_not_with_workers, id, swarm.name)
+            known = swarm.get_status()
             status = known.status
             for agent in known.agents:
-                if agent.status not in OVER:
-                    self._runs.at_rest(opened, agent.branch)
+                if agent.status not in END_STATES:
+                    self._runs.check_idle(opened, agent.branch)
             if status == "paused" or held:
-                await self._begin(
+                await self._start(
                     opened,
                     swarm,
                     swarm.resume(
-                        budget=_relimited(known.budget, said.budget),
-                        agent_budget=_relimited(known.agent_budget, said.agent_budget),
+                        budget=_apply_budget_change(known.budget, request.budget),
+                        agent_budget=_apply_budget_change(known.agent_budget, request.agent_budget),
                     ),
-                    place,
+                    workspace,
                 )
-            elif said.budget is not None or said.agent_budget is not None:
+            elif request.budget is not None or request.agent_budget is not None:
                 raise InvalidOperation(f"swarm {swarm.name} is {status}: a budget changes while it is paused")
             else:
-                await self._begin(opened, swarm, swarm.start(), place)
+                await self._start(opened, swarm, swarm.start(), workspace)
 
-        await self.do(opened, id, go_on, place)
+        await self.run(opened, id, resume_swarm, workspace)
 
-    async def _swarm(self, opened: Opened, id: str, place: Workplace | None) -> Swarm:
-        live = self._live.get(id)
+    async def _open_swarm(self, opened: OpenSession, id: str, workspace: Workspace | None) -> Swarm:
+        live = self._running.get(id)
         if live is not None:
-            self._check_rights(id, place is not None and place.is_limited)
+            self._check_rights(id, workspace is not None and workspace.is_limited)
             return live
-        seat = await self._runs.seat(opened)
-        desk = seat.desk
+        seat = await self._runs.open_runtime(opened)
+        desk = seat.controller
         return Swarm.open(
             opened.session,
             id,
             model_of=desk.models.find,
-            tools=desk.tools if place is None else seat.tools_at(place),
-            hooks=desk.hooks if place is None else seat.hooks_at(place),
+            tools=desk.tools if workspace is None else seat.get_tools(workspace),
+            hooks=desk.hooks if workspace is None else seat.create_hooks(workspace),
             settings=desk.settings,
-            permissions=desk.permissions if place is None else seat.permissions_at(place),
+            permissions=desk.permissions if workspace is None else seat.get_permissions(workspace),
         )
 
     async def close(self) -> None:
         """Stop working on all swarms. Nothing is decided: they can be gone on with."""
-        if self._live:
-            await self._workshop.do(self._leave())
+        if self._running:
+            await self._agent_loop.run(self._detach_all())
 
-    async def _leave(self) -> None:
-        await asyncio.gather(*(swarm.leave() for swarm in list(self._live.values())), return_exceptions=True)
+    async def _detach_all(self) -> None:
+        await asyncio.gather(*(swarm.detach() for swarm in list(self._running.values())), return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
 
 
-def _asked(said: wire.NewSwarm) -> dict[str, Any]:
+def _build_options(request: wire.CreateSwarmRequest) -> dict[str, Any]:
     """What a swarm is to be, but for what belongs to this server."""
     return {
-        "agents": said.agents if isinstance(said.agents, int) else [_spec(agent) for agent in said.agents],
-        "max_agents": said.max_agents,
-        "strategy": said.strategy,
-        "parts": said.parts,
-        "budget": budget_of(said.budget),
-        "agent_budget": budget_of(said.agent_budget),
-        "at": said.at,
-        "retries": said.retries,
-        "enable_branching": said.enable_branching,
-        "enable_event_streaming": said.enable_event_streaming,
+        "agents": request.agents
+        if isinstance(request.agents, int)
+        else [_build_agent_spec(agent) for agent in request.agents],
+        "max_agents": request.max_agents,
+        "strategy": request.strategy,
+        "parts": request.parts,
+        "budget": build_budget(request.budget),
+        "agent_budget": build_budget(request.agent_budget),
+        "at": request.at,
+        "retries": request.retries,
+        "enable_branching": request.enable_branching,
+        "enable_event_streaming": request.enable_event_streaming,
     }
 
 
-def _limited(budget: Budget | None) -> wire.Limited | None:
-    return None if budget is None else wire.Limited(**msgspec.structs.asdict(budget))
+def _build_budget_response(budget: Budget | None) -> wire.BudgetResponse | None:
+    return None if budget is None else wire.BudgetResponse(**msgspec.structs.asdict(budget))
 
 
-def _relimited(before: Budget | None, said: wire.Relimiting | None) -> Budget | None:
+def _apply_budget_change(before: Budget | None, request: wire.BudgetChangeRequest | None) -> Budget | None:
     """The budget that a swarm goes on with, where it is another."""
-    given = {} if said is None else msgspec.structs.asdict(said)
-    return laid_over(before, {kind: limit for kind, limit in given.items() if limit is not msgspec.UNSET})
+    given = {} if request is None else msgspec.structs.asdict(request)
+    return override_limits(before, {kind: limit for kind, limit in given.items() if limit is not msgspec.UNSET})
 
 
-def budget_of(said: wire.Limits | None) -> Budget | None:
-    return None if said is None else Budget(cost=said.cost, tokens=said.tokens, seconds=said.seconds)
+def build_budget(request: wire.BudgetRequest | None) -> Budget | None:
+    return None if request is None else Budget(cost=request.cost, tokens=request.tokens, seconds=request.seconds)
 
 
-def _spec(said: wire.NewAgent) -> AgentSpec:
-    return AgentSpec(name=said.name, task=said.task, model=said.model, budget=budget_of(said.budget))
+def _build_agent_spec(request: wire.SwarmAgentRequest) -> AgentSpec:
+    return AgentSpec(name=request.name, task=request.task, model=request.model, budget=build_budget(request.budget))

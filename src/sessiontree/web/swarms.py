@@ -16,211 +16,241 @@ from sessiontree import catalog
 from sessiontree.comparison import comparison_to_wire
 from sessiontree.core.outline import Filter
 from sessiontree.session import compare as compared
-from sessiontree.swarm.events import EVENT_TYPES, Event, EventLog, spool_path
+from sessiontree.swarm.events import EVENT_TYPES, BaseSwarmEvent, EventLog, build_spool_path
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from sessiontree.web import wire
-from sessiontree.web.encoding import encoded
-from sessiontree.web.events import QUIET_SECONDS, EventStream, Page
-from sessiontree.web.moving import check_name
-from sessiontree.web.opened import Opened
-from sessiontree.web.paging import Cursor, Limit, page_of
-from sessiontree.web.refusals import Refused
-from sessiontree.web.rows import branches_of
-from sessiontree.web.schema import EVENTS, told
-from sessiontree.web.serving import Call, Json, Reads, Running, Said, Writes
-from sessiontree.web.sessions import folder_for
-from sessiontree.web.streams import Slot
-from sessiontree.web.tree import tree_page
+from sessiontree.web.encoding import encode_json
+from sessiontree.web.events import KEEPALIVE_SECONDS, EventStream, PageHeader
+from sessiontree.web.moving import validate_branch_name
+from sessiontree.web.opened import OpenSession
+from sessiontree.web.paging import Cursor, Limit, get_page
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.rows import build_branch_list
+from sessiontree.web.schema import EVENTS, describe_route
+from sessiontree.web.serving import JsonResponse, ReadContext, RequestBody, RequestContext, RunContext, WriteContext
+from sessiontree.web.sessions import resolve_session_folder
+from sessiontree.web.streams import StreamSlot
+from sessiontree.web.tree import build_tree_page
 
 router = APIRouter(prefix="/api/swarms")
 
-POLL = 0.1
+POLL_SECONDS = 0.1
 """Seconds between two looks into a spool."""
 BATCH = 500
 
 
-@router.get("", **told(wire.Swarms))
-def list_swarms(call: Reads, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("", **describe_route(wire.SwarmListResponse))
+def list_swarms(call: ReadContext, limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None) -> JsonResponse:
     """All swarms of all sessions that the token may see, the newest first."""
-    listed = call.serving.swarms.listed(call.token)
+    listed = call.state.swarms.list_swarms(call.token)
     if cursor is not None:  # new ones come first: a page goes on behind the swarm that the last one ended with
         made, _, last = cursor.partition("~")
         listed = [row for row in listed if (row.created_at, row.id) < (made, last)]
     page = listed[:limit]
     following = f"{page[-1].created_at}~{page[-1].id}" if len(listed) > limit else None
-    return Json(wire.Swarms(swarms=page, next=following))
+    return JsonResponse(wire.SwarmListResponse(swarms=page, next=following))
 
 
-@router.post("", **told(wire.MadeSwarm, status=201, takes=wire.NewSwarm))
-async def create_swarm(call: Running, said: Annotated[wire.NewSwarm, Depends(Said(wire.NewSwarm))]) -> Json:
+@router.post("", **describe_route(wire.CreateSwarmResponse, status=201, request=wire.CreateSwarmRequest))
+async def create_swarm(
+    call: RunContext, request: Annotated[wire.CreateSwarmRequest, Depends(RequestBody(wire.CreateSwarmRequest))]
+) -> JsonResponse:
     """A swarm in a session, or in a new one, which starts to work unless `start` is false."""
-    check_name(said.name)
-    await asyncio.to_thread(call.serving.swarms.check, said)
-    sessions = call.serving.sessions
-    id = said.session
+    validate_branch_name(request.name)
+    await asyncio.to_thread(call.state.swarms.check_request, request)
+    sessions = call.state.sessions
+    id = request.session
     if id is None:
-        folder = folder_for(call, said.cwd)
-        id = await asyncio.to_thread(_new_session, said.name, folder)
-    opened = await asyncio.to_thread(sessions.hold, id, call.token)
+        folder = resolve_session_folder(call, request.cwd)
+        id = await asyncio.to_thread(_create_session, request.name, folder)
+    opened = await asyncio.to_thread(sessions.acquire, id, call.token)
     try:
-        made = await call.serving.swarms.create(opened, said, await call.workplace(opened))
-        return Json(wire.MadeSwarm(id=made, session_id=opened.session.id), 201)
+        made = await call.state.swarms.create(opened, request, await call.find_workspace(opened))
+        return JsonResponse(wire.CreateSwarmResponse(id=made, session_id=opened.session.id), 201)
     finally:
-        sessions.let_go(opened)
+        sessions.release(opened)
 
 
-def _new_session(name: str, folder: str) -> str:
+def _create_session(name: str, folder: str) -> str:
     with catalog.create(name, cwd=folder) as made:
         return made.id
 
 
-@router.get("/{id}", **told(wire.SwarmInfo))
-def get_swarm(call: Reads, id: str) -> Json:
+@router.get("/{id}", **describe_route(wire.SwarmResponse))
+def get_swarm(call: ReadContext, id: str) -> JsonResponse:
     """What a swarm is, and how far it and its agents have come."""
-    with call.serving.swarms.found(id, call.token) as (opened, status):
-        return Json(call.serving.swarms.row(opened, status))
+    with call.state.swarms.use(id, call.token) as (opened, status):
+        return JsonResponse(call.state.swarms.build_swarm(opened, status))
 
 
-@router.get("/{id}/agents", **told(wire.Agents))
-def get_agents(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/{id}/agents", **describe_route(wire.AgentListResponse))
+def get_agents(
+    call: ReadContext, id: str, limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """The agents of a swarm."""
-    with call.serving.swarms.found(id, call.token) as (opened, status):
-        page, following = page_of(call.serving.swarms.row(opened, status).agents, limit, cursor)
-        return Json(wire.Agents(agents=list(page), next=following))
+    with call.state.swarms.use(id, call.token) as (opened, status):
+        page, following = get_page(call.state.swarms.build_swarm(opened, status).agents, limit, cursor)
+        return JsonResponse(wire.AgentListResponse(agents=list(page), next=following))
 
 
 # Steering
 
 
 @asynccontextmanager
-async def _held(call: Call, id: str) -> AsyncGenerator[Opened]:
-    opened, _ = await asyncio.to_thread(call.serving.swarms.hold, id, call.token)
+async def _use_swarm(call: RequestContext, id: str) -> AsyncGenerator[OpenSession]:
+    opened, _ = await asyncio.to_thread(call.state.swarms.acquire, id, call.token)
     try:
         yield opened
     finally:
-        call.serving.sessions.let_go(opened)
+        call.state.sessions.release(opened)
         opened.feed.wake()
 
 
-async def _done(call: Call, id: str, deed: Callable[[Swarm], Awaitable[object]]) -> Json:
+async def _run_operation(
+    call: RequestContext, id: str, operation: Callable[[Swarm], Awaitable[object]]
+) -> JsonResponse:
     """Do something to a swarm, and tell how it is then."""
-    async with _held(call, id) as opened:
-        await call.serving.swarms.do(opened, id, deed, await call.workplace(opened))
-    return await _status(call, id)
+    async with _use_swarm(call, id) as opened:
+        await call.state.swarms.run(opened, id, operation, await call.find_workspace(opened))
+    return await _respond_with_status(call, id)
 
 
-async def _status(call: Call, id: str) -> Json:
-    def told_() -> Json:
-        with call.serving.swarms.found(id, call.token) as (opened, status):
-            return Json(call.serving.swarms.row(opened, status))
+async def _respond_with_status(call: RequestContext, id: str) -> JsonResponse:
+    def build_response() -> JsonResponse:
+        with call.state.swarms.use(id, call.token) as (opened, status):
+            return JsonResponse(call.state.swarms.build_swarm(opened, status))
 
-    return await asyncio.to_thread(told_)
-
-
-Empty = Annotated[wire.Nothing, Depends(Said(wire.Nothing, empty=True))]
+    return await asyncio.to_thread(build_response)
 
 
-@router.post("/{id}/pause", **told(wire.SwarmInfo, takes=wire.Nothing, empty=True))
-async def pause(call: Running, id: str, said: Empty) -> Json:
+EmptyBody = Annotated[wire.EmptyRequest, Depends(RequestBody(wire.EmptyRequest, allow_empty=True))]
+
+
+@router.post("/{id}/pause", **describe_route(wire.SwarmResponse, request=wire.EmptyRequest, allow_empty=True))
+async def pause(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
     """Let the calls under way come to their end, and begin no more."""
-    return await _done(call, id, lambda swarm: swarm.pause())
+    return await _run_operation(call, id, lambda swarm: swarm.pause())
 
 
-@router.post("/{id}/resume", **told(wire.SwarmInfo, takes=wire.Resuming, empty=True))
+@router.post("/{id}/resume", **describe_route(wire.SwarmResponse, request=wire.ResumeSwarmRequest, allow_empty=True))
 async def resume(
-    call: Running, id: str, said: Annotated[wire.Resuming, Depends(Said(wire.Resuming, empty=True))]
-) -> Json:
+    call: RunContext,
+    id: str,
+    request: Annotated[wire.ResumeSwarmRequest, Depends(RequestBody(wire.ResumeSwarmRequest, allow_empty=True))],
+) -> JsonResponse:
     """Go on with a swarm that is paused, was not started, or whose process died; with larger budgets if given."""
-    async with _held(call, id) as opened:
-        await call.serving.swarms.resume(opened, id, said, await call.workplace(opened))
-    return await _status(call, id)
+    async with _use_swarm(call, id) as opened:
+        await call.state.swarms.resume(opened, id, request, await call.find_workspace(opened))
+    return await _respond_with_status(call, id)
 
 
-@router.post("/{id}/stop", **told(wire.SwarmInfo, takes=wire.Nothing, empty=True))
-async def stop(call: Running, id: str, said: Empty) -> Json:
+@router.post("/{id}/stop", **describe_route(wire.SwarmResponse, request=wire.EmptyRequest, allow_empty=True))
+async def stop(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
     """Give a swarm up. What its agents have stays."""
-    return await _done(call, id, lambda swarm: swarm.cancel())
+    return await _run_operation(call, id, lambda swarm: swarm.cancel())
 
 
-@router.post("/{id}/scale", **told(wire.SwarmInfo, takes=wire.Scaling))
-async def scale(call: Running, id: str, said: Annotated[wire.Scaling, Depends(Said(wire.Scaling))]) -> Json:
+@router.post("/{id}/scale", **describe_route(wire.SwarmResponse, request=wire.ScaleSwarmRequest))
+async def scale(
+    call: RunContext, id: str, request: Annotated[wire.ScaleSwarmRequest, Depends(RequestBody(wire.ScaleSwarmRequest))]
+) -> JsonResponse:
     """Have another number of agents work."""
-    return await _done(call, id, lambda swarm: swarm.scale(said.agents))
+    return await _run_operation(call, id, lambda swarm: swarm.scale(request.agents))
 
 
-@router.post("/{id}/steer", **told(wire.SwarmInfo, takes=wire.SteeringAgent))
-async def steer(call: Running, id: str, said: Annotated[wire.SteeringAgent, Depends(Said(wire.SteeringAgent))]) -> Json:
+@router.post("/{id}/steer", **describe_route(wire.SwarmResponse, request=wire.SteerAgentRequest))
+async def steer(
+    call: RunContext, id: str, request: Annotated[wire.SteerAgentRequest, Depends(RequestBody(wire.SteerAgentRequest))]
+) -> JsonResponse:
     """Say something to an agent at work in this server."""
-    return await _done(call, id, lambda swarm: swarm.steer(said.agent, said.text))
+    return await _run_operation(call, id, lambda swarm: swarm.steer(request.agent, request.text))
 
 
-@router.delete("/{id}", **told(wire.SwarmInfo))
-async def destroy(call: Running, id: str) -> Json:
+@router.delete("/{id}", **describe_route(wire.SwarmResponse))
+async def destroy(call: RunContext, id: str) -> JsonResponse:
     """Give a swarm up, hide its branches and delete its events. Nothing is removed from the session."""
-    return await _done(call, id, lambda swarm: swarm.destroy())
+    return await _run_operation(call, id, lambda swarm: swarm.destroy())
 
 
 # Its tree and branches
 
 
-def _branching(call: Call, status: SwarmStatus, opened: Opened) -> None:
-    if not call.serving.swarms.branches(opened, status.id):
-        raise Refused(409, f"swarm {status.name} does not have branching enabled")
+def _check_branching(call: RequestContext, status: SwarmStatus, opened: OpenSession) -> None:
+    if not call.state.swarms.has_branching(opened, status.id):
+        raise ApiError(409, f"swarm {status.name} does not have branching enabled")
 
 
-@router.get("/{id}/tree", **told(wire.TreePage))
-def get_tree(call: Reads, id: str, filter: Filter = "default", limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/{id}/tree", **describe_route(wire.TreePage))
+def get_tree(
+    call: ReadContext, id: str, filter: Filter = "default", limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """The tree of the session that a swarm works in, as the session's own route tells it."""
-    with call.serving.swarms.found(id, call.token) as (opened, status), opened.session.held():
-        _branching(call, status, opened)
-        return Json(tree_page(opened, filter, limit, cursor), at=opened)
+    with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
+        _check_branching(call, status, opened)
+        return JsonResponse(build_tree_page(opened, filter, limit, cursor), at=opened)
 
 
-@router.get("/{id}/branches", **told(wire.Branches))
-def get_branches(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/{id}/branches", **describe_route(wire.BranchListResponse))
+def get_branches(
+    call: ReadContext, id: str, limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """The branches of the session that a swarm works in; `current` is where its further agents begin."""
-    with call.serving.swarms.found(id, call.token) as (opened, status), opened.session.held():
-        _branching(call, status, opened)
-        branches = branches_of(opened.session, limit, cursor)
-        return Json(msgspec.structs.replace(branches, current=status.current_branch), at=opened)
+    with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
+        _check_branching(call, status, opened)
+        branches = build_branch_list(opened.session, limit, cursor)
+        return JsonResponse(msgspec.structs.replace(branches, current=status.current_branch), at=opened)
 
 
-@router.post("/{id}/branches", **told(wire.MadeBranch, status=201, takes=wire.NewBranch))
-async def create_branch(call: Writes, id: str, said: Annotated[wire.NewBranch, Depends(Said(wire.NewBranch))]) -> Json:
+@router.post(
+    "/{id}/branches", **describe_route(wire.CreateBranchResponse, status=201, request=wire.CreateBranchRequest)
+)
+async def create_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.CreateBranchRequest, Depends(RequestBody(wire.CreateBranchRequest))],
+) -> JsonResponse:
     """A branch for an agent of a swarm to work on. Nobody is moved."""
-    check_name(said.name)
-    async with _held(call, id) as opened:
-        entry = await call.serving.swarms.do(
-            opened, id, lambda swarm: swarm.create_branch(said.name, said.description, at=said.at)
+    validate_branch_name(request.name)
+    async with _use_swarm(call, id) as opened:
+        entry = await call.state.swarms.run(
+            opened, id, lambda swarm: swarm.create_branch(request.name, request.description, at=request.at)
         )
-    return Json(wire.MadeBranch(entry_id=entry, name=said.name), 201)
+    return JsonResponse(wire.CreateBranchResponse(entry_id=entry, name=request.name), 201)
 
 
-@router.post("/{id}/switch-branch", **told(wire.Here, takes=wire.Switch))
-async def switch_branch(call: Writes, id: str, said: Annotated[wire.Switch, Depends(Said(wire.Switch))]) -> Json:
+@router.post("/{id}/switch-branch", **describe_route(wire.CurrentBranchResponse, request=wire.SwitchBranchRequest))
+async def switch_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.SwitchBranchRequest, Depends(RequestBody(wire.SwitchBranchRequest))],
+) -> JsonResponse:
     """Have agents that are not there yet begin at the head of another branch."""
-    async with _held(call, id) as opened:
-        await call.serving.swarms.do(opened, id, lambda swarm: swarm.switch_branch(said.branch))
-        return Json(wire.Here(current=said.branch, leaf=opened.session.branch(said.branch).leaf))
+    async with _use_swarm(call, id) as opened:
+        await call.state.swarms.run(opened, id, lambda swarm: swarm.switch_branch(request.branch))
+        return JsonResponse(
+            wire.CurrentBranchResponse(current=request.branch, leaf=opened.session.get_branch(request.branch).leaf)
+        )
 
 
-@router.post("/{id}/compare", **told(wire.Compared, takes=wire.Comparing))
-def compare(call: Reads, id: str, said: Annotated[wire.Comparing, Depends(Said(wire.Comparing))]) -> Json:
+@router.post("/{id}/compare", **describe_route(wire.CompareResponse, request=wire.CompareRequest))
+def compare(
+    call: ReadContext, id: str, request: Annotated[wire.CompareRequest, Depends(RequestBody(wire.CompareRequest))]
+) -> JsonResponse:
     """What branches, or agents, cost and did after they parted."""
-    with call.serving.swarms.found(id, call.token) as (opened, status), opened.session.held():
-        _branching(call, status, opened)
+    with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
+        _check_branching(call, status, opened)
         agents = {agent.id: agent.branch for agent in status.agents}
-        branches = [agents.get(name, name) for name in said.branches]
-        return Json(comparison_to_wire(compared(opened.session, branches, said.metric)), at=opened)
+        branches = [agents.get(name, name) for name in request.branches]
+        return JsonResponse(comparison_to_wire(compared(opened.session, branches, request.metric)), at=opened)
 
 
 # Events
 
 
-@router.get("/{id}/events", **told(wire.SwarmEvents, EVENTS))
+@router.get("/{id}/events", **describe_route(wire.SwarmEventsResponse, EVENTS))
 async def get_events(
-    call: Reads,
+    call: ReadContext,
     id: str,
     after: Annotated[int, Query(ge=0, le=1 << 53)] = 0,
     types: Annotated[str | None, Query(max_length=500)] = None,
@@ -228,70 +258,72 @@ async def get_events(
     limit: Limit = 1000,
     accept: Annotated[str, Header()] = "",
     last_event_id: Annotated[str | None, Header(max_length=20)] = None,
-    sessiontree_page: Page = None,
+    sessiontree_page: PageHeader = None,
 ) -> Response:
     """What happens in a swarm, behind a number; types are joined by commas.
 
     As server-sent events where the client accepts `text/event-stream`, otherwise those that there are.
     """
-    serving = call.serving
+    serving = call.state
     wanted = None if types is None else frozenset(types.split(","))
     unknown = sorted((wanted or frozenset()) - frozenset(EVENT_TYPES))
     if unknown:
-        raise Refused(422, f"there are no events {', '.join(unknown)}: there are {', '.join(EVENT_TYPES)}")
+        raise ApiError(422, f"there are no events {', '.join(unknown)}: there are {', '.join(EVENT_TYPES)}")
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isdigit()):
-            raise Refused(400, f"{last_event_id!r} is no number of an event")
+            raise ApiError(400, f"{last_event_id!r} is no number of an event")
         after = int(last_event_id)
-    opened, status = await asyncio.to_thread(serving.swarms.hold, id, call.token)
+    opened, status = await asyncio.to_thread(serving.swarms.acquire, id, call.token)
     try:
-        if not serving.swarms.streams(opened, status.id):
-            raise Refused(409, f"swarm {status.name} does not have event streaming enabled")
-        log = EventLog(spool_path(id))
+        if not serving.swarms.has_streaming(opened, status.id):
+            raise ApiError(409, f"swarm {status.name} does not have event streaming enabled")
+        log = EventLog(build_spool_path(id))
         last = await asyncio.to_thread(lambda: log.last)
         if after > last:
-            raise Refused(410, f"there is no event {after}: the last one is {last}")
+            raise ApiError(410, f"there is no event {after}: the last one is {last}")
         if EVENTS not in accept:
             events = await asyncio.to_thread(log.read, after, wanted, agent, limit)
-            return Json(wire.SwarmEvents(events=[msgspec.to_builtins(event) for event in events], last=last))
-        slot = serving.streams.take(call.token, f"swarms/{id}", sessiontree_page)
+            return JsonResponse(
+                wire.SwarmEventsResponse(events=[msgspec.to_builtins(event) for event in events], last=last)
+            )
+        slot = serving.streams.open_slot(call.token, f"swarms/{id}", sessiontree_page)
     except BaseException:
-        serving.sessions.let_go(opened)
+        serving.sessions.release(opened)
         raise
 
-    def let_go() -> None:
-        serving.streams.free(slot)
-        serving.sessions.let_go(opened)
+    def release() -> None:
+        serving.streams.close_slot(slot)
+        serving.sessions.release(opened)
 
-    return EventStream(_stream(call, slot, log, after, wanted, agent), let_go)
+    return EventStream(_stream_events(call, slot, log, after, wanted, agent), release)
 
 
-async def _stream(
-    call: Call, slot: Slot, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
+async def _stream_events(
+    call: RequestContext, slot: StreamSlot, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
 ) -> AsyncGenerator[bytes]:
-    serving = call.serving
+    serving = call.state
     yield b": listening\n\n"
     quiet = time.monotonic()
     try:
-        while not (serving.closing or slot.is_over) and serving.tokens.has(call.token):
+        while not (serving.is_closing or slot.is_replaced) and serving.tokens.is_valid(call.token):
             events = await asyncio.to_thread(log.read, after, limit=BATCH)
             shown = [event for event in events if _is_wanted(event, types, agent)]
             if shown:
                 yield b"".join(
-                    b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.type.encode(), encoded(event))
+                    b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.type.encode(), encode_json(event))
                     for event in shown
                 )
                 quiet = time.monotonic()
-            elif time.monotonic() - quiet > QUIET_SECONDS:
+            elif time.monotonic() - quiet > KEEPALIVE_SECONDS:
                 yield b": quiet\n\n"
                 quiet = time.monotonic()
             if events:
                 after = events[-1].seq
             else:
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(POLL_SECONDS)
     finally:
         log.close()
 
 
-def _is_wanted(event: Event, types: frozenset[str] | None, agent: str | None) -> bool:
+def _is_wanted(event: BaseSwarmEvent, types: frozenset[str] | None, agent: str | None) -> bool:
     return (types is None or event.type in types) and agent in (None, event.agent)

@@ -25,22 +25,22 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from sessiontree.core.times import iso
+from sessiontree.core.times import format_timestamp
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
-from sessiontree.home import home
-from sessiontree.regular_file import open_regular, read_regular
+from sessiontree.home import get_home
+from sessiontree.regular_file import open_regular_file, read_regular_file
 from sessiontree.store import waiting
 from sessiontree.store.files import make_private_directory, write_private
-from sessiontree.store.lock import Lock, lock_of
+from sessiontree.store.lock import FileLock, get_lock_path
 
 Scope: TypeAlias = Literal["read", "write", "run"]
 SCOPES: tuple[Scope, ...] = ("read", "write", "run")
-Kind: TypeAlias = Literal["program", "browser", "code"]
+TokenKind: TypeAlias = Literal["program", "browser", "code"]
 
-FILE = "tokens.json"
+TOKENS_FILE = "tokens.json"
 BROWSER_SECONDS = 30 * 24 * 3600.0
 """How long a browser stays signed in."""
-BROWSERS = 50
+MAX_BROWSERS = 50
 """Browsers that are signed in with one token, or with links: of more, the oldest is signed out."""
 
 
@@ -56,7 +56,7 @@ class Token(Struct, frozen=True, kw_only=True, rename="camel"):
     created: str = ""
     expires: str | None = None
     """The time from which it counts no more; `None` is never."""
-    kind: Kind = "program"
+    kind: TokenKind = "program"
     parent: str | None = None
     """The token that a browser was signed in with: it is worth nothing without that."""
 
@@ -65,7 +65,7 @@ class Token(Struct, frozen=True, kw_only=True, rename="camel"):
         """The id of the token that what is used up counts for."""
         return self.id if self.parent is None else self.parent
 
-    def sees(self, cwd: str) -> bool:
+    def can_see(self, cwd: str) -> bool:
         """Whether it may know of sessions of the folder `cwd`."""
         if self.projects is None:
             return True
@@ -73,22 +73,22 @@ class Token(Struct, frozen=True, kw_only=True, rename="camel"):
         return any(where == project or where.startswith(os.path.join(project, "")) for project in self.projects)
 
 
-class Made(Struct, frozen=True, kw_only=True):
+class IssuedToken(Struct, frozen=True, kw_only=True):
     """A new token, with the secret that is told once."""
 
     secret: str
     token: Token
 
 
-def make(
+def issue_token(
     scopes: Iterable[Scope],
     projects: Iterable[str] | None = None,
     *,
     created: str = "",
     expires: str | None = None,
-    kind: Kind = "program",
+    kind: TokenKind = "program",
     parent: str | None = None,
-) -> Made:
+) -> IssuedToken:
     """A new token, of 256 random bits."""
     secret = f"st_{secrets.token_urlsafe(32)}"
     folders = None if projects is None else tuple(os.path.abspath(project) for project in projects)
@@ -100,7 +100,7 @@ def make(
         raise InvalidOperation(f"a token needs a scope: {', '.join(SCOPES)}")
     token = Token(
         id=secrets.token_hex(4),
-        hash=hash_of(secret),
+        hash=hash_secret(secret),
         scopes=wanted,
         projects=folders,
         created=created,
@@ -108,69 +108,71 @@ def make(
         kind=kind,
         parent=parent,
     )
-    return Made(secret=secret, token=token)
+    return IssuedToken(secret=secret, token=token)
 
 
-def time_now() -> str:
-    return iso(time.time_ns() // 1_000_000)
+def get_time_now() -> str:
+    return format_timestamp(time.time_ns() // 1_000_000)
 
 
-def later(time: str, seconds: float) -> str:
+def add_seconds(time: str, seconds: float) -> str:
     """A time so many seconds after another."""
     moment = datetime.fromisoformat(time) + timedelta(seconds=seconds)
-    return iso(round(moment.astimezone(UTC).timestamp() * 1000))
+    return format_timestamp(round(moment.astimezone(UTC).timestamp() * 1000))
 
 
 def check_sandbox() -> None:
     """Raises `InvalidOperation` where nothing keeps agents of a token for single projects inside them."""
     from sessiontree import config
-    from sessiontree.agent.sandbox import NoSandbox, find_sandbox
+    from sessiontree.agent.sandbox import SandboxUnavailable, find_sandbox
 
     try:
         find_sandbox(config.load().tools.user)
-    except NoSandbox as error:
+    except SandboxUnavailable as error:
         raise InvalidOperation(f"a token for single projects cannot have the scope run here: {error}") from error
 
 
-def hash_of(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-class Tokens:
+class TokenStore:
     """The tokens that a server knows: those in the file, and its own."""
 
-    def __init__(self, own: Iterable[Token] = (), file: str | None = None, now: Callable[[], str] = time_now) -> None:
-        self._own = tuple(own)
+    def __init__(
+        self, own: Iterable[Token] = (), file: str | None = None, now: Callable[[], str] = get_time_now
+    ) -> None:
+        self._server_tokens = tuple(own)
         self._now = now
-        self._file = os.path.join(home(), FILE) if file is None else file
-        self._seen: tuple[int, int, int] | None = None
-        self._kept: tuple[Token, ...] = ()
+        self._file = os.path.join(get_home(), TOKENS_FILE) if file is None else file
+        self._file_identity: tuple[int, int, int] | None = None
+        self._stored: tuple[Token, ...] = ()
         self._lock = threading.Lock()
 
-    def find(self, secret: str, kind: Kind = "program") -> Token | None:
+    def find(self, secret: str, kind: TokenKind = "program") -> Token | None:
         """The token of that secret. Every one is compared, in the same time whatever matches."""
-        found = _matching((*self._own, *self.kept()), secret, kind)
-        return found if found is not None and self.has(found) else None
+        found = _find_matching((*self._server_tokens, *self.read_stored()), secret, kind)
+        return found if found is not None and self.is_valid(found) else None
 
-    def has(self, token: Token) -> bool:
+    def is_valid(self, token: Token) -> bool:
         """Whether a token is still known, and counts."""
-        known = (*self._own, *self.kept())
+        known = (*self._server_tokens, *self.read_stored())
         if token not in known or _has_expired(token, self._now()):
             return False
         if token.parent is None:
             return True
         return any(one.id == token.parent and not _has_expired(one, self._now()) for one in known)
 
-    def sign_in(self, secret: str, kind: Literal["program", "code"]) -> Made | None:
+    def sign_in(self, secret: str, kind: Literal["program", "code"]) -> IssuedToken | None:
         """A token for a browser, with the rights of a code, which counts no more then, or of a program's token."""
-        with self._alone():
+        with self._lock_file():
             kept, now = self._read(), self._now()
-            given = _matching((*self._own, *kept), secret, kind)
-            if given is None or not self.has(given):
+            given = _find_matching((*self._server_tokens, *kept), secret, kind)
+            if given is None or not self.is_valid(given):
                 return None
-            lasting = kind == "program" and given not in self._own
-            until = later(now, BROWSER_SECONDS)
-            made = make(
+            lasting = kind == "program" and given not in self._server_tokens
+            until = add_seconds(now, BROWSER_SECONDS)
+            made = issue_token(
                 given.scopes,
                 given.projects,
                 created=now,
@@ -179,21 +181,21 @@ class Tokens:
                 parent=given.id if lasting else None,
             )
             beside = [one for one in kept if one.kind == "browser" and one.parent == made.token.parent]
-            gone = {one.id for one in beside[: max(0, len(beside) + 1 - BROWSERS)]}
+            gone = {one.id for one in beside[: max(0, len(beside) + 1 - MAX_BROWSERS)]}
             if kind == "code":
                 gone.add(given.id)
             self._write((*(one for one in kept if one.id not in gone), made.token))
             return made
 
-    def kept(self) -> tuple[Token, ...]:
+    def read_stored(self) -> tuple[Token, ...]:
         """Those in the file, as it is now. Raises `StoreError` where it does not tell."""
         with self._lock:
-            seen = self._identity()
-            if seen != self._seen:
-                self._kept, self._seen = self._read(), seen
-            return self._kept
+            seen = self._read_file_identity()
+            if seen != self._file_identity:
+                self._stored, self._file_identity = self._read(), seen
+            return self._stored
 
-    def _identity(self) -> tuple[int, int, int] | None:
+    def _read_file_identity(self) -> tuple[int, int, int] | None:
         try:
             status = os.stat(self._file)
         except OSError:
@@ -202,7 +204,7 @@ class Tokens:
 
     def _read(self) -> tuple[Token, ...]:
         try:
-            return msgspec.json.decode(read_regular(self._file), type=tuple[Token, ...])
+            return msgspec.json.decode(read_regular_file(self._file), type=tuple[Token, ...])
         except FileNotFoundError:
             return ()
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -210,12 +212,12 @@ class Tokens:
 
     def add(self, token: Token) -> None:
         """Keep a token for later."""
-        with self._alone():
+        with self._lock_file():
             self._write((*self._read(), token))
 
     def revoke(self, id: str) -> Token:
         """Forget a token: it is refused from now on. Raises `NotFound`."""
-        with self._alone():
+        with self._lock_file():
             kept = self._read()
             found = next((token for token in kept if token.id == id), None)
             if found is None:
@@ -224,10 +226,10 @@ class Tokens:
             return found
 
     @contextlib.contextmanager
-    def _alone(self) -> Generator[None]:
+    def _lock_file(self) -> Generator[None]:
         """Nobody else changes the file meanwhile, so that what another has revoked does not come back."""
         make_private_directory(os.path.dirname(self._file))
-        with Lock(lock_of(self._file)):
+        with FileLock(get_lock_path(self._file)):
             yield
 
     def _write(self, tokens: Iterable[Token]) -> None:
@@ -237,8 +239,8 @@ class Tokens:
         write_private(self._file, msgspec.json.format(msgspec.json.encode(kept)) + b"\n")
 
 
-def _matching(tokens: Iterable[Token], secret: str, kind: Kind) -> Token | None:
-    wanted = hash_of(secret)
+def _find_matching(tokens: Iterable[Token], secret: str, kind: TokenKind) -> Token | None:
+    wanted = hash_secret(secret)
     found: Token | None = None
     for token in tokens:
         if hmac.compare_digest(token.hash, wanted) and token.kind == kind:
@@ -250,14 +252,14 @@ def _has_expired(token: Token, now: str) -> bool:
     return token.expires is not None and token.expires <= now
 
 
-def token_file(port: int) -> str:
+def get_token_path(port: int) -> str:
     """Where the token of the server on a port is."""
-    return os.path.join(home(), f"serve-{port}.token")
+    return os.path.join(get_home(), f"serve-{port}.token")
 
 
-def address_file(port: int) -> str:
+def get_address_path(port: int) -> str:
     """Where the address is that the server on a port is opened at."""
-    return os.path.join(home(), f"serve-{port}.address")
+    return os.path.join(get_home(), f"serve-{port}.address")
 
 
 @contextlib.contextmanager
@@ -266,24 +268,27 @@ def announce_server(port: int, address: str) -> Generator[None]:
 
     The file is locked, which ends with the process: one that a killed server left behind is nobody's.
     """
-    path = address_file(port)
+    path = get_address_path(port)
     write_private(path, address.encode() + b"\n")
     try:
         with open(path, "rb") as file:
-            waiting.take(file.fileno(), path)
+            waiting.lock_file(file.fileno(), path)
             yield
     finally:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-def addresses() -> list[str]:
+def list_server_addresses() -> list[str]:
     """The addresses at which the running servers of this home are opened."""
     found: list[str] = []
     with contextlib.suppress(OSError):
-        for name in sorted(os.listdir(home())):
+        for name in sorted(os.listdir(get_home())):
             if name.startswith("serve-") and name.endswith(".address"):
-                with contextlib.suppress(OSError, UnicodeDecodeError), open_regular(os.path.join(home(), name)) as file:
+                with (
+                    contextlib.suppress(OSError, UnicodeDecodeError),
+                    open_regular_file(os.path.join(get_home(), name)) as file,
+                ):
                     if waiting.is_locked(file.fileno()):
                         found.append(file.read().decode().strip())
     return found

@@ -9,36 +9,45 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from sessiontree.comparison import comparison_to_wire, diff_to_wire
-from sessiontree.core.context import explain, explanation_to_wire
+from sessiontree.core.context import encode_explanation, explain
 from sessiontree.core.entries import Body, BranchPoint, JsonObject
 from sessiontree.core.messages import assistant, user
 from sessiontree.core.outline import Filter
 from sessiontree.errors import BranchMoved
-from sessiontree.format.given import Lacking, given_entry
+from sessiontree.format.given import IncompleteEntry, parse_entry
 from sessiontree.session import Session, compare, diff
 from sessiontree.web import wire
-from sessiontree.web.opened import Opened
-from sessiontree.web.paging import END, Cursor, Limit, number, split
-from sessiontree.web.refusals import Refused
-from sessiontree.web.rows import Telling, branch_of, branches_of, line_of, path_rows, tree_rows
-from sessiontree.web.schema import told
-from sessiontree.web.serving import Json, Reads, Said, Writes
+from sessiontree.web.opened import OpenSession
+from sessiontree.web.paging import LAST_PAGE, Cursor, Limit, parse_offset, split_cursor
+from sessiontree.web.refusals import ApiError
+from sessiontree.web.rows import (
+    UnrenderedPathRow,
+    build_branch_list,
+    build_path_rows,
+    build_tree_rows,
+    get_branch,
+    read_line,
+)
+from sessiontree.web.schema import describe_route
+from sessiontree.web.serving import JsonResponse, ReadContext, RequestBody, WriteContext
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
 At = Annotated[str, Query(min_length=1, max_length=300)]
-PLACE = "HEAD"
+DEFAULT_PLACE = "HEAD"
 
 
-@router.get("/tree", **told(wire.TreePage))
-def get_tree(call: Reads, id: str, filter: Filter = "default", limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/tree", **describe_route(wire.TreePage))
+def get_tree(
+    call: ReadContext, id: str, filter: Filter = "default", limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """The tree as a flat list in the order of its drawing: depth first, the active branch first."""
-    return call.told(id, lambda opened: tree_page(opened, filter, limit, cursor))
+    return call.respond_cached(id, lambda opened: build_tree_page(opened, filter, limit, cursor))
 
 
-def tree_page(opened: Opened, filter: str, limit: int, cursor: str | None) -> wire.TreePage:
-    at, start = (None, 0) if cursor is None else split(cursor)
-    at, outline = opened.outline(filter, at)
+def build_tree_page(opened: OpenSession, filter: str, limit: int, cursor: str | None) -> wire.TreePage:
+    at, start = (None, 0) if cursor is None else split_cursor(cursor)
+    at, outline = opened.get_outline(filter, at)
     end = min(start + limit, len(outline))
     session = opened.session
     return wire.TreePage(
@@ -47,64 +56,71 @@ def tree_page(opened: Opened, filter: str, limit: int, cursor: str | None) -> wi
         branch=session.heads.current,
         leaf=opened.leaf,
         total=len(outline),
-        entries=tree_rows(opened, outline, range(start, end)),
+        entries=build_tree_rows(opened, outline, range(start, end)),
         next=f"{at}.{end}" if end < len(outline) else None,
     )
 
 
-@router.get("/entries", **told(wire.LinePage))
-def get_entries(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/entries", **describe_route(wire.EntryPage))
+def get_entries(
+    call: ReadContext, id: str, limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """All entries in the order of the file, each as its line."""
-    start = number(cursor)
+    start = parse_offset(cursor)
 
-    def page(opened: Opened) -> wire.LinePage:
+    def build_page(opened: OpenSession) -> wire.EntryPage:
         entries = opened.session.tree.entries
         end = min(start + limit, len(entries))
-        lines = [line_of(entry) for entry in entries[start:end]]
-        return wire.LinePage(entries=lines, next=str(end) if end < len(entries) else None)
+        lines = [read_line(entry) for entry in entries[start:end]]
+        return wire.EntryPage(entries=lines, next=str(end) if end < len(entries) else None)
 
-    return call.told(id, page)
+    return call.respond_cached(id, build_page)
 
 
-@router.get("/entries/{entry:path}", **told(wire.OneEntry))
-def get_entry(call: Reads, id: str, entry: str) -> Json:
+@router.get("/entries/{entry:path}", **describe_route(wire.EntryResponse))
+def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
     """One entry, by any name of its place."""
-    with call.reading(id) as opened:
+    with call.read_session(id) as opened:
         tree = opened.session.tree
-        place = opened.session.place(entry)
+        place = opened.session.resolve_place(entry)
         if place is None:
-            raise Refused(404, "there is no entry at the place before everything")
+            raise ApiError(404, "there is no entry at the place before everything")
         found = tree[place]
-        answer = wire.OneEntry(
-            entry=line_of(found),
-            parent=tree.parent(place),
-            children=tree.child_ids(place),
-            branch=branch_of(found),
-            label=tree.label(place),
-            depth=opened.depth(place),
+        answer = wire.EntryResponse(
+            entry=read_line(found),
+            parent=tree.get_parent(place),
+            children=tree.get_child_ids(place),
+            branch=get_branch(found),
+            label=tree.get_label(place),
+            depth=opened.get_depth(place),
         )
-        return Json(answer, at=opened)
+        return JsonResponse(answer, at=opened)
 
 
-@router.get("/path", **told(wire.PathPage))
+@router.get("/path", **describe_route(wire.PathPage))
 def get_path(
-    call: Reads, id: str, at: At = PLACE, limit: Limit = wire.PAGE, cursor: Cursor = None, html: bool = False
-) -> Json:
+    call: ReadContext,
+    id: str,
+    at: At = DEFAULT_PLACE,
+    limit: Limit = wire.DEFAULT_PAGE_SIZE,
+    cursor: Cursor = None,
+    html: bool = False,
+) -> JsonResponse:
     """The entries from the root to a place; `cursor=end` gives the last page, and `previous` the one before."""
 
-    def page(opened: Opened) -> tuple[wire.PathPage, list[Telling]]:
+    def build_page(opened: OpenSession) -> tuple[wire.PathPage, list[UnrenderedPathRow]]:
         session = opened.session
         start: int | None = 0
-        if cursor is None or cursor == END:
-            leaf = session.place(at)
+        if cursor is None or cursor == LAST_PAGE:
+            leaf = session.resolve_place(at)
             start = 0 if cursor is None else None
         else:
-            leaf, start = split(cursor)
+            leaf, start = split_cursor(cursor)
             leaf = session.tree[leaf].id if leaf else None
-        path = session.tree.path(leaf)
+        path = session.tree.get_path(leaf)
         first = max(0, len(path) - limit) if start is None else min(start, len(path))
         end = min(first + limit, len(path))
-        rows = path_rows(opened, path, range(first, end))
+        rows = build_path_rows(opened, path, range(first, end))
         made = wire.PathPage(
             at=leaf,
             total=len(path),
@@ -114,22 +130,24 @@ def get_path(
         )
         return made, rows
 
-    def rendered(opened: Opened, made: tuple[wire.PathPage, list[Telling]]) -> wire.PathPage:
+    def render_page(opened: OpenSession, made: tuple[wire.PathPage, list[UnrenderedPathRow]]) -> wire.PathPage:
         page, rows = made
-        return replace(page, entries=[telling.rendered(opened.rendered) for telling in rows]) if html else page
+        return replace(page, entries=[telling.render(opened.html_cache) for telling in rows]) if html else page
 
-    return call.told(id, page, rendered)
+    return call.respond_cached(id, build_page, render_page)
 
 
-@router.get("/context", **told(wire.Seen))
-def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query(alias="explain")] = False) -> Json:
+@router.get("/context", **describe_route(wire.ContextResponse))
+def get_context(
+    call: ReadContext, id: str, at: At = DEFAULT_PLACE, why: Annotated[bool, Query(alias="explain")] = False
+) -> JsonResponse:
     """What the model sees from a place, and with `explain`, of every entry of the path, whether it does."""
 
-    def seen_from(opened: Opened) -> wire.Seen:
+    def build_context(opened: OpenSession) -> wire.ContextResponse:
         session = opened.session
-        seen = session.context(at)
+        seen = session.build_context(at)
         explanation = explain(session.tree, seen.leaf)
-        return wire.Seen(
+        return wire.ContextResponse(
             leaf=seen.leaf,
             model=seen.model,
             thinking_level=seen.thinking_level,
@@ -137,63 +155,73 @@ def get_context(call: Reads, id: str, at: At = PLACE, why: Annotated[bool, Query
             tokens=explanation.tokens,
             mode=UNSET if seen.state.mode is None else seen.state.mode,
             rules=list(seen.state.rules) if seen.state.rules else UNSET,
-            explanation=explanation_to_wire(explanation) if why else UNSET,
+            explanation=encode_explanation(explanation) if why else UNSET,
         )
 
-    return call.told(id, seen_from)
+    return call.respond_cached(id, build_context)
 
 
-@router.get("/branches", **told(wire.Branches))
-def get_branches(call: Reads, id: str, limit: Limit = wire.PAGE, cursor: Cursor = None) -> Json:
+@router.get("/branches", **describe_route(wire.BranchListResponse))
+def get_branches(
+    call: ReadContext, id: str, limit: Limit = wire.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
     """All branches, archived ones too, in the order they were made."""
-    return call.told(id, lambda opened: branches_of(opened.session, limit, cursor))
+    return call.respond_cached(id, lambda opened: build_branch_list(opened.session, limit, cursor))
 
 
-@router.get("/diff", **told(wire.Diffed))
-def get_diff(call: Reads, id: str, a: At, b: At) -> Json:
+@router.get("/diff", **describe_route(wire.DiffResponse))
+def get_diff(call: ReadContext, id: str, a: At, b: At) -> JsonResponse:
     """How two places differ, from where their paths part."""
-    return call.told(id, lambda opened: diff_to_wire(diff(opened.session, a, b)))
+    return call.respond_cached(id, lambda opened: diff_to_wire(diff(opened.session, a, b)))
 
 
-@router.post("/compare", **told(wire.Compared, takes=wire.Comparing))
-def post_compare(call: Reads, id: str, said: Annotated[wire.Comparing, Depends(Said(wire.Comparing))]) -> Json:
+@router.post("/compare", **describe_route(wire.CompareResponse, request=wire.CompareRequest))
+def post_compare(
+    call: ReadContext, id: str, request: Annotated[wire.CompareRequest, Depends(RequestBody(wire.CompareRequest))]
+) -> JsonResponse:
     """What branches cost and did after they parted, and which one is ahead, if the figures tell."""
-    with call.reading(id) as opened:
-        return Json(comparison_to_wire(compare(opened.session, said.branches, said.metric)), at=opened)
+    with call.read_session(id) as opened:
+        return JsonResponse(comparison_to_wire(compare(opened.session, request.branches, request.metric)), at=opened)
 
 
 # Appending
 
 
-@router.post("/entries", **told(wire.Written, status=201, takes=wire.NewEntry))
-def append(call: Writes, id: str, said: Annotated[wire.NewEntry, Depends(Said(wire.NewEntry))]) -> Json:
+@router.post("/entries", **describe_route(wire.AppendEntryResponse, status=201, request=wire.AppendEntryRequest))
+def append(
+    call: WriteContext,
+    id: str,
+    request: Annotated[wire.AppendEntryRequest, Depends(RequestBody(wire.AppendEntryRequest))],
+) -> JsonResponse:
     """Write one entry at the head of a branch, the current one by default."""
-    body, extra = _body(said)
-    with call.writing(id) as opened:
+    body, extra = _build_entry_body(request)
+    with call.write_session(id) as opened:
         session = opened.session
-        branch = session.heads.current if said.branch is None else session.branch(said.branch).name
-        call.serving.at_rest(opened, branch)
-        written = _appended(session, body, extra, branch)
-        return Json(wire.Written(id=written, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened)
+        branch = session.heads.current if request.branch is None else session.get_branch(request.branch).name
+        call.state.check_idle(opened, branch)
+        written = _append_at_head(session, body, extra, branch)
+        return JsonResponse(
+            wire.AppendEntryResponse(id=written, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened
+        )
 
 
-def _body(said: wire.NewEntry) -> tuple[Body, JsonObject]:
-    if said.entry is not None:
-        if said.role is not None or said.text is not None:
-            raise Refused(422, "either a role and a text are given, or an entry")
+def _build_entry_body(request: wire.AppendEntryRequest) -> tuple[Body, JsonObject]:
+    if request.entry is not None:
+        if request.role is not None or request.text is not None:
+            raise ApiError(422, "either a role and a text are given, or an entry")
         try:
-            body, extra = given_entry(said.entry)
-        except Lacking as lacking:
-            raise Refused(422, f"the entry needs {lacking}") from None
+            body, extra = parse_entry(request.entry)
+        except IncompleteEntry as lacking:
+            raise ApiError(422, f"the entry needs {lacking}") from None
         if isinstance(body, BranchPoint):
-            raise Refused(422, "POST …/branches makes branches")
+            raise ApiError(422, "POST …/branches makes branches")
         return body, extra
-    if said.role is None or said.text is None:
-        raise Refused(422, "either a role and a text are given, or an entry")
-    return (user(said.text) if said.role == "user" else assistant(said.text)), {}
+    if request.role is None or request.text is None:
+        raise ApiError(422, "either a role and a text are given, or an entry")
+    return (user(request.text) if request.role == "user" else assistant(request.text)), {}
 
 
-def _appended(session: Session, body: Body, extra: JsonObject, branch: str) -> str:
+def _append_at_head(session: Session, body: Body, extra: JsonObject, branch: str) -> str:
     """Append at the head, wherever others have moved it meanwhile: who names no place expects none."""
     for _ in range(100):
         try:

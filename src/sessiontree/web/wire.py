@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from sessiontree.agent.permissions import Scope as PermissionScope
-from sessiontree.agent.tool import Does
+from sessiontree.agent.tool import ToolEffect
 from sessiontree.config import PermissionMode, ThinkingLevel
 from sessiontree.core.entries import JsonObject
 from sessiontree.swarm.status import AgentState, SwarmState
@@ -23,52 +23,52 @@ Name: TypeAlias = Annotated[str, Meta(examples=["make it fast"])]
 BranchName: TypeAlias = Annotated[str, Meta(examples=["cache"], min_length=1, max_length=200)]
 Place: TypeAlias = Annotated[str, Meta(examples=["HEAD"], min_length=1, max_length=300)]
 Folder: TypeAlias = Annotated[str, Meta(examples=["/home/ada/project"], max_length=4096)]
-Moment: TypeAlias = Annotated[str, Meta(examples=["2026-03-01T09:30:00.000Z"])]
+Timestamp: TypeAlias = Annotated[str, Meta(examples=["2026-03-01T09:30:00.000Z"])]
 Text: TypeAlias = Annotated[str, Meta(examples=["How do I make this faster?"])]
-Words: TypeAlias = Annotated[str, Meta(examples=["A cache makes it faster."], pattern=r"\S")]
+NonBlankText: TypeAlias = Annotated[str, Meta(examples=["A cache makes it faster."], pattern=r"\S")]
 """A text that is not blank."""
 Count: TypeAlias = Annotated[int, Meta(examples=[12], ge=0)]
 Amount: TypeAlias = Annotated[float, Meta(examples=[0.0125])]
 ModelName: TypeAlias = Annotated[str, Meta(examples=["openai:gpt-5.5"], max_length=200)]
-Kind: TypeAlias = Annotated[str, Meta(examples=["message"])]
+EntryType: TypeAlias = Annotated[str, Meta(examples=["message"])]
 Role: TypeAlias = Annotated[str, Meta(examples=["user"])]
-Next: TypeAlias = Annotated[str, Meta(examples=["12-9a0b1c2d.100"])]
+NextCursor: TypeAlias = Annotated[str, Meta(examples=["12-9a0b1c2d.100"])]
 Object: TypeAlias = Annotated[JsonObject, Meta(examples=[{"type": "thinking_level_change", "thinkingLevel": "high"}])]
 Metric: TypeAlias = Literal["cost", "tokens", "entries", "time"]
 
-PAGE = 200
+DEFAULT_PAGE_SIZE = 200
 """Items of a page, where a request does not say."""
-LARGEST_PAGE = 2000
+MAX_PAGE_SIZE = 2000
 
 
-class Answer(Struct, frozen=True, kw_only=True, rename="camel"):
+class ResponseModel(Struct, frozen=True, kw_only=True, rename="camel"):
     """What is answered."""
 
 
-class Asked(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class RequestModel(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """What a request says."""
 
 
 # Errors and the server
 
 
-class Fault(Answer, frozen=True, kw_only=True):
+class ErrorDetail(ResponseModel, frozen=True, kw_only=True):
     code: Annotated[str, Meta(examples=["not_found"])]
     message: Annotated[str, Meta(examples=["no session '019a8b2c'"])]
 
 
-class Failure(Answer, frozen=True, kw_only=True):
-    error: Fault
+class ErrorResponse(ResponseModel, frozen=True, kw_only=True):
+    error: ErrorDetail
 
 
-class Health(Answer, frozen=True, kw_only=True):
+class HealthResponse(ResponseModel, frozen=True, kw_only=True):
     status: Annotated[str, Meta(examples=["ok"])]
     version: Annotated[str, Meta(examples=["0.1.0"])]
     uptime: Annotated[float, Meta(examples=[12.5])]
     """Seconds since it started."""
 
 
-class Me(Answer, frozen=True, kw_only=True):
+class MeResponse(ResponseModel, frozen=True, kw_only=True):
     """What the token may do."""
 
     kind: Literal["program", "browser"]
@@ -83,22 +83,22 @@ class Me(Answer, frozen=True, kw_only=True):
     version: Annotated[str, Meta(examples=["0.1.0"])]
 
 
-class OfferedModel(Answer, frozen=True, kw_only=True):
+class ModelResponse(ResponseModel, frozen=True, kw_only=True):
     name: ModelName
     provider: Annotated[str, Meta(examples=["openai"])]
     ready: bool
     reason: Annotated[str, Meta(examples=["OPENAI_API_KEY is set"])]
 
 
-class OfferedModels(Answer, frozen=True, kw_only=True):
-    models: list[OfferedModel]
+class ModelListResponse(ResponseModel, frozen=True, kw_only=True):
+    models: list[ModelResponse]
     default: ModelName | None
 
 
 # Sessions
 
 
-class Listed(Answer, frozen=True, kw_only=True):
+class SessionListItem(ResponseModel, frozen=True, kw_only=True):
     """A session in a listing."""
 
     id: SessionId
@@ -108,20 +108,20 @@ class Listed(Answer, frozen=True, kw_only=True):
     entries: Count
     branches: Count
     cost: Amount
-    created: Moment
-    modified: Moment
+    created: Timestamp
+    modified: Timestamp
     parent_session: SessionId | None
     damaged: bool
     damage: Annotated[str, Meta(examples=["line 7 is no JSON"])] | None
     archived: bool
 
 
-class Listing(Answer, frozen=True, kw_only=True):
-    sessions: list[Listed]
-    next: Next | None
+class SessionListResponse(ResponseModel, frozen=True, kw_only=True):
+    sessions: list[SessionListItem]
+    next: NextCursor | None
 
 
-class Found(Answer, frozen=True, kw_only=True):
+class SearchHitResponse(ResponseModel, frozen=True, kw_only=True):
     """An entry that a search found."""
 
     session: SessionId
@@ -129,31 +129,31 @@ class Found(Answer, frozen=True, kw_only=True):
     entry: Id
     branch: BranchName | None
     role: Role
-    timestamp: Moment
+    timestamp: Timestamp
     snippet: Text
     in_context: bool
 
 
-class Hits(Answer, frozen=True, kw_only=True):
-    hits: list[Found]
-    next: Next | None
+class SearchResponse(ResponseModel, frozen=True, kw_only=True):
+    hits: list[SearchHitResponse]
+    next: NextCursor | None
     unread: Count
     """Sessions that could not be read."""
 
 
-class NewSession(Asked, frozen=True, kw_only=True):
+class CreateSessionRequest(RequestModel, frozen=True, kw_only=True):
     cwd: Folder | None = None
     """By default the folder that the server was started in, or the token's first project."""
     name: Annotated[str, Meta(examples=["make it fast"], max_length=500)] | None = None
 
 
-class MadeSession(Answer, frozen=True, kw_only=True):
+class CreateSessionResponse(ResponseModel, frozen=True, kw_only=True):
     id: SessionId
     name: Name | None
     cwd: Folder
 
 
-class SessionInfo(Answer, frozen=True, kw_only=True):
+class SessionResponse(ResponseModel, frozen=True, kw_only=True):
     id: SessionId
     name: Name | None
     cwd: Folder
@@ -164,8 +164,8 @@ class SessionInfo(Answer, frozen=True, kw_only=True):
     cost: Amount
     tokens: Annotated[float, Meta(examples=[5400])]
     models: list[ModelName]
-    created: Moment
-    modified: Moment
+    created: Timestamp
+    modified: Timestamp
     parent_session: SessionId | None
     archived: bool
     read_only: Annotated[str, Meta(examples=["it was redacted when it was exported"])] | None
@@ -179,25 +179,25 @@ class SessionInfo(Answer, frozen=True, kw_only=True):
     """Branches on which a run of an experiment is at work, and which experiment that is."""
 
 
-class Renaming(Asked, frozen=True, kw_only=True):
+class RenameSessionRequest(RequestModel, frozen=True, kw_only=True):
     name: Annotated[str, Meta(examples=["make it fast"], max_length=500)] | None
 
 
-class Named(Answer, frozen=True, kw_only=True):
+class RenameSessionResponse(ResponseModel, frozen=True, kw_only=True):
     id: SessionId
     name: Name | None
 
 
-class Archiving(Asked, frozen=True, kw_only=True):
+class ArchiveSessionRequest(RequestModel, frozen=True, kw_only=True):
     archived: bool = True
 
 
-class Archived(Answer, frozen=True, kw_only=True):
+class ArchiveSessionResponse(ResponseModel, frozen=True, kw_only=True):
     id: SessionId
     archived: bool
 
 
-class NewExport(Asked, frozen=True, kw_only=True):
+class ExportRequest(RequestModel, frozen=True, kw_only=True):
     format: Literal["html", "md", "jsonl", "json", "text"] = "html"
     branch: Annotated[str, Meta(min_length=1, max_length=300)] | None = None
     """A place; only the path to it is exported."""
@@ -206,7 +206,7 @@ class NewExport(Asked, frozen=True, kw_only=True):
     redact: bool = False
 
 
-class ExportProgress(Answer, frozen=True, kw_only=True):
+class ExportResponse(ResponseModel, frozen=True, kw_only=True):
     id: str
     state: Literal["queued", "running", "done", "failed"]
     file: str
@@ -228,23 +228,23 @@ class ExportProgress(Answer, frozen=True, kw_only=True):
 # Entries
 
 
-class TreeRow(Answer, frozen=True, kw_only=True):
+class TreeRow(ResponseModel, frozen=True, kw_only=True):
     id: Id
     parent: Id | None
     """The nearest entry above that is shown."""
-    type: Kind
+    type: EntryType
     role: Role | None
     label: Annotated[str, Meta(examples=["two ways"])] | None
     branch: BranchName | None
     """The branch it was written on, where its line says so."""
     depth: Count
-    timestamp: Moment
+    timestamp: Timestamp
     text: Text
     active: bool
     """On the way from the root to the current leaf."""
 
 
-class TreePage(Answer, frozen=True, kw_only=True):
+class TreePage(ResponseModel, frozen=True, kw_only=True):
     session_id: SessionId
     name: Name | None
     branch: BranchName
@@ -252,15 +252,15 @@ class TreePage(Answer, frozen=True, kw_only=True):
     total: Count
     """Rows on all pages."""
     entries: list[TreeRow]
-    next: Next | None
+    next: NextCursor | None
 
 
-class LinePage(Answer, frozen=True, kw_only=True):
+class EntryPage(ResponseModel, frozen=True, kw_only=True):
     entries: list[Object]
-    next: Next | None
+    next: NextCursor | None
 
 
-class OneEntry(Answer, frozen=True, kw_only=True):
+class EntryResponse(ResponseModel, frozen=True, kw_only=True):
     entry: Object
     parent: Id | None
     children: list[Id]
@@ -269,7 +269,7 @@ class OneEntry(Answer, frozen=True, kw_only=True):
     depth: Count
 
 
-class ToolUse(Answer, frozen=True, kw_only=True):
+class ToolUse(ResponseModel, frozen=True, kw_only=True):
     name: Annotated[str, Meta(examples=["read"])]
     arguments: Any
     result: Text | None
@@ -277,14 +277,14 @@ class ToolUse(Answer, frozen=True, kw_only=True):
     ok: bool | None
 
 
-class PathRow(Answer, frozen=True, kw_only=True, omit_defaults=True):
+class PathRow(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
     id: Id
     parent: Id | None
-    type: Kind
+    type: EntryType
     role: Role | None
     label: Annotated[str, Meta(examples=["two ways"])] | None
     branch: BranchName | None
-    timestamp: Moment
+    timestamp: Timestamp
     text: Text
     html: Annotated[str, Meta(examples=["<p>How do I make this faster?</p>\n"])] | UnsetType = UNSET
     """The text as clean HTML, where it was asked for; not of one that is very long."""
@@ -303,15 +303,15 @@ class PathRow(Answer, frozen=True, kw_only=True, omit_defaults=True):
     usage: Object | UnsetType = UNSET
 
 
-class PathPage(Answer, frozen=True, kw_only=True):
+class PathPage(ResponseModel, frozen=True, kw_only=True):
     at: Id | None
     total: Count
     entries: list[PathRow]
-    next: Next | None
-    previous: Next | None
+    next: NextCursor | None
+    previous: NextCursor | None
 
 
-class Seen(Answer, frozen=True, kw_only=True, omit_defaults=True):
+class ContextResponse(ResponseModel, frozen=True, kw_only=True, omit_defaults=True):
     """What the model sees from a place."""
 
     leaf: Id | None
@@ -324,7 +324,7 @@ class Seen(Answer, frozen=True, kw_only=True, omit_defaults=True):
     explanation: list[Object] | UnsetType = UNSET
 
 
-class NewEntry(Asked, frozen=True, kw_only=True):
+class AppendEntryRequest(RequestModel, frozen=True, kw_only=True):
     """Either a role and a text, or a whole entry in the form of its line."""
 
     example: ClassVar[JsonObject] = {"role": "user", "text": "How do I make this faster?"}
@@ -335,7 +335,7 @@ class NewEntry(Asked, frozen=True, kw_only=True):
     branch: BranchName | None = None
 
 
-class Written(Answer, frozen=True, kw_only=True):
+class AppendEntryResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id
     branch: BranchName
     leaf: Id | None
@@ -344,70 +344,70 @@ class Written(Answer, frozen=True, kw_only=True):
 # Branches and moves
 
 
-class BranchRow(Answer, frozen=True, kw_only=True):
+class BranchResponse(ResponseModel, frozen=True, kw_only=True):
     name: BranchName
     head: Id | None
     entry_count: Count
-    created_at: Moment
+    created_at: Timestamp
     description: Annotated[str, Meta(examples=["keep results in memory"])] | None
     archived: bool
 
 
-class Branches(Answer, frozen=True, kw_only=True):
-    branches: list[BranchRow]
+class BranchListResponse(ResponseModel, frozen=True, kw_only=True):
+    branches: list[BranchResponse]
     current: BranchName
-    next: Next | None
+    next: NextCursor | None
 
 
-class NewBranch(Asked, frozen=True, kw_only=True):
+class CreateBranchRequest(RequestModel, frozen=True, kw_only=True):
     name: BranchName
     description: Annotated[str, Meta(examples=["keep results in memory"], max_length=2000)] | None = None
     at: Place | None = None
     switch: bool = True
 
 
-class MadeBranch(Answer, frozen=True, kw_only=True):
+class CreateBranchResponse(ResponseModel, frozen=True, kw_only=True):
     entry_id: Id | None
     name: BranchName
 
 
-class BranchChange(Asked, frozen=True, kw_only=True):
+class UpdateBranchRequest(RequestModel, frozen=True, kw_only=True):
     example: ClassVar[JsonObject] = {"archived": True}
 
     name: BranchName | None = None
     archived: bool | None = None
 
 
-class Switch(Asked, frozen=True, kw_only=True):
+class SwitchBranchRequest(RequestModel, frozen=True, kw_only=True):
     branch: BranchName
 
 
-class Nothing(Asked, frozen=True, kw_only=True):
+class EmptyRequest(RequestModel, frozen=True, kw_only=True):
     """An empty object."""
 
 
-class Here(Answer, frozen=True, kw_only=True):
+class CurrentBranchResponse(ResponseModel, frozen=True, kw_only=True):
     current: BranchName
     leaf: Id | None
 
 
-class Undone(Here, frozen=True, kw_only=True):
+class UndoResponse(CurrentBranchResponse, frozen=True, kw_only=True):
     undone: Annotated[str, Meta(examples=["the merge of cache into main"])]
     """What was taken back, in words."""
 
 
-class Navigation(Asked, frozen=True, kw_only=True):
+class NavigateRequest(RequestModel, frozen=True, kw_only=True):
     to: Place
     summarize: bool = False
     """Have the model summarize what is left, which takes the scope `run`."""
     instructions: Text | None = None
-    summary: Words | None = None
+    summary: NonBlankText | None = None
     """The summary in one's own words."""
     branch: BranchName | None = None
     """The branch that moves; the current one by default."""
 
 
-class Navigated(Answer, frozen=True, kw_only=True):
+class NavigateResponse(ResponseModel, frozen=True, kw_only=True):
     leaf: Id | None
     text: Text | None
     """For the editor, where a message of the user was chosen."""
@@ -415,71 +415,71 @@ class Navigated(Answer, frozen=True, kw_only=True):
     cancelled: bool
 
 
-class Labeling(Asked, frozen=True, kw_only=True):
+class LabelRequest(RequestModel, frozen=True, kw_only=True):
     entry: Place
     label: Annotated[str, Meta(examples=["two ways"], max_length=500)] | None
 
 
-class Labeled(Answer, frozen=True, kw_only=True):
+class LabelResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id
 
 
-class Forking(Asked, frozen=True, kw_only=True):
+class ForkRequest(RequestModel, frozen=True, kw_only=True):
     at: Place = "HEAD"
     name: Annotated[str, Meta(examples=["another try"], max_length=500)] | None = None
     tree: bool = False
     """The whole tree instead of one path."""
 
 
-class Forked(Answer, frozen=True, kw_only=True):
+class ForkResponse(ResponseModel, frozen=True, kw_only=True):
     id: SessionId
 
 
-class Merging(Asked, frozen=True, kw_only=True):
+class MergeRequest(RequestModel, frozen=True, kw_only=True):
     source: BranchName = field(name="from")
     into: BranchName | None = None
-    summary: Words | None = None
+    summary: NonBlankText | None = None
     """In one's own words; otherwise a model makes it, which takes the scope `run`."""
     instructions: Text | None = None
 
 
-class Merged(Answer, frozen=True, kw_only=True):
+class MergeResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id | None
     branch: BranchName
     leaf: Id | None
     cancelled: bool
 
 
-class Promotion(Asked, frozen=True, kw_only=True):
+class PromoteRequest(RequestModel, frozen=True, kw_only=True):
     branch: BranchName
     into: BranchName | None = None
-    summary: Words | None = None
+    summary: NonBlankText | None = None
     instructions: Text | None = None
 
 
-class Promoted(Answer, frozen=True, kw_only=True):
+class PromoteResponse(ResponseModel, frozen=True, kw_only=True):
     leaf: Id | None
     archived: list[BranchName]
     cancelled: bool
 
 
-class CherryPick(Asked, frozen=True, kw_only=True):
+class CherryPickRequest(RequestModel, frozen=True, kw_only=True):
     entries: Annotated[list[Place], Meta(min_length=1, max_length=1000)]
     onto: BranchName | None = None
 
 
-class Copied(Answer, frozen=True, kw_only=True):
+class CherryPickResponse(ResponseModel, frozen=True, kw_only=True):
     ids: list[Id]
     leaf: Id | None
     cancelled: bool
 
 
-class Comparing(Asked, frozen=True, kw_only=True):
+class CompareRequest(RequestModel, frozen=True, kw_only=True):
     branches: Annotated[list[BranchName], Meta(min_length=2, max_length=100)]
     metric: Metric = "cost"
 
 
-class Stats(Answer, frozen=True, kw_only=True):
+class BranchStatsResponse(ResponseModel, frozen=True, kw_only=True):
     branch_id: BranchName
     name: BranchName
     leaf: Id | None
@@ -493,10 +493,10 @@ class Stats(Answer, frozen=True, kw_only=True):
     measured: list[Literal["cost", "tokens"]]
     models: list[ModelName]
     files: list[Annotated[str, Meta(examples=["src/app.py"])]]
-    last_activity: Moment | None
+    last_activity: Timestamp | None
 
 
-class Difference(Answer, frozen=True, kw_only=True):
+class BranchDifferenceResponse(ResponseModel, frozen=True, kw_only=True):
     metric: Metric
     branch_a: BranchName
     branch_b: BranchName
@@ -504,21 +504,21 @@ class Difference(Answer, frozen=True, kw_only=True):
     percent_diff: Amount | None
 
 
-class Compared(Answer, frozen=True, kw_only=True):
-    branches: list[Stats]
+class CompareResponse(ResponseModel, frozen=True, kw_only=True):
+    branches: list[BranchStatsResponse]
     common_ancestor: Id | None
     metric: Metric
     winner: BranchName | None
     reason: Annotated[str, Meta(examples=["lowest cost"])]
-    differences: list[Difference]
+    differences: list[BranchDifferenceResponse]
 
 
-class Divergence(Answer, frozen=True, kw_only=True):
+class DivergenceResponse(ResponseModel, frozen=True, kw_only=True):
     a: Id | None
     b: Id | None
 
 
-class Side(Answer, frozen=True, kw_only=True):
+class DiffSideResponse(ResponseModel, frozen=True, kw_only=True):
     place: Place
     leaf: Id | None
     entries: list[Id]
@@ -528,17 +528,17 @@ class Side(Answer, frozen=True, kw_only=True):
     total_tokens: Annotated[float, Meta(examples=[5400])]
 
 
-class Diffed(Answer, frozen=True, kw_only=True):
+class DiffResponse(ResponseModel, frozen=True, kw_only=True):
     common_ancestor: Id | None
-    first_divergence: Divergence
-    a: Side
-    b: Side
+    first_divergence: DivergenceResponse
+    a: DiffSideResponse
+    b: DiffSideResponse
 
 
 # Runs
 
 
-class Prompt(Asked, frozen=True, kw_only=True):
+class PromptRequest(RequestModel, frozen=True, kw_only=True):
     text: Text
     branch: BranchName | None = None
     model: ModelName | None = None
@@ -548,19 +548,19 @@ class Prompt(Asked, frozen=True, kw_only=True):
     """What the agent may do; questions about the rest are events. By default the server's, and nobody is asked."""
 
 
-class Started(Answer, frozen=True, kw_only=True):
+class PromptResponse(ResponseModel, frozen=True, kw_only=True):
     run: Annotated[str, Meta(examples=["7d5e4f60"])]
     branch: BranchName
 
 
-class PendingPermission(Answer, frozen=True, kw_only=True):
+class PermissionQuestionResponse(ResponseModel, frozen=True, kw_only=True):
     """A question about a tool call that a run waits for."""
 
     id: Annotated[str, Meta(examples=["1f2e3d4c"])]
     branch: BranchName
     run: Annotated[str, Meta(examples=["7d5e4f60"])]
     tool: Annotated[str, Meta(examples=["bash"])]
-    does: Does
+    does: ToolEffect
     title: Annotated[str, Meta(examples=["bash: npm test"])]
     detail: Annotated[str, Meta(examples=["npm test"])]
     """All that the call says, up to a length."""
@@ -571,36 +571,36 @@ class PendingPermission(Answer, frozen=True, kw_only=True):
     """What an answer for the session or for always allows."""
     scopes: list[PermissionScope]
     """The answers that it takes."""
-    expires: Moment
+    expires: Timestamp
 
 
-class PendingPermissions(Answer, frozen=True, kw_only=True):
-    questions: list[PendingPermission]
+class PermissionQuestionListResponse(ResponseModel, frozen=True, kw_only=True):
+    questions: list[PermissionQuestionResponse]
 
 
-class PermissionReply(Asked, frozen=True, kw_only=True):
+class PermissionAnswerRequest(RequestModel, frozen=True, kw_only=True):
     answer: PermissionScope
     reason: Annotated[str, Meta(examples=["Use make instead."], max_length=10_000)] | None = None
     """With `no`: what the model is told."""
 
 
-class Steering(Asked, frozen=True, kw_only=True):
+class SteerRequest(RequestModel, frozen=True, kw_only=True):
     text: Text
     branch: BranchName | None = None
 
 
-class Aborting(Asked, frozen=True, kw_only=True):
+class AbortRequest(RequestModel, frozen=True, kw_only=True):
     branch: BranchName | None = None
 
 
-class Told(Answer, frozen=True, kw_only=True):
+class RunBranchResponse(ResponseModel, frozen=True, kw_only=True):
     branch: BranchName
 
 
 # Swarms
 
 
-class Limits(Asked, frozen=True, kw_only=True):
+class BudgetRequest(RequestModel, frozen=True, kw_only=True):
     """What may be spent."""
 
     cost: Annotated[float, Meta(examples=[0.5], gt=0)] | None = None
@@ -608,33 +608,33 @@ class Limits(Asked, frozen=True, kw_only=True):
     seconds: Annotated[float, Meta(examples=[600], gt=0)] | None = None
 
 
-class NewAgent(Asked, frozen=True, kw_only=True):
+class SwarmAgentRequest(RequestModel, frozen=True, kw_only=True):
     """What is said of one agent; by default it is as the others."""
 
     name: BranchName | None = None
     task: Text | None = None
     model: ModelName | None = None
-    budget: Limits | None = None
+    budget: BudgetRequest | None = None
 
 
 AgentCount: TypeAlias = Annotated[int, Meta(examples=[3], ge=1, le=1000)]
 
 
-class NewSwarm(Asked, frozen=True, kw_only=True):
+class CreateSwarmRequest(RequestModel, frozen=True, kw_only=True):
     session: SessionId | None = None
     """The session that they work in; by default a new one."""
     cwd: Folder | None = None
     """The folder of a new session."""
     name: BranchName
     task: Text
-    agents: AgentCount | Annotated[list[NewAgent], Meta(min_length=1, max_length=1000)] = 2
+    agents: AgentCount | Annotated[list[SwarmAgentRequest], Meta(min_length=1, max_length=1000)] = 2
     max_agents: AgentCount | None = None
     strategy: Annotated[str, Meta(examples=["parallel"], extra_json_schema={"enum": [*STRATEGIES]})] = "parallel"
     parts: Annotated[list[Text], Meta(max_length=1000)] | None = None
     """What the mappers of `map-reduce` get; by default a model plans it."""
     model: ModelName | None = None
-    budget: Limits | None = None
-    agent_budget: Limits | None = None
+    budget: BudgetRequest | None = None
+    agent_budget: BudgetRequest | None = None
     at: Place = "HEAD"
     """Where agents begin."""
     retries: Annotated[int, Meta(examples=[3], ge=0, le=1000)] = 3
@@ -644,12 +644,12 @@ class NewSwarm(Asked, frozen=True, kw_only=True):
     start: bool = True
 
 
-class MadeSwarm(Answer, frozen=True, kw_only=True):
+class CreateSwarmResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id
     session_id: SessionId
 
 
-class Limited(Answer, frozen=True, kw_only=True):
+class BudgetResponse(ResponseModel, frozen=True, kw_only=True):
     """What may be spent."""
 
     cost: Amount | None
@@ -657,7 +657,7 @@ class Limited(Answer, frozen=True, kw_only=True):
     seconds: Amount | None
 
 
-class Agent(Answer, frozen=True, kw_only=True):
+class AgentResponse(ResponseModel, frozen=True, kw_only=True):
     id: Annotated[str, Meta(examples=["worker-1"])]
     branch: BranchName
     role: Annotated[str, Meta(examples=["worker"])]
@@ -674,12 +674,12 @@ class Agent(Answer, frozen=True, kw_only=True):
     """Tool calls that permissions did not allow."""
 
 
-class Agents(Answer, frozen=True, kw_only=True):
-    agents: list[Agent]
-    next: Next | None
+class AgentListResponse(ResponseModel, frozen=True, kw_only=True):
+    agents: list[AgentResponse]
+    next: NextCursor | None
 
 
-class SwarmRow(Answer, frozen=True, kw_only=True):
+class SwarmListItem(ResponseModel, frozen=True, kw_only=True):
     """A swarm in a listing."""
 
     id: Id
@@ -698,12 +698,12 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     seconds: Amount
     wanted: Count
     """How many agents are to work, as `scale` takes it."""
-    budget: Limited | None
-    agent_budget: Limited | None
+    budget: BudgetResponse | None
+    agent_budget: BudgetResponse | None
     """That of each agent that has none of its own."""
     budget_used: Amount | None
     reason: Text | None
-    created_at: Moment
+    created_at: Timestamp
     session_id: SessionId
     here: bool
     """Whether this server works on it."""
@@ -711,34 +711,34 @@ class SwarmRow(Answer, frozen=True, kw_only=True):
     """Whether it is to run and no process works on it: `resume` has this server go on."""
 
 
-class Swarms(Answer, frozen=True, kw_only=True):
-    swarms: list[SwarmRow]
-    next: Next | None
+class SwarmListResponse(ResponseModel, frozen=True, kw_only=True):
+    swarms: list[SwarmListItem]
+    next: NextCursor | None
 
 
-class SwarmInfo(SwarmRow, frozen=True, kw_only=True):
+class SwarmResponse(SwarmListItem, frozen=True, kw_only=True):
     """A swarm, with its whole task."""
 
     result: Text | None
-    agents: list[Agent]
+    agents: list[AgentResponse]
 
 
-class SwarmEvents(Answer, frozen=True, kw_only=True):
+class SwarmEventsResponse(ResponseModel, frozen=True, kw_only=True):
     events: list[Annotated[JsonObject, Meta(examples=[{"seq": 1, "type": "swarm", "status": "running"}])]]
     last: Count
     """The number of the last event that there is."""
 
 
-class Scaling(Asked, frozen=True, kw_only=True):
+class ScaleSwarmRequest(RequestModel, frozen=True, kw_only=True):
     agents: AgentCount
 
 
-class SteeringAgent(Asked, frozen=True, kw_only=True):
+class SteerAgentRequest(RequestModel, frozen=True, kw_only=True):
     agent: Annotated[str, Meta(examples=["worker-1"], max_length=300)]
     text: Text
 
 
-class Relimiting(Asked, frozen=True, kw_only=True):
+class BudgetChangeRequest(RequestModel, frozen=True, kw_only=True):
     """Limits that are others from now on; `null` takes one away."""
 
     cost: Annotated[float, Meta(examples=[0.5], gt=0)] | UnsetType | None = UNSET
@@ -746,15 +746,15 @@ class Relimiting(Asked, frozen=True, kw_only=True):
     seconds: Annotated[float, Meta(examples=[600], gt=0)] | UnsetType | None = UNSET
 
 
-class Resuming(Asked, frozen=True, kw_only=True):
-    budget: Relimiting | None = None
-    agent_budget: Relimiting | None = None
+class ResumeSwarmRequest(RequestModel, frozen=True, kw_only=True):
+    budget: BudgetChangeRequest | None = None
+    agent_budget: BudgetChangeRequest | None = None
 
 
 # Experiments
 
 
-class NewArm(Asked, frozen=True, kw_only=True):
+class ArmRequest(RequestModel, frozen=True, kw_only=True):
     """One way to go on."""
 
     name: Annotated[str, Meta(examples=["short"], min_length=1, max_length=100)]
@@ -764,7 +764,7 @@ class NewArm(Asked, frozen=True, kw_only=True):
     system: Text | None = None
 
 
-class NewScorer(Asked, frozen=True, kw_only=True):
+class ScorerRequest(RequestModel, frozen=True, kw_only=True):
     """How answers are scored. What they cost, how many tokens and how long they took, is always known."""
 
     kind: Literal["cost", "tokens", "time", "exact", "matches", "judge"]
@@ -779,7 +779,7 @@ class NewScorer(Asked, frozen=True, kw_only=True):
     """Of `judge`."""
 
 
-class NewExperiment(Asked, frozen=True, kw_only=True):
+class CreateExperimentRequest(RequestModel, frozen=True, kw_only=True):
     example: ClassVar[JsonObject] = {
         "arms": [{"name": "short", "prompt": "In one sentence?"}, {"name": "long", "prompt": "In detail?"}],
         "runs": 3,
@@ -787,29 +787,29 @@ class NewExperiment(Asked, frozen=True, kw_only=True):
     }
 
     at: Place = "HEAD"
-    arms: Annotated[list[NewArm], Meta(min_length=2, max_length=50)]
+    arms: Annotated[list[ArmRequest], Meta(min_length=2, max_length=50)]
     runs: Annotated[int, Meta(ge=1, le=1000)] = 5
     metric: Annotated[str, Meta(max_length=100)] = "cost"
-    scorers: Annotated[list[NewScorer], Meta(max_length=20)] = []
+    scorers: Annotated[list[ScorerRequest], Meta(max_length=20)] = []
     model: ModelName | None = None
     """Of arms that name none."""
-    budget: Limits | None = None
+    budget: BudgetRequest | None = None
     name: BranchName | None = None
 
 
-class MadeExperiment(Answer, frozen=True, kw_only=True):
+class CreateExperimentResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id
     name: BranchName
 
 
-class Experiments(Answer, frozen=True, kw_only=True):
+class ExperimentListResponse(ResponseModel, frozen=True, kw_only=True):
     experiments: list[
         Annotated[JsonObject, Meta(examples=[{"name": "ab-1", "winner": None, "reason": "not enough data"}])]
     ]
-    next: Next | None
+    next: NextCursor | None
 
 
-class ExperimentState(Answer, frozen=True, kw_only=True):
+class ExperimentResponse(ResponseModel, frozen=True, kw_only=True):
     id: Id
     session_id: SessionId
     status: Literal["running", "done", "failed"]

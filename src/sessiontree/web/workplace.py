@@ -15,15 +15,15 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from sessiontree import config
-from sessiontree.agent.sandbox import Confinement, NoSandbox, confine, find_sandbox, folder_within
-from sessiontree.core.safe import safe
-from sessiontree.web.refusals import Refused
+from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox, resolve_project_folder
+from sessiontree.core.safe import escape_line
+from sessiontree.web.refusals import ApiError
 from sessiontree.web.tokens import Token
 
 log = logging.getLogger("sessiontree.web")
 
 
-class Workplace(Struct, frozen=True, kw_only=True):
+class Workspace(Struct, frozen=True, kw_only=True):
     cwd: str
     confinement: Confinement | None
     note: str | None = None
@@ -35,53 +35,53 @@ class Workplace(Struct, frozen=True, kw_only=True):
         return self.confinement is not None and self.confinement.is_limited
 
 
-class Workplaces:
+class WorkspaceResolver:
     def __init__(self, cwd: str, projects: Iterable[str] = ()) -> None:
         self._cwd = cwd
         self._projects = {cwd, *projects}
-        self._is_told = False
+        self._has_warned = False
 
-    def confirm(self, folder: str) -> None:
+    def allow_folder(self, folder: str) -> None:
         """Let agents of sessions in `folder` work there: somebody who may run agents has named it."""
         self._projects.add(folder)
 
-    def folder(self, named: str) -> str:
+    def find_folder(self, named: str) -> str:
         """Return the folder of a session that names one, for those who may see all of this server."""
-        return folder_within(named, self._projects) or self._cwd
+        return resolve_project_folder(named, self._projects) or self._cwd
 
-    def check(self, token: Token) -> None:
+    def check_token(self, token: Token) -> None:
         """Raises `Refused` for a token that is limited to projects where nothing keeps agents inside them."""
         if token.projects is not None:
             try:
                 find_sandbox(config.load().tools.user)
-            except NoSandbox as error:
-                raise _no_sandbox(error) from error
+            except SandboxUnavailable as error:
+                raise _make_no_sandbox_error(error) from error
 
-    def find(self, token: Token, folder: str) -> Workplace:
+    def find(self, token: Token, folder: str) -> Workspace:
         """Return where the agents of a session work that names `folder`. Raises `Refused`."""
         user = config.load().tools.user
         if token.projects is not None:
-            inside = folder_within(folder, token.projects)
+            inside = resolve_project_folder(folder, token.projects)
             if inside is None:
-                raise Refused(403, "the folder of the session is not in the token's projects", code="outside")
+                raise ApiError(403, "the folder of the session is not in the token's projects", code="outside")
             try:
-                return Workplace(cwd=inside, confinement=confine(inside, limited=True, user=user))
-            except NoSandbox as error:
-                raise _no_sandbox(error) from error
-        inside = folder_within(folder, self._projects)
+                return Workspace(cwd=inside, confinement=confine(inside, limited=True, user=user))
+            except SandboxUnavailable as error:
+                raise _make_no_sandbox_error(error) from error
+        inside = resolve_project_folder(folder, self._projects)
         note = None
         if inside is None and folder and os.path.isdir(folder):
-            note = f"tools work in {safe(self._cwd)}, not in {safe(folder)}, the session's folder"
+            note = f"tools work in {escape_line(self._cwd)}, not in {escape_line(folder)}, the session's folder"
             note += "; start the server with --project to let them"
         cwd = inside or self._cwd
         try:
-            return Workplace(cwd=cwd, confinement=confine(cwd, limited=False, user=user), note=note)
-        except NoSandbox as error:
-            if not self._is_told:
-                log.warning("%s; tokens for single projects run no agents", safe(error.reason))
-                self._is_told = True
-            return Workplace(cwd=cwd, confinement=None, note=note)
+            return Workspace(cwd=cwd, confinement=confine(cwd, limited=False, user=user), note=note)
+        except SandboxUnavailable as error:
+            if not self._has_warned:
+                log.warning("%s; tokens for single projects run no agents", escape_line(error.reason))
+                self._has_warned = True
+            return Workspace(cwd=cwd, confinement=None, note=note)
 
 
-def _no_sandbox(error: NoSandbox) -> Refused:
-    return Refused(403, f"a token for single projects runs no agents here: {error}", code="no_sandbox")
+def _make_no_sandbox_error(error: SandboxUnavailable) -> ApiError:
+    return ApiError(403, f"a token for single projects runs no agents here: {error}", code="no_sandbox")

@@ -12,29 +12,29 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from sessiontree.store.waiting import set_limit
+from sessiontree.store.waiting import set_wait_limit
 
 T = TypeVar("T")
 
-LOCK_SECONDS = 1.0
+AGENT_LOCK_SECONDS = 1.0
 """How long the workshop waits for a lock that another process keeps: everything at work there waits with it."""
 
 
-class Workshop:
+class AgentLoop:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Have something done, without waiting for it."""
-        return asyncio.run_coroutine_threadsafe(work, self._started())
+        return asyncio.run_coroutine_threadsafe(work, self._ensure_started())
 
-    async def do(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Have something done, and wait. It goes on when nobody waits any more: half of a move would be worse."""
-        return await asyncio.shield(asyncio.wrap_future(self.begin(work)))
+        return await asyncio.shield(asyncio.wrap_future(self.submit(work)))
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _ensure_started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
@@ -46,7 +46,7 @@ class Workshop:
     @staticmethod
     def _run(loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
-        set_limit(LOCK_SECONDS)
+        set_wait_limit(AGENT_LOCK_SECONDS)
         loop.run_forever()
         for task in asyncio.all_tasks(loop):
             task.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, as_output
+from sessiontree.agent.tool import Tool, ToolContext, ToolOutput, normalize_output
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import Signal
 
@@ -37,7 +37,7 @@ def caller(folder: Path) -> Call:
             signal=Signal(),
             update=update,
         )
-        return as_output(await tool.run(context))
+        return normalize_output(await tool.run(context))
 
     return called
 

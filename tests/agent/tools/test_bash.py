@@ -17,7 +17,7 @@ import pytest
 
 from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output as limits
-from sessiontree.agent.tools.output import BYTES, LINES, Tail, clean
+from sessiontree.agent.tools.output import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
 from sessiontree.agent.tools.process import CommandError, run_command
 from tests.agent.conftest import alive
 from tests.agent.tools.conftest import Call, text
@@ -68,13 +68,13 @@ async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
 
 
 async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_file(call: Call) -> None:
-    output = await call(bash, command=f"seq 1 {LINES * 2}")
+    output = await call(bash, command=f"seq 1 {MAX_LINES * 2}")
 
     lines = text(output).split("\n")
-    assert lines[LINES - 1] == str(LINES * 2)
+    assert lines[MAX_LINES - 1] == str(MAX_LINES * 2)
     path = output.details["fullOutputPath"]
     assert f"All of it is in {path}" in lines[-1]
-    assert Path(path).read_text().split() == [str(number) for number in range(1, LINES * 2 + 1)]
+    assert Path(path).read_text().split() == [str(number) for number in range(1, MAX_LINES * 2 + 1)]
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     os.unlink(path)
 
@@ -191,70 +191,70 @@ async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, f
 
 
 def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypatch) -> None:
-    monkeypatch.setattr(limits, "FILE_BYTES", 1 << 20)
-    tail = Tail()
+    monkeypatch.setattr(limits, "MAX_FILE_BYTES", 1 << 20)
+    tail = OutputTail()
     for number in range(4000):
-        tail.take(f"{number:0999}\n".encode())
+        tail.append(f"{number:0999}\n".encode())
     tail.close()
 
-    assert sum(map(len, tail._kept)) < 3 * BYTES
-    assert tail.text().endswith("3999")
-    assert len(tail.text()) <= BYTES
+    assert sum(map(len, tail._chunks)) < 3 * MAX_BYTES
+    assert tail.format_text().endswith("3999")
+    assert len(tail.format_text()) <= MAX_BYTES
     assert tail.path is not None
     assert os.path.getsize(tail.path) == 1 << 20
-    assert tail.note().endswith(f"(4000000 bytes). The first {1 << 20} bytes are in {tail.path}]")
+    assert tail.format_note().endswith(f"(4000000 bytes). The first {1 << 20} bytes are in {tail.path}]")
     os.unlink(tail.path)
 
 
 def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
-    tail = Tail(lines=3)
+    tail = OutputTail(lines=3)
     for piece in (b"1\r", b"\n2\r3", b"\r"):
-        tail.take(piece)
-    assert tail.text() == "1\n2\n3"
+        tail.append(piece)
+    assert tail.format_text() == "1\n2\n3"
     assert not tail.truncated
 
-    tail.take(b"4\r5")
+    tail.append(b"4\r5")
     tail.close()
 
-    assert tail.text() == "3\n4\n5"
-    assert tail.note() == f"[Only the last 3 of 5 lines are shown (10 bytes). All of it is in {tail.path}]"
+    assert tail.format_text() == "3\n4\n5"
+    assert tail.format_note() == f"[Only the last 3 of 5 lines are shown (10 bytes). All of it is in {tail.path}]"
     assert tail.path is not None
     os.unlink(tail.path)
 
 
 def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    tail = Tail(lines=2)
+    tail = OutputTail(lines=2)
     for number in range(4):
-        tail.take(f"{number}\n".encode())
+        tail.append(f"{number}\n".encode())
     tail.close()
 
-    assert tail.text() == "2\n3"
-    assert tail.note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be kept]"
+    assert tail.format_text() == "2\n3"
+    assert tail.format_note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be kept]"
 
 
 def test_a_file_of_full_output_has_no_gap_after_the_disk_was_full_for_a_while(monkeypatch) -> None:
-    tail, write = Tail(lines=1), os.write
-    tail.take(b"one\ntwo\n")
+    tail, write = OutputTail(lines=1), os.write
+    tail.append(b"one\ntwo\n")
     assert tail.path is not None
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda *_: write(-1, b""))
-        tail.take(b"three\n")
-    tail.take(b"four\n")
+        tail.append(b"three\n")
+    tail.append(b"four\n")
     tail.close()
 
-    assert tail.note().endswith(f"The first 8 bytes are in {tail.path}]")
+    assert tail.format_note().endswith(f"The first 8 bytes are in {tail.path}]")
     with open(tail.path) as file:
         assert file.read() == "one\ntwo\n"
     os.unlink(tail.path)
 
 
 def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
-    tail = Tail()
+    tail = OutputTail()
 
-    assert tail.take("ü".encode()[:1]) + tail.take("ü".encode()[1:]) == "ü"
-    assert tail.text() == "ü"
+    assert tail.append("ü".encode()[:1]) + tail.append("ü".encode()[1:]) == "ü"
+    assert tail.format_text() == "ü"
 
 
 def test_escape_sequences_are_taken_out() -> None:
-    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"
+    assert strip_controls("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sessiontree.agent.tools import diff
-from sessiontree.agent.tools.diff import Change, cut_diff, unified_diff
+from sessiontree.agent.tools.diff import TextChange, build_unified_diff, truncate_diff
 
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
 
-def changed(text: str, changes: list[Change]) -> str:
+def changed(text: str, changes: list[TextChange]) -> str:
     for start, end, new in reversed(changes):
         text = text[:start] + new + text[end:]
     return text
@@ -51,16 +51,16 @@ def applied(text: str, difference: str) -> str:
     text=st.lists(st.sampled_from(("a", "b", "ab", "\n", "\n" * 4, "\n" * 10)), min_size=1, max_size=20).map("".join),
     old=st.text("ab\n", min_size=1, max_size=3),
     new=st.text("ab\n", max_size=6),
-    fine=st.sampled_from((0, diff.FINE)),
+    fine=st.sampled_from((0, diff.MAX_FINE_LINES)),
 )
 def test_a_difference_makes_the_one_text_of_the_other(text: str, old: str, new: str, fine: int) -> None:
-    changes = [Change(*found.span(), new) for found in re.finditer(re.escape(old), text)]
+    changes = [TextChange(*found.span(), new) for found in re.finditer(re.escape(old), text)]
     if not changes or old == new:
         return
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(diff, "FINE", fine)
-        made = unified_diff(text, changes, "x")
+        made = build_unified_diff(text, changes, "x")
 
     assert applied(text, made) == changed(text, changes)
 
@@ -68,10 +68,10 @@ def test_a_difference_makes_the_one_text_of_the_other(text: str, old: str, new: 
 def test_lines_that_stay_are_shown_as_such() -> None:
     text = "".join(f"{number}\n" for number in range(40))
     changes = [
-        Change(text.index(f"\n{at}\n") + 1, text.index(f"\n{at}\n") + 3, new) for at, new in ((12, "x"), (30, ""))
+        TextChange(text.index(f"\n{at}\n") + 1, text.index(f"\n{at}\n") + 3, new) for at, new in ((12, "x"), (30, ""))
     ]
 
-    assert unified_diff(text, changes, "a.txt") == "".join(
+    assert build_unified_diff(text, changes, "a.txt") == "".join(
         difflib.unified_diff(text.splitlines(True), changed(text, changes).splitlines(True), "a/a.txt", "b/a.txt")
     )
 
@@ -88,12 +88,12 @@ def test_a_difference_takes_no_account_of_what_repeats_elsewhere(monkeypatch: py
     text = "same\n" * 5_000 + "one\n" + "same\n" * 5_000
     at = text.index("one")
 
-    made = unified_diff(text, [Change(at, at + 3, "two")], "x")
+    made = build_unified_diff(text, [TextChange(at, at + 3, "two")], "x")
 
     assert made.count("\n") == 2 + 1 + 8
     assert seen == [2]
-    every = [Change(found.start(), found.end(), "other") for found in re.finditer("same", text)]
-    assert unified_diff(text, every, "x").count("\n+other") == 10_000
+    every = [TextChange(found.start(), found.end(), "other") for found in re.finditer("same", text)]
+    assert build_unified_diff(text, every, "x").count("\n+other") == 10_000
     assert seen == [2]
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_is_written_anew_differs_only_where_its_lines_do() -> None:
     old = "".join(f"line {number}\n" for number in range(5_000))
     new = old.replace("line 10\n", "ten\n").replace("line 4000\n", "").replace("line 4990\n", "line 4990\nmore\n")
 
-    made = unified_diff(old, [Change(0, len(old), new)], "x")
+    made = build_unified_diff(old, [TextChange(0, len(old), new)], "x")
 
     assert applied(old, made) == new
     assert [line for line in made.split("\n")[2:] if line[:1] in "+-" and line] == [
@@ -116,17 +116,17 @@ def test_a_file_that_is_written_with_other_lines_throughout_differs_in_all_of_th
     old = "".join(f"{number % 7}\n" for number in range(20_000))
     new = "".join(f"{number % 11} \n" for number in range(20_000))
 
-    assert applied(old, unified_diff(old, [Change(0, len(old), new)], "x")) == new
+    assert applied(old, build_unified_diff(old, [TextChange(0, len(old), new)], "x")) == new
 
 
 def test_a_long_difference_is_cut_after_a_line_and_says_how_much_is_missing() -> None:
     made = "".join(f"+line {number}\n" for number in range(10_000))
 
-    cut = cut_diff(made)
+    cut = truncate_diff(made)
     kept, note = cut.removesuffix("\n").rsplit("\n", 1)
 
-    assert len(cut) <= diff.LONGEST + 100
+    assert len(cut) <= diff.MAX_DIFF_CHARS + 100
     assert made.startswith(f"{kept}\n")
     assert note == f"\\ {10_000 - len(kept.splitlines())} more lines left out"
-    assert cut_diff(made[:1000]) == made[:1000]
-    assert len(cut_diff("+" + "x" * 10_000_000 + "\n")) <= diff.LONGEST + 100
+    assert truncate_diff(made[:1000]) == made[:1000]
+    assert len(truncate_diff("+" + "x" * 10_000_000 + "\n")) <= diff.MAX_DIFF_CHARS + 100

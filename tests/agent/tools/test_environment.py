@@ -57,7 +57,7 @@ async def test_a_command_of_the_person_gives_no_secret_to_the_session_either(tmp
     session = st.memory(cwd=str(tmp_path))
     agent = Agent(session.head, ScriptedModel([]), settings=SETTINGS, cwd=str(tmp_path))
 
-    ran = await agent.bash("env")
+    ran = await agent.run_bash("env")
 
     assert "PATH=" in ran.output
     assert "NODE_ENV=test" in ran.output

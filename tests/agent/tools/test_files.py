@@ -12,11 +12,11 @@ import pytest
 
 from sessiontree.agent.tool import Tool, ToolError
 from sessiontree.agent.tools import edit, find, grep, ls, read, write
-from sessiontree.agent.tools.diff import LONGEST
-from sessiontree.agent.tools.files import IMAGE_BYTES
-from sessiontree.agent.tools.output import BYTES, LINES
-from sessiontree.agent.tools.write import DIFFED
-from sessiontree.model.cleaning import Image, Images
+from sessiontree.agent.tools.diff import MAX_DIFF_CHARS
+from sessiontree.agent.tools.files import MAX_IMAGE_FILE_BYTES
+from sessiontree.agent.tools.output import MAX_BYTES, MAX_LINES
+from sessiontree.agent.tools.write import MAX_DIFFED_BYTES
+from sessiontree.model.cleaning import Image, ImageFilter
 from tests.agent.tools.conftest import Call, text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -80,12 +80,12 @@ async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> N
 
 
 async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path) -> None:
-    (folder / "a").write_text("x\n" * (LINES + 5))
+    (folder / "a").write_text("x\n" * (MAX_LINES + 5))
 
     said = text(await call(read, path="a"))
 
-    assert said.count("x") == LINES
-    assert said.endswith(f"[These are lines 1 to {LINES} of {LINES + 5}. Go on with offset={LINES + 1}.]")
+    assert said.count("x") == MAX_LINES
+    assert said.endswith(f"[These are lines 1 to {MAX_LINES} of {MAX_LINES + 5}. Go on with offset={MAX_LINES + 1}.]")
 
 
 async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, folder: Path) -> None:
@@ -93,16 +93,16 @@ async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, fold
 
     said = text(await call(read, path="a"))
 
-    assert said.count("y") == 999 * (BYTES // 1000)
+    assert said.count("y") == 999 * (MAX_BYTES // 1000)
     assert "of 100." in said
 
 
 async def test_a_line_that_is_too_long_is_cut_and_says_so(call: Call, folder: Path) -> None:
-    (folder / "a").write_text("z" * (3 * BYTES) + "\nnext\n")
+    (folder / "a").write_text("z" * (3 * MAX_BYTES) + "\nnext\n")
 
     said = text(await call(read, path="a"))
 
-    assert said.count("z") == BYTES
+    assert said.count("z") == MAX_BYTES
     assert "Line 1 is longer" in said
     assert "These are lines 1 to 1 of 2. Go on with offset=2." in said
 
@@ -117,11 +117,11 @@ async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
 
 
 async def test_the_largest_image_that_is_read_is_one_that_is_sent(call: Call, folder: Path) -> None:
-    (folder / "largest.png").write_bytes(PNG.ljust(IMAGE_BYTES, b"\0"))
-    (folder / "larger.png").write_bytes(PNG.ljust(IMAGE_BYTES + 1, b"\0"))
+    (folder / "largest.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES, b"\0"))
+    (folder / "larger.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES + 1, b"\0"))
 
     message = {"role": "toolResult", "content": (await call(read, path="largest.png")).content}
-    assert isinstance(Images([message], taken=True).sent(message["content"][1]), Image)
+    assert isinstance(ImageFilter([message], accepts_images=True).prepare(message["content"][1]), Image)
     with pytest.raises(ToolError, match=r"more than 3\.75 MB"):
         await call(read, path="larger.png")
 
@@ -207,7 +207,7 @@ async def test_a_file_that_is_written_anew_shows_the_difference(call: Call, fold
     }
 
 
-@pytest.mark.parametrize("old", [None, b"same\n", b"\0\0", b"x" * (DIFFED + 1)])
+@pytest.mark.parametrize("old", [None, b"same\n", b"\0\0", b"x" * (MAX_DIFFED_BYTES + 1)])
 async def test_a_file_that_is_new_the_same_binary_or_very_large_has_no_difference(
     call: Call, folder: Path, old: bytes | None
 ) -> None:
@@ -227,7 +227,7 @@ async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path)
         (write, {"content": "new\n" * 100_000}),
     ):
         output = await call(tool, path="a", **arguments)
-        assert len(output.details["diff"]) <= LONGEST + 100
+        assert len(output.details["diff"]) <= MAX_DIFF_CHARS + 100
 
 
 async def test_an_edit_replaces_one_piece_and_shows_the_difference(call: Call, folder: Path) -> None:

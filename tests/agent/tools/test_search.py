@@ -16,8 +16,8 @@ import pytest
 
 from sessiontree.agent.tool import ToolError
 from sessiontree.agent.tools import find, grep, ls, search, walk
-from sessiontree.agent.tools.output import full_output
-from sessiontree.agent.tools.walk import files_below, glob_pattern, parse_rule
+from sessiontree.agent.tools.output import write_full_output
+from sessiontree.agent.tools.walk import compile_glob, parse_ignore_rule, walk_files
 from tests.agent.tools.conftest import Call, caller, text
 
 PASSED_OVER = "[Not looked through: 1 binary file.]"
@@ -67,14 +67,14 @@ async def test_what_gitignore_files_leave_out_is_not_found(call: Call) -> None:
 def test_rules_of_the_repository_hold_in_the_folders_below(folder: Path) -> None:
     (folder / "src/x.log").touch()
 
-    assert list(files_below(str(folder / "src"))) == [".gitignore", "build/in.py"]
+    assert list(walk_files(str(folder / "src"))) == [".gitignore", "build/in.py"]
 
 
 def test_rules_are_those_of_where_a_folder_really_is(folder: Path) -> None:
     (folder / "docs/link").symlink_to(folder / "src/build")
     (folder / "src/draft.md").touch()
 
-    assert list(files_below(str(folder / "docs/link/.."))) == [".gitignore", "draft.md", "build/in.py"]
+    assert list(walk_files(str(folder / "docs/link/.."))) == [".gitignore", "draft.md", "build/in.py"]
 
 
 async def test_lines_are_found_with_their_place(call: Call) -> None:
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_written_to_its_end_is_not_left_behind(
     handled = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        path = full_output("x" * 5000)
+        path = write_full_output("x" * 5000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handled)
@@ -250,7 +250,7 @@ def test_folders_are_walked_however_deep_they_are(folder: Path) -> None:
         (root / "zeta").mkdir()
         (root / "zeta" / "high.txt").write_text("found")
 
-        assert list(files_below(str(root))) == [f"{inner}/low.txt", "zeta/high.txt"]
+        assert list(walk_files(str(root))) == [f"{inner}/low.txt", "zeta/high.txt"]
     finally:
         Path("low.txt").unlink()  # what takes the folder of a test away goes only so deep
         for _ in range(1500):
@@ -261,7 +261,7 @@ def test_folders_are_walked_however_deep_they_are(folder: Path) -> None:
 
 async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call, folder: Path) -> None:
     with open(folder / "large", "wb") as file:
-        file.truncate(search.LARGEST + 1)
+        file.truncate(search.MAX_GREP_BYTES + 1)
     (folder / "utf-16").write_bytes("needle".encode("utf-16"))
     os.mkfifo(folder / "pipe")
 
@@ -276,7 +276,7 @@ async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call
 
 async def test_files_that_were_not_looked_through_are_counted(call: Call, folder: Path) -> None:
     with open(folder / "large.txt", "wb") as file:
-        file.truncate(search.LARGEST + 1)
+        file.truncate(search.MAX_GREP_BYTES + 1)
     (folder / "utf-16.txt").write_bytes("needle".encode("utf-16"))
 
     assert text(await call(grep, pattern="needle")) == (
@@ -294,7 +294,7 @@ def test_files_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(search, "open", refuse, raising=False)
 
     found = search.grep_lines(str(folder), search.GrepArguments(pattern="one", glob="*.py"))
-    assert found.passed_over == "3 files that cannot be read"
+    assert found.skipped == "3 files that cannot be read"
     named = search.grep_lines(str(folder / "a.py"), search.GrepArguments(pattern="one", path="a.py"))
     assert named.error == "a.py: Permission denied"
 
@@ -310,11 +310,11 @@ def test_folders_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(walk.os, "scandir", refuse)
 
     found = search.find_files(str(folder), search.FindArguments(pattern="*.py"))
-    assert (found.lines, found.passed_over) == (["a.py", "binary.py"], "2 folders that cannot be read")
+    assert (found.lines, found.skipped) == (["a.py", "binary.py"], "2 folders that cannot be read")
     lines = search.grep_lines(str(folder), search.GrepArguments(pattern="one", glob="*.py"))
-    assert lines.passed_over == "1 binary file, 2 folders that cannot be read"
+    assert lines.skipped == "1 binary file, 2 folders that cannot be read"
     inside = search.find_files(str(folder / "src"), search.FindArguments(pattern="*"))
-    assert inside.passed_over == "1 folder that cannot be read"
+    assert inside.skipped == "1 folder that cannot be read"
 
 
 async def test_a_search_runs_no_python_of_the_project(
@@ -357,8 +357,8 @@ async def test_a_search_runs_no_python_of_the_project(
     ],
 )
 def test_globs_match_as_in_gitignore(glob: str, path: str, matches: bool) -> None:
-    assert (glob_pattern(glob).fullmatch(path) is not None) == matches
+    assert (compile_glob(glob).fullmatch(path) is not None) == matches
 
 
 def test_lines_that_say_nothing_are_no_rules() -> None:
-    assert [parse_rule(line) for line in ("", "  ", "# x", "/", "!")] == [None] * 5
+    assert [parse_ignore_rule(line) for line in ("", "  ", "# x", "/", "!")] == [None] * 5

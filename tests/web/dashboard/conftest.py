@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.export.conftest import browser as browser
-from tests.web.dashboard.site import Site, served
+from tests.web.dashboard.site import DashboardSite, run_dashboard
 
-Serve = Callable[..., Site]
+Serve = Callable[..., DashboardSite]
 Visit = Callable[..., Any]
 
 
@@ -19,7 +19,7 @@ Visit = Callable[..., Any]
 def serve() -> Iterator[Serve]:
     """Start a server, as `served` does, that ends with the test."""
     with contextlib.ExitStack() as running:
-        yield lambda *given, **options: running.enter_context(served(*given, **options))
+        yield lambda *given, **options: running.enter_context(run_dashboard(*given, **options))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def visit(browser: Any, serve: Serve) -> Iterator[Visit]:
     contexts: list[Any] = []
     errors: list[str] = []
 
-    def visit(site: Site, route: str = "", *, signs: list[str] | None = None, **options: Any) -> Any:
+    def visit(site: DashboardSite, route: str = "", *, signs: list[str] | None = None, **options: Any) -> Any:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
         contexts.append(context)
         page = context.new_page()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Held:
+class HeldRequests:
     """All requests to what `address` matches, or only the first `most` of them."""
 
     def __init__(self, page: Any, address: Any, *, most: int | None = None) -> None:
@@ -44,15 +44,15 @@ class Held:
             route.abort()
 
 
-class Late:
+class DelayedResponse:
     """The first answer to an address, which waits until it is let go; those after it come at once."""
 
     def __init__(self, page: Any, address: Any) -> None:
         self._page = page
         self._answers: list[tuple[Any, Any]] = []
-        page.route(address, self._hear)
+        page.route(address, self._intercept)
 
-    def _hear(self, route: Any) -> None:
+    def _intercept(self, route: Any) -> None:
         if self._answers:
             route.continue_()
         else:
@@ -67,7 +67,7 @@ class Late:
             self._page.wait_for_timeout(20)
         raise AssertionError("nobody asked")
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         route, answer = self._answers[0]
         route.fulfill(response=answer)
         self._page.wait_for_timeout(300)  # whatever it would change, it has changed

@@ -14,16 +14,16 @@ from sessiontree import catalog
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
-from tests.export.sessions import story
+from tests.export.sessions import make_story
 
 if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
-    from sessiontree.web.guard import Limits
-    from sessiontree.web.listening import Server
-    from sessiontree.web.tokens import Made, Scope
+    from sessiontree.web.guard import ServerLimits
+    from sessiontree.web.listening import HttpServer
+    from sessiontree.web.tokens import IssuedToken, Scope
 
 
-class Scripts:
+class SingleModel:
     """Models that answer from one script; the name chooses nothing."""
 
     def __init__(self, model: Model) -> None:
@@ -32,14 +32,14 @@ class Scripts:
     def find(self, name: str | None = None) -> Model:
         return self._model
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         return ["scripted:scripted"]
 
 
-class Site:
+class DashboardSite:
     """A server on loopback, and a token of it."""
 
-    def __init__(self, port: int, made: Made, server: Server) -> None:
+    def __init__(self, port: int, made: IssuedToken, server: HttpServer) -> None:
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self.made = made
@@ -51,67 +51,67 @@ class Site:
         """What `sessiontree serve` prints."""
         return f"{self.url}/#token={self.secret}"
 
-    def cut(self) -> None:
+    def drop_connections(self) -> None:
         """Break every connection there is, as a network does."""
         for connection in list(self._server.server_state.connections):
             connection.loop.call_soon_threadsafe(connection.transport.abort)  # pyright: ignore
 
 
 @contextlib.contextmanager
-def served(
+def run_dashboard(
     model: Model | None = None,
     *,
     scopes: Iterable[Scope] = ("read", "write", "run"),
     allow_run: bool = True,
-    after: Site | None = None,
-    limits: Limits | None = None,
+    after: DashboardSite | None = None,
+    limits: ServerLimits | None = None,
     permission_mode: PermissionMode | None = None,
-) -> Generator[Site]:
+) -> Generator[DashboardSite]:
     """Serve the sessions of the home in a thread; `after` another that has ended, at its address with its token."""
     from sessiontree.web.app import create_app
-    from sessiontree.web.guard import Limits, hosts_of
-    from sessiontree.web.listening import Server, bound
-    from sessiontree.web.tokens import Tokens, make
+    from sessiontree.web.guard import ServerLimits, build_allowed_hosts
+    from sessiontree.web.listening import HttpServer, bind_socket
+    from sessiontree.web.tokens import TokenStore, issue_token
 
-    listening = bound("127.0.0.1", 0 if after is None else after.port)
+    listening = bind_socket("127.0.0.1", 0 if after is None else after.port)
     port = listening.getsockname()[1]
-    made = make(scopes) if after is None else after.made
+    made = issue_token(scopes) if after is None else after.made
     app = create_app(
-        hosts=hosts_of("127.0.0.1", port),
-        tokens=Tokens([made.token]),
+        hosts=build_allowed_hosts("127.0.0.1", port),
+        tokens=TokenStore([made.token]),
         allow_run=allow_run,
         permission_mode=permission_mode,
         limits=limits,
-        models=Scripts(ScriptedModel() if model is None else model),
+        models=SingleModel(ScriptedModel() if model is None else model),
     )
     ready = threading.Event()
-    server = Server(app, limits or Limits(), ready.set)
+    server = HttpServer(app, limits or ServerLimits(), ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
         assert ready.wait(20)
-        yield Site(port, made, server)
+        yield DashboardSite(port, made, server)
     finally:
         server.should_exit = True
         thread.join(20)
         listening.close()
 
 
-def put(lines: Iterable[bytes], *, name: str = "made", cwd: str = "/project") -> Path:
+def write_session_file(lines: Iterable[bytes], *, name: str = "made", cwd: str = "/project") -> Path:
     """Lay a session file into the home, as another program would."""
-    folder = Path(catalog.sessions_dir()) / catalog.folder_of(cwd)
+    folder = Path(catalog.get_sessions_folder()) / catalog.encode_folder_name(cwd)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"2026-01-05T08-00-00-000Z_{name}.jsonl"
     file.write_bytes(b"".join(line + b"\n" for line in lines))
     return file
 
 
-def a_story() -> Session:
+def open_story() -> Session:
     """The story that exports are tested with, in a file."""
-    return st.open(put(story().lines(), name="01a1e124-ed0f-716a-8e85-0f0bb57fa47d"))
+    return st.open(write_session_file(make_story().read_lines(), name="01a1e124-ed0f-716a-8e85-0f0bb57fa47d"))
 
 
-def branching(count: int, *, every: int = 10, id: str = "many") -> list[bytes]:
+def build_branching_lines(count: int, *, every: int = 10, id: str = "many") -> list[bytes]:
     """A long conversation of `count` entries, with a short branch at every tenth."""
     lines: list[dict[str, Any]] = [
         {"type": "session", "version": 3, "id": id, "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/project"}

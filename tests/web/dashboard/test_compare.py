@@ -9,7 +9,7 @@ import pytest
 import sessiontree as st
 from sessiontree.session import Session
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Held
+from tests.web.dashboard.held import HeldRequests
 
 
 @pytest.fixture
@@ -29,22 +29,22 @@ def wait_for_verdict(page: Any, words: str) -> None:
     )
 
 
-def by(page: Any) -> Any:
+def find_metric_select(page: Any) -> Any:
     return page.locator(".verdict select")
 
 
-def columns(page: Any) -> list[str]:
+def list_columns(page: Any) -> list[str]:
     return page.locator(".column h2").all_text_contents()
 
 
 def test_an_answer_that_comes_after_a_later_one_changes_nothing(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
     wait_for_verdict(page, "cheap has the lowest cost.")
-    held = Held(page, "**/compare", most=1)
-    by(page).select_option("tokens")
+    held = HeldRequests(page, "**/compare", most=1)
+    find_metric_select(page).select_option("tokens")
     wait_for_verdict(page, "Comparing…")
     held.wait()
-    by(page).select_option("cost")
+    find_metric_select(page).select_option("cost")
     wait_for_verdict(page, "cheap has the lowest cost.")
 
     with page.expect_response("**/compare"):
@@ -52,22 +52,22 @@ def test_an_answer_that_comes_after_a_later_one_changes_nothing(serve: Serve, vi
     page.wait_for_timeout(100)
 
     wait_for_verdict(page, "cheap has the lowest cost.")
-    assert by(page).input_value() == "cost"
+    assert find_metric_select(page).input_value() == "cost"
 
 
 def test_a_comparison_that_fails_leaves_the_one_that_is_known(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
     wait_for_verdict(page, "cheap has the lowest cost.")
-    held = Held(page, "**/compare", most=1)
-    by(page).select_option("tokens")
+    held = HeldRequests(page, "**/compare", most=1)
+    find_metric_select(page).select_option("tokens")
     held.wait()
 
     held.lose()
 
     page.wait_for_selector(".compare .notice.wrong >> text=the server does not answer")
     wait_for_verdict(page, "cheap has the lowest cost.")
-    assert by(page).input_value() == "cost"
-    by(page).select_option("tokens")
+    assert find_metric_select(page).input_value() == "cost"
+    find_metric_select(page).select_option("tokens")
     wait_for_verdict(page, "terse has the lowest tokens.")
     assert page.locator(".compare .notice.wrong").count() == 0
 
@@ -75,7 +75,7 @@ def test_a_comparison_that_fails_leaves_the_one_that_is_known(serve: Serve, visi
 def test_the_branches_that_are_shown_are_those_that_are_chosen(serve: Serve, visit: Visit, session: Session) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=dear")
     wait_for_verdict(page, "cheap has the lowest cost.")
-    held = Held(page, "**/compare", most=1)
+    held = HeldRequests(page, "**/compare", most=1)
     page.get_by_label("terse", exact=True).check()
     held.wait()
     page.get_by_label("cheap", exact=True).uncheck()
@@ -85,7 +85,7 @@ def test_the_branches_that_are_shown_are_those_that_are_chosen(serve: Serve, vis
         held.release()
     page.wait_for_timeout(100)
 
-    assert columns(page) == ["dear", "terse"]
+    assert list_columns(page) == ["dear", "terse"]
     wait_for_verdict(page, "terse has the lowest cost.")
 
 
@@ -94,7 +94,7 @@ def test_no_winner_is_named_among_branches_that_could_not_be_compared(
 ) -> None:
     page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
     wait_for_verdict(page, "cheap has the lowest cost.")
-    held = Held(page, "**/compare", most=1)
+    held = HeldRequests(page, "**/compare", most=1)
     page.get_by_label("dear", exact=True).check()
     held.wait()
 

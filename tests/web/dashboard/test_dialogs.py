@@ -10,8 +10,8 @@ import pytest
 import sessiontree as st
 from sessiontree.session import Session
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Held
-from tests.web.dashboard.site import Site, a_story
+from tests.web.dashboard.held import HeldRequests
+from tests.web.dashboard.site import DashboardSite, open_story
 
 
 @pytest.fixture
@@ -26,19 +26,19 @@ def session() -> Session:
     return session
 
 
-def opened(visit: Visit, site: Site, id: str, view: str = "talk") -> Any:
+def open_session(visit: Visit, site: DashboardSite, id: str, view: str = "talk") -> Any:
     page = visit(site, f"/s/{id}/{view}")
     page.wait_for_selector(".link.live")
     page.wait_for_selector("main[aria-busy=false]")
     return page
 
 
-def heads(session: Session) -> dict[str, str | None]:
+def read_heads(session: Session) -> dict[str, str | None]:
     session.refresh()
     return {branch.name: branch.head for branch in session.branches}
 
 
-def switched(page: Any, session: Session, name: str) -> None:
+def switch_branch(page: Any, session: Session, name: str) -> None:
     """By another client, and the page has heard of it."""
     session.refresh()
     session.switch(name)
@@ -79,23 +79,23 @@ def test_the_branch_that_a_dialog_names_is_the_one_that_moves(
     serve: Serve, visit: Visit, session: Session, ask: Callable[[Any], None], said: str
 ) -> None:
     """Also when another client has switched to another branch meanwhile."""
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     ask(page)
-    before = heads(session)
-    switched(page, session, "beside")
+    before = read_heads(session)
+    switch_branch(page, session, "beside")
 
     submit(page)
 
     page.wait_for_selector(f".said.on >> text={said}")
-    after = heads(session)
+    after = read_heads(session)
     assert [name for name in before if before[name] != after[name]] == ["main"]
 
 
 def test_a_dialog_that_was_closed_closes_no_other_when_its_answer_comes(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    page = opened(visit, serve(), session.id)
-    held = Held(page, "**/merge")
+    page = open_session(visit, serve(), session.id)
+    held = HeldRequests(page, "**/merge")
     ask_to_merge(page)
     submit(page)
     held.wait()
@@ -112,8 +112,8 @@ def test_a_dialog_that_was_closed_closes_no_other_when_its_answer_comes(
 
 
 def test_what_went_wrong_after_a_dialog_was_closed_is_told(serve: Serve, visit: Visit, session: Session) -> None:
-    page = opened(visit, serve(), session.id)
-    held = Held(page, "**/merge")
+    page = open_session(visit, serve(), session.id)
+    held = HeldRequests(page, "**/merge")
     ask_to_merge(page)
     submit(page)
     held.wait()
@@ -126,9 +126,9 @@ def test_what_went_wrong_after_a_dialog_was_closed_is_told(serve: Serve, visit: 
 
 
 def test_who_closed_the_dialog_is_not_taken_to_the_fork(serve: Serve, visit: Visit, session: Session) -> None:
-    other, site = a_story(), serve()
-    page = opened(visit, site, session.id)
-    held = Held(page, "**/fork")
+    other, site = open_story(), serve()
+    page = open_session(visit, site, session.id)
+    held = HeldRequests(page, "**/fork")
     page.keyboard.press("f")
     submit(page)
     held.wait()
@@ -144,7 +144,7 @@ def test_who_closed_the_dialog_is_not_taken_to_the_fork(serve: Serve, visit: Vis
 
 
 def test_what_is_to_be_said_anew_takes_the_place_of_no_draft(serve: Serve, visit: Visit, session: Session) -> None:
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.get_by_label("Prompt on main").fill("Something else.")
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
@@ -161,7 +161,7 @@ def test_what_is_to_be_said_anew_takes_the_place_of_no_draft(serve: Serve, visit
 def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
     page.wait_for_selector("text=There are no sessions yet.")
-    held = Held(page, "**/api/sessions", most=1)
+    held = HeldRequests(page, "**/api/sessions", most=1)
     page.get_by_role("button", name="New session").click()
     submit(page)
     held.wait()
@@ -180,10 +180,10 @@ def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, vis
 def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_tree(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    marked = session.branch("main").leaf
+    marked = session.get_branch("main").leaf
     assert marked is not None
     session.label(marked, "mark")
-    page = opened(visit, serve(), session.id, f"talk?entry={marked}")
+    page = open_session(visit, serve(), session.id, f"talk?entry={marked}")
     page.get_by_label("Which entries the tree shows").select_option("user-only")
     page.wait_for_selector(".tree .fact >> text=3")
     page.keyboard.press("l")
@@ -193,16 +193,16 @@ def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_t
     page.wait_for_selector("dialog", state="detached")
 
     session.refresh()
-    assert session.tree.label(marked) == "mark"
+    assert session.tree.get_label(marked) == "mark"
 
 
 def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    marked = session.branch("main").leaf
+    marked = session.get_branch("main").leaf
     assert marked is not None
     session.label(marked, "mark")
-    page = opened(visit, serve(), session.id, f"talk?entry={marked}")
+    page = open_session(visit, serve(), session.id, f"talk?entry={marked}")
     page.wait_for_selector(".path .chip.label >> text=mark")
 
     session.label(marked, None)
@@ -214,7 +214,7 @@ def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visi
     site = serve()
     page = visit(site)
     page.wait_for_selector(".list li")
-    held = Held(page, "**/branches?*")
+    held = HeldRequests(page, "**/branches?*")
     page.goto(f"{site.url}/#/s/{session.id}/talk")
     held.wait()
 
@@ -234,7 +234,7 @@ def test_what_can_be_done_is_there_before_the_whole_tree_is_loaded(
     site = serve()
     page = visit(site)
     page.wait_for_selector(".list li")
-    held = Held(page, "**/tree?**")
+    held = HeldRequests(page, "**/tree?**")
     page.goto(f"{site.url}/#/s/{session.id}/talk")
     held.wait()
 

@@ -16,11 +16,11 @@ NAMESPACES = ("http://www.w3.org/",)
 """Names, not addresses: nothing is fetched from there."""
 
 
-def files(*endings: str) -> list[Path]:
+def list_files(*endings: str) -> list[Path]:
     return sorted(path for path in STATIC.rglob("*") if path.suffix in endings)
 
 
-def sums() -> dict[str, str]:
+def read_checksums() -> dict[str, str]:
     lines = (VENDOR / "SHA256SUMS").read_text().splitlines()
     return {name: sum for sum, name in (line.split(maxsplit=1) for line in lines)}
 
@@ -28,8 +28,8 @@ def sums() -> dict[str, str]:
 def test_what_is_vendored_is_as_it_was_published() -> None:
     kept = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS", "README.md"}
 
-    assert kept == set(sums())
-    for name, sum in sums().items():
+    assert kept == set(read_checksums())
+    for name, sum in read_checksums().items():
         assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == sum, name
 
 
@@ -41,7 +41,7 @@ def test_everything_vendored_has_its_version_and_licence_written_down() -> None:
         assert (VENDOR / f"{path.stem}.LICENSE").is_file()
 
 
-@pytest.mark.parametrize("path", files(".js", ".mjs", ".css", ".html"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", list_files(".js", ".mjs", ".css", ".html"), ids=lambda path: path.name)
 def test_no_file_of_the_page_names_a_foreign_address(path: Path) -> None:
     found = re.findall(
         r"(?:https?:|wss?:)?//[\w.-]+\.\w+[^\s\"'`)]*", re.sub(r"^//# .*$", "", path.read_text(), flags=re.M)
@@ -50,7 +50,7 @@ def test_no_file_of_the_page_names_a_foreign_address(path: Path) -> None:
     assert [address for address in found if not address.startswith(NAMESPACES)] == []
 
 
-@pytest.mark.parametrize("path", files(".js"), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", list_files(".js"), ids=lambda path: path.name)
 def test_every_module_says_what_it_holds_and_imports_only_what_is_here(path: Path) -> None:
     text = path.read_text()
 
@@ -62,7 +62,9 @@ def test_every_module_says_what_it_holds_and_imports_only_what_is_here(path: Pat
 
 def test_markup_is_made_of_text_in_one_place_only() -> None:
     makers = [
-        path.name for path in files(".js") if re.search(r"innerHTML|insertAdjacent|\bwrite\(|__html", path.read_text())
+        path.name
+        for path in list_files(".js")
+        if re.search(r"innerHTML|insertAdjacent|\bwrite\(|__html", path.read_text())
     ]
 
     assert makers == ["html.js"]

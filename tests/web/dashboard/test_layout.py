@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.core.messages import role_of, text, tool_calls
-from sessiontree.core.outline import FILTERS, outline
-from tests.export.sessions import story
+from sessiontree.core.messages import extract_text, get_entry_role, get_tool_calls
+from sessiontree.core.outline import FILTERS, build_outline
+from tests.export.sessions import make_story
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.site import served
+from tests.web.dashboard.site import run_dashboard
 
 LAY = """async (trees) => {
   const { lay } = await import("/static/js/layout.js");
@@ -27,7 +27,7 @@ LAY = """async (trees) => {
 }"""
 
 
-def random_tree(seed: int) -> list[dict[str, Any]]:
+def build_random_tree(seed: int) -> list[dict[str, Any]]:
     chance = random.Random(seed)
     size = chance.randrange(1, 120)
     forks = chance.choice((0.05, 0.3, 0.9))
@@ -41,11 +41,11 @@ def random_tree(seed: int) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def trees(browser: Any) -> Any:
     """Laid out once, all together."""
-    with served() as site:
+    with run_dashboard() as site:
         context = browser.new_context()
         page = context.new_page()
         page.goto(site.url)
-        laid = page.evaluate(LAY, [random_tree(seed) for seed in range(60)])
+        laid = page.evaluate(LAY, [build_random_tree(seed) for seed in range(60)])
         context.close()
     return laid
 
@@ -98,7 +98,7 @@ def test_branches_stand_beside_each_other_only_where_they_must(serve: Serve, vis
 
 
 def test_the_way_to_the_leaf_is_one_straight_line(serve: Serve, visit: Visit) -> None:
-    rows = random_tree(7)
+    rows = build_random_tree(7)
     script = """async ([rows, leaves]) => {
       const { lay, pathTo } = await import("/static/js/layout.js");
       return leaves.map((leaf) => {
@@ -115,13 +115,18 @@ def test_the_way_to_the_leaf_is_one_straight_line(serve: Serve, visit: Visit) ->
 
 def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, visit: Visit) -> None:
     """What `rows.js` says of an entry while one looks is what `outline` says when the page is loaded anew."""
-    session = story()
+    session = make_story()
     session.append(st.user("and now"))
     fresh: list[dict[str, Any]] = []
     for entry in session.tree.entries:
         message = getattr(entry.body, "message", {})
-        place = {"id": entry.id, "parent": session.tree.parent(entry.id), "type": entry.type, "role": role_of(entry)}
-        said = {"text": text(message.get("content")), "tools": [call.name for call in tool_calls(message)]}
+        place = {
+            "id": entry.id,
+            "parent": session.tree.get_parent(entry.id),
+            "type": entry.type,
+            "role": get_entry_role(entry),
+        }
+        said = {"text": extract_text(message.get("content")), "tools": [call.name for call in get_tool_calls(message)]}
         fresh.append({**place, **said})
     script = """async ([fresh, filters]) => {
       const { join } = await import("/static/js/rows.js");
@@ -132,10 +137,10 @@ def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, v
     answers = visit(site).evaluate(script, [fresh, FILTERS])
 
     for filter, joined in zip(FILTERS, answers, strict=True):
-        shown = {row.entry.id for row in outline(session.tree, session.heads.leaf, filter)}
+        shown = {row.entry.id for row in build_outline(session.tree, session.heads.leaf, filter)}
         assert {id for id, _ in joined} == (shown if filter != "labeled-only" else set()), filter
         for id, parent in joined:
-            above = (entry.id for entry in session.tree.up(session.tree.parent(id)) if entry.id in shown)
+            above = (entry.id for entry in session.tree.walk_up(session.tree.get_parent(id)) if entry.id in shown)
             assert parent == next(above, None), filter
 
 

@@ -18,11 +18,11 @@ import pytest
 import sessiontree as st
 from sessiontree.core.entries import BranchSummary
 from sessiontree.model.base import Request
-from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
+from sessiontree.model.scripted import Delay, Script, ScriptedModel, ScriptedUsage
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.site import Site, put
+from tests.web.dashboard.site import DashboardSite, write_session_file
 
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 PAGE = IMAGES.parent / "dashboard.md"
@@ -47,7 +47,7 @@ def test_every_picture_is_there_in_its_size_and_in_the_page(name: str) -> None:
     assert re.search(rf"!\[[^\]]+\]\(images/{name}\.png\)", PAGE.read_text())
 
 
-def said(text: str, tokens: int, cost: float, *calls: dict[str, Any]) -> Any:
+def build_answer(text: str, tokens: int, cost: float, *calls: dict[str, Any]) -> Any:
     blocks = [{"type": "text", "text": text}, *calls]
     usage = {"input": tokens, "output": tokens // 12, "cost": cost}
     return st.assistant(blocks, usage=usage, provider="anthropic", model="claude-sonnet-4-5")
@@ -74,7 +74,7 @@ TRIED = {
 }
 
 
-def shop() -> str:
+def create_shop_session() -> str:
     """A conversation with three ways out of one place."""
     numbers, ticks = iter(range(1, 1000)), iter(range(1_767_600_000_000, 1_767_900_000_000, 21_000))
     session = Session.create(
@@ -86,34 +86,36 @@ def shop() -> str:
         new_id=lambda: f"{next(numbers):04x}" * 4,
     )
     session.append(st.user("The monthly report takes **40 seconds**. Where does the time go?"))
-    session.append(said("I will read the code first.", 1900, 0.0081, st.tool_call("c1", "read", {"path": "report.py"})))
+    session.append(
+        build_answer("I will read the code first.", 1900, 0.0081, st.tool_call("c1", "read", {"path": "report.py"}))
+    )
     session.append(
         st.tool_result(
             "c1", "read", "def total(rows):\n    found = []\n    for row in rows:\n        if row not in found:"
         )
     )
-    two = session.append(said(WAYS, 3100, 0.0157))
+    two = session.append(build_answer(WAYS, 3100, 0.0157))
     session.label(two, "three ways")
     for name, (ask, answer, tokens, cost) in TRIED.items():
         session.create_branch(name, at="three ways")
         session.append(st.user(ask))
-        session.append(said(answer, tokens, cost))
+        session.append(build_answer(answer, tokens, cost))
     session.append(st.user("Do the cents still add up?"))
-    session.append(said("They do: `Decimal` throughout, and the test for January passes.", 2600, 0.0144))
+    session.append(build_answer("They do: `Decimal` throughout, and the test for January passes.", 2600, 0.0144))
     session.append(
         BranchSummary(
             summary="The **cache** only helps the second run; **SQL** costs a database.",
-            abandoned_leaf=session.place("sql"),
-            details={"kind": "merge", "sources": [session.place("cache"), session.place("sql")]},
+            abandoned_leaf=session.resolve_place("sql"),
+            details={"kind": "merge", "sources": [session.resolve_place("cache"), session.resolve_place("sql")]},
         )
     )
     session.append(st.user("Then write the release note, one line."))
-    session.append(said("The monthly report takes 25 ms instead of 40 s.", 2100, 0.007))
-    put(session.lines(), name=session.id, cwd="/home/ada/report")
+    session.append(build_answer("The monthly report takes 25 ms instead of 40 s.", 2100, 0.007))
+    write_session_file(session.read_lines(), name=session.id, cwd="/home/ada/report")
     return session.id
 
 
-def answers(seed: int = 5) -> Script:
+def build_script(seed: int = 5) -> Script:
     chance = random.Random(seed)
 
     def answer(request: Request) -> list[Any]:
@@ -123,7 +125,7 @@ def answers(seed: int = 5) -> Script:
         return [
             text,
             Delay(0.01 + chance.random() / 20),
-            Used({"input": 900, "output": 90 if wordy else 30, "cost": cost}),
+            ScriptedUsage({"input": 900, "output": 90 if wordy else 30, "cost": cost}),
         ]
 
     return answer
@@ -131,8 +133,8 @@ def answers(seed: int = 5) -> Script:
 
 @pytest.mark.skipif(not TAKING, reason="pictures are taken with SESSIONTREE_PICTURES=1")
 def test_pictures_are_taken(serve: Serve, visit: Visit) -> None:
-    id = shop()
-    site: Site = serve(ScriptedModel([answers()] * 60))
+    id = create_shop_session()
+    site: DashboardSite = serve(ScriptedModel([build_script()] * 60))
 
     def opened(route: str, there: str, size: tuple[int, int] = DESK, **options: Any) -> Any:
         page = visit(site, route, viewport={"width": size[0], "height": size[1]}, **options)

@@ -14,34 +14,34 @@ from sessiontree.config import ThinkingLevel
 from sessiontree.core.messages import ToolCall
 from sessiontree.export.redact import Redactor
 from sessiontree.model.base import ModelError, Request
-from sessiontree.model.scripted import Delay, Script, ScriptedModel, Used
+from sessiontree.model.scripted import Delay, Script, ScriptedModel, ScriptedUsage
 from sessiontree.swarm.experiment import Arm, Experiment
-from sessiontree.swarm.hold import hold_of
+from sessiontree.swarm.hold import open_lease
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm
-from tests.export.sessions import story
+from tests.export.sessions import make_story
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Held
-from tests.web.dashboard.site import a_story, put
+from tests.web.dashboard.held import HeldRequests
+from tests.web.dashboard.site import open_story, write_session_file
 
 
-def priced(text: str, cost: float) -> list[Any]:
-    return [text, Used({"input": 100, "output": 10, "cost": {"input": 0, "output": cost, "total": cost}})]
+def build_priced_answer(text: str, cost: float) -> list[Any]:
+    return [text, ScriptedUsage({"input": 100, "output": 10, "cost": {"input": 0, "output": cost, "total": cost}})]
 
 
-def by_prompt(seed: int = 1) -> Script:
+def answer_by_prompt(seed: int = 1) -> Script:
     """Answers that cost more when they are asked for in detail, never twice the same."""
     chance = random.Random(seed)
 
     def answer(request: Request) -> list[Any]:
         wordy = "detail" in str(request.messages[-1])
         cost = (0.03 if wordy else 0.01) * chance.uniform(0.9, 1.1)
-        return priced("It is slow because it is long." if wordy else "A list is slow.", cost)
+        return build_priced_answer("It is slow because it is long." if wordy else "A list is slow.", cost)
 
     return answer
 
 
-def begin(page: Any, *, agents: int) -> None:
+def start_swarm(page: Any, *, agents: int) -> None:
     """Start a swarm from the form."""
     page.get_by_label("Name").fill("review")
     page.get_by_role("textbox", name="Task").fill("Look at it.")
@@ -49,7 +49,7 @@ def begin(page: Any, *, agents: int) -> None:
     page.get_by_role("button", name="Start", exact=True).click()
 
 
-def start(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None) -> None:
+def start_experiment(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None) -> None:
     page.wait_for_selector("form.ab")
     for index, (name, prompt) in enumerate(arms.items()):
         if index > 1:
@@ -65,7 +65,7 @@ def start(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None
 
 
 def test_the_forms_offer_all_strategies_and_all_levels_of_thinking(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
     options = "(select) => [...select.options].map((option) => option.value)"
 
@@ -77,10 +77,10 @@ def test_the_forms_offer_all_strategies_and_all_levels_of_thinking(serve: Serve,
 
 
 def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = visit(serve(ScriptedModel([by_prompt()] * 20)), f"/s/{session.id}/ab")
+    session = open_story()
+    page = visit(serve(ScriptedModel([answer_by_prompt()] * 20)), f"/s/{session.id}/ab")
 
-    start(page, 4, {"short": "In one sentence?", "long": "In detail?"}, pattern="(?i)list")
+    start_experiment(page, 4, {"short": "In one sentence?", "long": "In detail?"}, pattern="(?i)list")
     page.wait_for_selector(".verdict.won")
 
     assert "short is best." in " ".join(page.locator(".verdict").text_content().split())
@@ -104,10 +104,10 @@ def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit
 
 
 def test_what_a_run_cost_is_unknown_where_no_entry_records_it(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     page = visit(serve(ScriptedModel(["Yes."] * 2)), f"/s/{session.id}/ab")
 
-    start(page, 1, {"one": "Why?", "other": "Why so?"})
+    start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
 
     page.wait_for_selector(".verdict")
     page.get_by_text("2 runs").click()
@@ -115,16 +115,16 @@ def test_what_a_run_cost_is_unknown_where_no_entry_records_it(serve: Serve, visi
 
 
 def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     costs = {arm: iter((0.01, 0.02, 0.03)) for arm in ("Why so?", "Why?")}
 
     def answer(request: Request) -> list[Any]:
         said = str(request.messages[-1])
-        return priced("The same.", next(next(own for arm, own in costs.items() if arm in said)))
+        return build_priced_answer("The same.", next(next(own for arm, own in costs.items() if arm in said)))
 
     page = visit(serve(ScriptedModel([answer] * 6)), f"/s/{session.id}/ab")
 
-    start(page, 3, {"one": "Why?", "other": "Why so?"})
+    start_experiment(page, 3, {"one": "Why?", "other": "Why so?"})
 
     page.wait_for_selector(".verdict.undecided")
     assert "Not enough data." in page.locator(".verdict").text_content()
@@ -134,11 +134,11 @@ def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> N
 
 
 def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    answers: list[Script] = [priced("Quick.", 0.01), *([["Slow ", Delay(60)]] * 9)]
+    session = open_story()
+    answers: list[Script] = [build_priced_answer("Quick.", 0.01), *([["Slow ", Delay(60)]] * 9)]
     page = visit(serve(ScriptedModel(answers)), f"/s/{session.id}/ab")
 
-    start(page, 2, {"one": "Why?", "other": "Why so?"})
+    start_experiment(page, 2, {"one": "Why?", "other": "Why so?"})
     page.wait_for_function("() => document.querySelector('.progress b')?.textContent === '1 of 4 runs'")
     page.locator(".progress").get_by_role("button", name="Stop").click()
 
@@ -147,10 +147,10 @@ def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Se
 
 
 def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = visit(serve(ScriptedModel([priced("Quick.", 0.01)] * 2)), f"/s/{session.id}/ab")
-    held = Held(page, "**/api/experiments/*", most=1)
-    start(page, 1, {"one": "Why?", "other": "Why so?"})
+    session = open_story()
+    page = visit(serve(ScriptedModel([build_priced_answer("Quick.", 0.01)] * 2)), f"/s/{session.id}/ab")
+    held = HeldRequests(page, "**/api/experiments/*", most=1)
+    start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
     held.wait()
 
     held.lose()
@@ -160,7 +160,7 @@ def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: V
     assert page.locator(".notice.wrong").count() == 0
 
 
-def asked_of_experiments(page: Any) -> list[str]:
+def record_experiment_requests(page: Any) -> list[str]:
     """What a page will have asked of single experiments."""
     asked: list[str] = []
 
@@ -173,16 +173,16 @@ def asked_of_experiments(page: Any) -> list[str]:
 
 
 def test_a_fork_shows_an_experiment_as_it_was_then_and_does_not_follow_it(serve: Serve, visit: Visit) -> None:
-    session, model = a_story(), ScriptedModel(["Yes."] * 2)
+    session, model = open_story(), ScriptedModel(["Yes."] * 2)
     arms = [Arm(name="one", prompt="Why?"), Arm(name="other", prompt="Why so?")]
     made = Experiment.create(session, "HEAD", arms, runs=1, model=model)
     forked = st.fork(session, whole=True)
-    hold = hold_of(session, made.id)
-    assert hold.take()
+    hold = open_lease(session, made.id)
+    assert hold.acquire()
     site = serve()
     page = visit(site)
     page.clock.install()
-    asked = asked_of_experiments(page)
+    asked = record_experiment_requests(page)
 
     page.goto(f"{site.url}/#/s/{forked.id}/ab?experiment={made.id}")
     page.wait_for_selector(".verdict")
@@ -192,14 +192,14 @@ def test_a_fork_shows_an_experiment_as_it_was_then_and_does_not_follow_it(serve:
     assert len(asked) == 1
     assert page.locator(".verdict").count() == 1
     assert page.locator(".progress").count() == 0
-    hold.let_go()
+    hold.release()
 
 
 def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: Visit) -> None:
-    session, site = a_story(), serve()
+    session, site = open_story(), serve()
     page = visit(site)
     page.clock.install()
-    asked = asked_of_experiments(page)
+    asked = record_experiment_requests(page)
 
     page.goto(f"{site.url}/#/s/{session.id}/ab?experiment=none")
     page.wait_for_selector(".experiments > .notice.wrong")
@@ -211,9 +211,9 @@ def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: 
 
 def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
-    begin(page, agents=1)
+    start_swarm(page, agents=1)
     page.wait_for_selector(".says.live >> text=Words that come")
-    held = Held(page, re.compile("/api/swarms/[^/]+$"), most=1)
+    held = HeldRequests(page, re.compile("/api/swarms/[^/]+$"), most=1)
     held.wait()
 
     held.lose()
@@ -224,8 +224,8 @@ def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit
 
 def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
-    begin(page, agents=1)
-    held = Held(page, "**/pause")
+    start_swarm(page, agents=1)
+    held = HeldRequests(page, "**/pause")
     page.get_by_role("button", name="Pause").click()
     held.wait()
 
@@ -236,7 +236,7 @@ def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -
 
 def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:
     st.create("empty", cwd="/project").close()
-    page = visit(serve(ScriptedModel([priced(f"Seen from side {n}.", 0.01) for n in range(3)])), "/swarms")
+    page = visit(serve(ScriptedModel([build_priced_answer(f"Seen from side {n}.", 0.01) for n in range(3)])), "/swarms")
 
     page.wait_for_selector("text=No swarm has been started yet.")
     page.get_by_label("Name").fill("review")
@@ -278,7 +278,7 @@ def test_a_form_that_is_being_filled_in_stays_when_another_client_makes_a_swarm(
 
 def test_the_list_of_swarms_that_could_not_be_had_is_told_until_it_is_there(serve: Serve, visit: Visit) -> None:
     page = visit(serve())
-    held = Held(page, "**/api/swarms?*", most=1)
+    held = HeldRequests(page, "**/api/swarms?*", most=1)
     page.keyboard.press("w")
     held.wait()
 
@@ -314,7 +314,7 @@ def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Ser
         return "Seen."
 
     page = visit(serve(ScriptedModel([behind_the_door] * 3)), "/swarms")
-    begin(page, agents=2)
+    start_swarm(page, agents=2)
     page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
     page.get_by_role("link", name="Session", exact=True).click()
     page.get_by_role("button", name="Branches").click()
@@ -335,7 +335,7 @@ def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Ser
 
 def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
-    begin(page, agents=1)
+    start_swarm(page, agents=1)
     page.wait_for_selector(".says.live >> text=Words that come")
     page.get_by_role("button", name="Pause").click()
     page.wait_for_selector(".head .chip.label >> text=paused")
@@ -356,9 +356,9 @@ def test_nothing_is_written_to_the_branch_of_a_run_until_it_is_done(serve: Serve
         await asyncio.to_thread(door.wait, 30)
         return "Seen."
 
-    session = a_story()
+    session = open_story()
     page = visit(serve(ScriptedModel([behind_the_door] * 2)), f"/s/{session.id}/ab")
-    start(page, 1, {"one": "Why?", "other": "Why so?"})
+    start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
     page.wait_for_selector("text=0 of 2 runs")
     page.goto(page.url.split("#")[0] + f"#/s/{session.id}/tree?branch=ab-1/one-1")
     page.wait_for_selector(".composer.told >> text=A run of an experiment is at work here")
@@ -374,7 +374,7 @@ LINES = "\n".join(f"line {number}" for number in range(500))
 
 def test_what_an_agent_says_last_is_in_sight(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([[LINES, Delay(60)]])), "/swarms")
-    begin(page, agents=1)
+    start_swarm(page, agents=1)
 
     page.wait_for_selector(".says.live >> text=line 499")
 
@@ -385,7 +385,7 @@ def test_what_an_agent_says_last_is_in_sight(serve: Serve, visit: Visit) -> None
 
 def test_what_came_of_an_agent_is_shown_from_its_beginning(serve: Serve, visit: Visit) -> None:
     page = visit(serve(ScriptedModel([LINES])), "/swarms")
-    begin(page, agents=1)
+    start_swarm(page, agents=1)
 
     page.wait_for_selector(".head .chip.branch >> text=completed")
 
@@ -398,7 +398,7 @@ def test_a_swarm_that_failed_shows_no_progress_and_its_session_opens_where_it_wo
 ) -> None:
     refused = ModelError("scripted:scripted", "auth", "no key")
     page = visit(serve(ScriptedModel([refused] * 2)), "/swarms")
-    begin(page, agents=2)
+    start_swarm(page, agents=2)
 
     page.wait_for_selector(".head .chip.wrong >> text=failed")
     assert page.get_by_role("progressbar", name="Progress").get_attribute("aria-valuenow") == "0"
@@ -415,7 +415,7 @@ def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, vi
 
     model = ScriptedModel([behind_the_door] * 10)
     page = visit(serve(model), "/swarms")
-    begin(page, agents=2)
+    start_swarm(page, agents=2)
     page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
 
     page.get_by_role("button", name="Steer").first.click()
@@ -440,12 +440,12 @@ def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, vi
 
 
 def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve, visit: Visit) -> None:
-    dear = [ToolCall("c1", "ls", {}), Used({"input": 100, "output": 10, "cost": 0.05})]
-    page = visit(serve(ScriptedModel([dear, *[priced("It is done.", 0.01)] * 2])), "/swarms")
+    dear = [ToolCall("c1", "ls", {}), ScriptedUsage({"input": 100, "output": 10, "cost": 0.05})]
+    page = visit(serve(ScriptedModel([dear, *[build_priced_answer("It is done.", 0.01)] * 2])), "/swarms")
     page.get_by_label("Dollars", exact=True).fill("0.04")
     page.get_by_label("Tokens each", exact=True).fill("9000")
     page.get_by_label("Strategy").select_option("pipeline")
-    begin(page, agents=2)
+    start_swarm(page, agents=2)
     page.wait_for_selector("text=the budget is used up")
     page.wait_for_selector(".head .chip.label >> text=paused")
 
@@ -469,7 +469,7 @@ def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, 
         with st.create("empty", cwd="/project") as session:
             swarm = Swarm(session, "review", "Look at it.", agents=1, model=ScriptedModel([Delay(60)]))
             await swarm.start()
-            await swarm.leave()
+            await swarm.detach()
             return swarm.id
 
     with ThreadPoolExecutor(1) as other:
@@ -486,7 +486,7 @@ def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, 
 
 
 def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve(allow_run=False)
 
     page = visit(site, "/swarms")
@@ -497,7 +497,7 @@ def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
 
 
 def test_a_token_that_may_run_nothing_is_told_so(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve(scopes=("read", "write"))
     words = "text=This token may not run agents; one with the scope run may."
 
@@ -510,7 +510,7 @@ def test_a_token_that_may_run_nothing_is_told_so(serve: Serve, visit: Visit) -> 
 
 
 def test_a_session_that_is_only_read_says_why_nothing_is_run_in_it(serve: Serve, visit: Visit) -> None:
-    put(Redactor().lines(list(story().lines())), name="redacted")
+    write_session_file(Redactor().redact_lines(list(make_story().read_lines())), name="redacted")
     page = visit(serve())
 
     page.locator(".list a").click()

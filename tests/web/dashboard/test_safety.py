@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sessiontree import catalog
-from tests.export.hostile import hostile_lines
+from tests.export.hostile import make_hostile_lines
 from tests.export.payloads import PAYLOADS
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Held
-from tests.web.dashboard.site import Site, a_story, put
+from tests.web.dashboard.held import HeldRequests
+from tests.web.dashboard.site import DashboardSite, open_story, write_session_file
 
 CONTRAST = (Path(__file__).parents[2] / "export" / "contrast.js").read_text().replace("#main *, #sidebar *", "#app *")
 
@@ -45,7 +45,7 @@ EVERY_ENTRY = """async () => {
 
 def test_a_hostile_session_runs_nothing_and_asks_for_nothing(serve: Serve, visit: Visit) -> None:
     """Payloads in every field of every entry: in the list, the tree, the conversation, comparison and search."""
-    put(hostile_lines(PAYLOADS[::3]), name="hostile")
+    write_session_file(make_hostile_lines(PAYLOADS[::3]), name="hostile")
     site = serve()
     signs: list[str] = []
     page = visit(site, signs=signs)
@@ -80,7 +80,7 @@ def test_a_type_or_role_is_only_ever_a_name(serve: Serve, visit: Visit, name: st
         {"type": name, "id": "2", "parentId": "1", **head},
         {"type": "message", "id": "3", "parentId": "2", "message": {"role": name, "content": "Third."}, **head},
     ]
-    put([json.dumps(line).encode() for line in lines], name="named")
+    write_session_file([json.dumps(line).encode() for line in lines], name="named")
     page = visit(serve(), "/s/named/talk")
 
     page.wait_for_selector("#e-3")
@@ -106,7 +106,7 @@ def test_the_token_leaves_the_address_and_scripts_cannot_read_the_cookie(serve: 
 
 
 def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
-    a_story()
+    open_story()
     site = serve()
     context = browser.new_context()
     page = context.new_page()
@@ -120,9 +120,9 @@ def test_a_wrong_token_is_asked_for_again(serve: Serve, browser: Any) -> None:
 
 
 @pytest.fixture
-def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None], Site]]:
+def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None], DashboardSite]]:
     """A page without a token, how one gives it one, and its server."""
-    a_story()
+    open_story()
     site = serve()
     with browser.new_context() as context:
         page = context.new_page()
@@ -137,10 +137,10 @@ def gate(serve: Serve, browser: Any) -> Iterator[tuple[Any, Callable[[str], None
 
 
 def test_who_gives_a_token_while_the_server_is_away_is_told_so(
-    gate: tuple[Any, Callable[[str], None], Site],
+    gate: tuple[Any, Callable[[str], None], DashboardSite],
 ) -> None:
     page, give, site = gate
-    held = Held(page, "**/sign-in", most=1)
+    held = HeldRequests(page, "**/sign-in", most=1)
     give(site.secret)
     held.wait()
 
@@ -156,12 +156,12 @@ def test_who_gives_a_token_while_the_server_is_away_is_told_so(
 
 @pytest.mark.parametrize("right_one_last", [True, False])
 def test_only_the_token_that_was_given_last_counts(
-    gate: tuple[Any, Callable[[str], None], Site], right_one_last: bool
+    gate: tuple[Any, Callable[[str], None], DashboardSite], right_one_last: bool
 ) -> None:
     page, give, site = gate
     tokens = ["wrong", site.secret]
     there = [".gate .notice.wrong", ".list li"]
-    held = Held(page, "**/sign-in", most=1)
+    held = HeldRequests(page, "**/sign-in", most=1)
     give(tokens[not right_one_last])
     held.wait()
     give(tokens[right_one_last])
@@ -230,8 +230,8 @@ STEAL = """async ([url, secret]) => {
 
 
 def test_a_page_on_another_origin_gets_nothing_even_with_the_token(serve: Serve, browser: Any, stranger: str) -> None:
-    a_story()
-    site: Site = serve()
+    open_story()
+    site: DashboardSite = serve()
     context = browser.new_context()
     page = context.new_page()
     page.goto(stranger)
@@ -245,8 +245,8 @@ def test_a_page_on_another_origin_gets_nothing_even_with_the_token(serve: Serve,
 def test_a_page_on_another_port_gets_nothing_through_the_cookie_of_a_browser_that_is_signed_in(
     serve: Serve, browser: Any, stranger: str
 ) -> None:
-    a_story()
-    site: Site = serve()
+    open_story()
+    site: DashboardSite = serve()
     context = browser.new_context()
     page = context.new_page()
     page.goto(site.link)
@@ -275,7 +275,7 @@ def test_a_page_on_another_port_gets_nothing_through_the_cookie_of_a_browser_tha
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_has_enough_contrast_and_every_control_a_name(serve: Serve, visit: Visit, scheme: str) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
     page = visit(site, color_scheme=scheme)
 

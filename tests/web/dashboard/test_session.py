@@ -11,21 +11,28 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.core.messages import bash_execution, image
+from sessiontree.core.messages import build_bash_execution, build_image_block
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
-from tests.export.sessions import SECRET, long_session
+from tests.export.sessions import SECRET, make_long_session
 from tests.shapes import lines_of
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Held, Late
-from tests.web.dashboard.site import Scripts, Site, a_story, branching, put, served
+from tests.web.dashboard.held import DelayedResponse, HeldRequests
+from tests.web.dashboard.site import (
+    DashboardSite,
+    SingleModel,
+    build_branching_lines,
+    open_story,
+    run_dashboard,
+    write_session_file,
+)
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True}
 ROW, MARGIN = 30, 28
 """Of the drawing, at full scale."""
 
 
-def opened(visit: Visit, site: Site, id: str, view: str = "talk", **options: Any) -> Any:
+def open_session(visit: Visit, site: DashboardSite, id: str, view: str = "talk", **options: Any) -> Any:
     page = visit(site, f"/s/{id}/{view}", **options)
     page.wait_for_selector(".link.live")
     page.wait_for_selector("main[aria-busy=false]")
@@ -33,7 +40,7 @@ def opened(visit: Visit, site: Site, id: str, view: str = "talk", **options: Any
     return page
 
 
-def path(page: Any) -> str:
+def read_path(page: Any) -> str:
     return page.locator(".path").text_content()
 
 
@@ -48,7 +55,7 @@ def wait_for_drawn(page: Any, count: int) -> None:
     page.wait_for_function(f"() => document.querySelector('#graph').dataset.drawn === '{count}'")
 
 
-def drawn(page: Any) -> int:
+def count_drawn(page: Any) -> int:
     """How many entries the last frame drew."""
     page.wait_for_function("() => Number(document.querySelector('#graph').dataset.drawn) > 0")
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -82,7 +89,7 @@ def choose_leaf(page: Any) -> None:
 def test_a_message_that_is_too_long_for_markup_is_shown_as_it_is(serve: Serve, visit: Visit) -> None:
     with st.create("long") as session:
         session.head.append(st.user("First words\n" + "and more words " * 8000 + "last words"))
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     wait_for_text(page, "last words")
 
@@ -90,8 +97,8 @@ def test_a_message_that_is_too_long_for_markup_is_shown_as_it_is(serve: Serve, v
 
 
 def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve, visit: Visit) -> None:
-    a_story()
-    put(long_session(4), name="long", cwd="/p")
+    open_story()
+    write_session_file(make_long_session(4), name="long", cwd="/p")
     site = serve()
     page = visit(site)
     page.wait_for_selector(".list li")
@@ -108,7 +115,7 @@ def test_the_list_leads_to_a_session_and_search_finds_what_was_said(serve: Serve
 
 
 def test_a_search_tells_what_it_could_not_look_into(serve: Serve, visit: Visit) -> None:
-    file = a_story().file
+    file = open_story().file
     assert file is not None
     file.with_name("broken.jsonl").write_text("no session\n")
     page = visit(serve())
@@ -122,7 +129,7 @@ def test_a_search_tells_what_it_could_not_look_into(serve: Serve, visit: Visit) 
 
 
 def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> None:
-    a_story()
+    open_story()
     page = visit(serve())
     page.wait_for_selector(".list li")
 
@@ -136,9 +143,9 @@ def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> Non
 
 
 def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
 
     wait_for_text(page, "25 ms instead of 40 s.")
     wait_for_drawn(page, 17)
@@ -149,14 +156,14 @@ def test_a_session_opens_at_its_leaf_with_its_tree_beside_it(serve: Serve, visit
 
 
 def test_pointing_at_an_entry_shows_the_path_to_it_and_escape_leads_back(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
 
     page.locator("#graph").click(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
-    assert "I will read it first." in path(page)
+    assert "I will read it first." in read_path(page)
     assert "place inside the tree" in page.locator(".composer").text_content()
     page.keyboard.press("Escape")
     wait_for_text(page, "25 ms instead")
@@ -168,7 +175,7 @@ def test_a_session_that_is_before_everything_opens_at_the_root_of_its_tree(serve
         for number in range(8):
             session.create_branch(f"way-{number}", at=root, current=False).append(st.assistant("And goes on."))
         session.navigate("root")
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.wait_for_function("() => document.querySelector('#graph').dataset.drawn > 4")
 
     page.locator("#graph").click(position={"x": MARGIN, "y": MARGIN})
@@ -177,9 +184,9 @@ def test_a_session_that_is_before_everything_opens_at_the_root_of_its_tree(serve
 
 
 def test_the_tree_is_walked_with_the_keyboard_alone(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
 
     page.keyboard.press("t")
@@ -195,9 +202,9 @@ def test_the_tree_is_walked_with_the_keyboard_alone(serve: Serve, visit: Visit) 
 
 
 def test_another_branch_is_read_without_moving_the_session(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
 
     page.get_by_label("Branch that is shown").select_option("cache")
 
@@ -208,9 +215,9 @@ def test_another_branch_is_read_without_moving_the_session(serve: Serve, visit: 
 
 
 def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Serve, visit: Visit) -> None:
-    put(long_session(1000), name="long")
+    write_session_file(make_long_session(1000), name="long")
     site = serve()
-    page = opened(visit, site, "long")
+    page = open_session(visit, site, "long")
     wait_for_text(page, "number 999")
 
     assert page.locator(".entry").count() <= 120
@@ -224,8 +231,8 @@ def test_a_long_path_is_loaded_as_one_comes_to_it_and_never_all_of_it(serve: Ser
 
 
 def test_the_newest_entries_of_a_long_conversation_are_always_reached(serve: Serve, visit: Visit) -> None:
-    session = st.open(put(branching(500, every=1000, id="long"), name="long"))
-    page = opened(visit, serve(), "long")
+    session = st.open(write_session_file(build_branching_lines(500, every=1000, id="long"), name="long"))
+    page = open_session(visit, serve(), "long")
     wait_for_text(page, "number 499 ")
 
     session.append(st.user("written at the end"))
@@ -243,16 +250,16 @@ def test_the_newest_entries_of_a_long_conversation_are_always_reached(serve: Ser
 
 
 def test_a_page_that_comes_late_makes_no_hole_in_a_conversation(serve: Serve, visit: Visit) -> None:
-    put(branching(500, every=1000, id="long"), name="long")
-    page = opened(visit, serve(), "long")
+    write_session_file(build_branching_lines(500, every=1000, id="long"), name="long")
+    page = open_session(visit, serve(), "long")
     wait_for_text(page, "number 499 ")
     scroll(page, "top", "number 400 ")
-    held = Late(page, re.compile(r"/path\?.*cursor=(?!end)"))
+    held = DelayedResponse(page, re.compile(r"/path\?.*cursor=(?!end)"))
     held.wait("document.querySelector('.window').scrollTop = 0")
 
     choose_leaf(page)
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('number 400 ')")
-    held.let_go()
+    held.release()
 
     numbers = page.locator(".path .entry").evaluate_all(
         "all => all.map((entry) => Number(/number (\\d+)/.exec(entry.textContent)?.[1])).filter(Number.isInteger)"
@@ -261,8 +268,8 @@ def test_a_page_that_comes_late_makes_no_hole_in_a_conversation(serve: Serve, vi
 
 
 def test_who_reads_stays_there_while_an_agent_works(serve: Serve, visit: Visit) -> None:
-    session = st.open(put(branching(80, every=1000, id="read"), name="read"))
-    page = opened(visit, serve(), "read")
+    session = st.open(write_session_file(build_branching_lines(80, every=1000, id="read"), name="read"))
+    page = open_session(visit, serve(), "read")
     wait_for_text(page, "number 79 ")
     page.locator(".window").evaluate("window => { window.scrollTop = window.scrollHeight / 2; }")
     page.wait_for_timeout(100)
@@ -279,9 +286,9 @@ def test_who_reads_stays_there_while_an_agent_works(serve: Serve, visit: Visit) 
 
 
 def test_who_is_at_the_end_stays_there_however_much_comes_at_once(serve: Serve, visit: Visit) -> None:
-    lines = branching(480, every=1000, id="read")
-    file = put(lines[:81], name="read")
-    page = opened(visit, serve(), "read")
+    lines = build_branching_lines(480, every=1000, id="read")
+    file = write_session_file(lines[:81], name="read")
+    page = open_session(visit, serve(), "read")
     wait_for_text(page, "number 79 ")
 
     with file.open("ab") as end:
@@ -298,8 +305,8 @@ def test_who_is_at_the_end_stays_there_however_much_comes_at_once(serve: Serve, 
 
 
 def test_the_composer_stays_when_the_chosen_head_of_a_branch_moves_on(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
     choose_leaf(page)
 
@@ -313,8 +320,8 @@ def test_the_composer_stays_when_the_chosen_head_of_a_branch_moves_on(serve: Ser
 
 
 def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
     page.keyboard.press("t")
     page.keyboard.press("Home")
@@ -322,7 +329,7 @@ def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, 
         page.keyboard.press(key)
     page.get_by_label("Prompt on cache").wait_for()
 
-    session.branch("cache").append(st.assistant("On disk it is slower."))
+    session.get_branch("cache").append(st.assistant("On disk it is slower."))
     wait_for_text(page, "On disk it is slower.")
     page.keyboard.press("ArrowUp")
 
@@ -331,10 +338,10 @@ def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, 
 
 
 def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     for _ in range(3):
         session.navigate("HEAD~1")
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.locator(".window").focus()
     asked: list[str] = []
     page.on("request", lambda request: request.method == "POST" and asked.append(request.url))
@@ -348,24 +355,24 @@ def test_a_key_that_is_held_acts_once(serve: Serve, visit: Visit) -> None:
 
 
 def test_what_is_typed_while_a_message_is_sent_stays(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(allow_run=False), session.id)
-    held = Late(page, "**/entries")
+    session = open_story()
+    page = open_session(visit, serve(allow_run=False), session.id)
+    held = DelayedResponse(page, "**/entries")
     field = page.get_by_label("Add a message to dict")
     field.fill("first")
     page.keyboard.press("Enter")
     held.wait()
     field.press_sequentially(" and second")
-    held.let_go()
+    held.release()
 
     page.wait_for_function("() => document.querySelector('.composer textarea').value === 'and second'")
     session.refresh()
-    assert list(session.lines())[-1].count(b'"first"') == 1
+    assert list(session.read_lines())[-1].count(b'"first"') == 1
 
 
 def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(allow_run=False), session.id)
+    session = open_story()
+    page = open_session(visit, serve(allow_run=False), session.id)
     page.route("**/branches?*", lambda route: route.abort())
     page.get_by_label("Add a message to dict").fill("only once")
     page.keyboard.press("Enter")
@@ -376,9 +383,9 @@ def test_a_message_that_was_written_is_not_offered_again_when_loading_fails(serv
 
 
 def test_a_draft_stays_when_one_looks_at_something_else(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("a long prompt")
     page.locator(".window").focus()
 
@@ -395,8 +402,8 @@ def test_a_draft_stays_when_one_looks_at_something_else(serve: Serve, visit: Vis
 
 
 def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(allow_run=False), session.id)
+    session = open_story()
+    page = open_session(visit, serve(allow_run=False), session.id)
     page.get_by_label("Add a message to dict").fill("for dict")
     session.switch("cache")
     field = page.get_by_label("Add a message to cache")
@@ -404,15 +411,15 @@ def test_a_draft_is_not_sent_to_another_branch_unawares(serve: Serve, visit: Vis
 
     field.press("Enter")
     page.wait_for_selector(".composer .notice >> text=This was begun on dict; send it again to send it to cache")
-    assert "for dict" not in path(page)
+    assert "for dict" not in read_path(page)
     field.press("Enter")
 
     wait_for_text(page, "for dict")
 
 
 def test_a_warning_of_another_branch_goes_when_one_is_back_where_one_began(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(allow_run=False), session.id)
+    session = open_story()
+    page = open_session(visit, serve(allow_run=False), session.id)
     shown = page.get_by_label("Branch that is shown")
     warned = ".composer .notice >> text=This was begun on dict; send it again to send it to cache"
     page.get_by_label("Add a message to dict").fill("for dict")
@@ -430,8 +437,8 @@ def test_a_warning_of_another_branch_goes_when_one_is_back_where_one_began(serve
 
 
 def test_a_draft_is_sent_to_its_branch_when_that_has_another_name(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(allow_run=False), session.id)
+    session = open_story()
+    page = open_session(visit, serve(allow_run=False), session.id)
     page.get_by_label("Add a message to dict").fill("for the same branch")
     session.rename_branch("dict", "table")
 
@@ -444,9 +451,9 @@ def test_a_draft_is_sent_to_its_branch_when_that_has_another_name(serve: Serve, 
 def test_a_message_that_could_not_be_sent_is_told_to_who_has_gone_elsewhere(
     serve: Serve, visit: Visit, away: str
 ) -> None:
-    session = a_story()
-    page = opened(visit, serve(allow_run=False), session.id)
-    held = Held(page, "**/entries")
+    session = open_story()
+    page = open_session(visit, serve(allow_run=False), session.id)
+    held = HeldRequests(page, "**/entries")
     page.get_by_label("Add a message to dict").fill("never heard")
     page.keyboard.press("Enter")
     held.wait()
@@ -468,7 +475,7 @@ def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Vis
     with st.create("fresh") as session:
         session.append(st.user("Begin."))
         session.create_branch("try", current=False).append(st.assistant("Tried."))
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.get_by_label("Branch that is shown").select_option("try")
     wait_for_text(page, "Tried.")
 
@@ -477,34 +484,34 @@ def test_what_is_looked_at_stays_when_a_move_is_refused(serve: Serve, visit: Vis
 
     page.wait_for_selector(".said.wrong")
     assert page.get_by_label("Branch that is shown").input_value() == "try"
-    assert "Tried." in path(page)
+    assert "Tried." in read_path(page)
 
 
 def test_a_move_whose_answer_comes_late_takes_nobody_away_from_what_is_looked_at_since(
     serve: Serve, visit: Visit
 ) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
     session.navigate("HEAD~1")
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
-    held = Late(page, "**/undo")
+    held = DelayedResponse(page, "**/undo")
     page.locator(".window").focus()
     page.keyboard.press("u")
     held.wait()
     page.get_by_label("Branch that is shown").select_option("cache")
     wait_for_text(page, "A second run takes 40 ms.")
 
-    held.let_go()
+    held.release()
     page.wait_for_selector(".said.on >> text=Undid the move of")
 
     assert page.get_by_label("Branch that is shown").input_value() == "cache"
-    assert "A second run takes 40 ms." in path(page)
+    assert "A second run takes 40 ms." in read_path(page)
 
 
 def test_ones_own_message_is_shown_to_who_has_scrolled_far_up(serve: Serve, visit: Visit) -> None:
-    put(branching(500, every=1000, id="long"), name="long")
-    page = opened(visit, serve(allow_run=False), "long")
+    write_session_file(build_branching_lines(500, every=1000, id="long"), name="long")
+    page = open_session(visit, serve(allow_run=False), "long")
     wait_for_text(page, "number 499 ")
     scroll(page, "top", "number 490 ", there=False)
 
@@ -518,8 +525,8 @@ def test_ones_own_message_is_shown_to_who_has_scrolled_far_up(serve: Serve, visi
 
 
 def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     page.get_by_label("Branch that is shown").select_option("cache")
     page.get_by_label("Prompt on cache").wait_for()
 
@@ -530,9 +537,9 @@ def test_a_branch_that_is_looked_at_is_followed_to_its_new_name(serve: Serve, vi
 
 
 def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
 
     page.keyboard.press("l")
@@ -557,16 +564,16 @@ def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: 
     page.keyboard.press("u")
     page.wait_for_selector(".said.on >> text=Undid the move of")
     session.refresh()
-    assert session.tree.label(session.place("dict")) == "done"
+    assert session.tree.get_label(session.resolve_place("dict")) == "done"
     assert session.heads.current == "another"
-    assert session.heads.leaf == session.place("another")
+    assert session.heads.leaf == session.resolve_place("another")
 
 
 def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    session.branch("cache").append(st.assistant("On disk it is slower."))
+    session = open_story()
+    session.get_branch("cache").append(st.assistant("On disk it is slower."))
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
 
     page.get_by_role("button", name="Merge").click()
     page.locator("dialog select").select_option("cache")
@@ -581,16 +588,16 @@ def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
     page.locator("dialog").get_by_role("button", name="Fork").click()
     page.wait_for_selector(".head h1 >> text=copy")
     wait_for_text(page, "Write the note.")
-    assert "25 ms" not in path(page)
+    assert "25 ms" not in read_path(page)
 
 
 def test_pictures_of_a_conversation_are_told(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    picture = image(b"png", "image/png")
+    session = open_story()
+    picture = build_image_block(b"png", "image/png")
     session.append(st.user([{"type": "text", "text": "See here."}, picture, picture]))
     session.append(st.tool_result("c9", "look", [picture]))
 
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     wait_for_text(page, "See here.")
     assert page.locator(".entry", has_text="See here.").locator(".hint").text_content() == "[2 images]"
@@ -601,10 +608,10 @@ def test_what_went_wrong_in_tools_and_commands_is_marked(serve: Serve, visit: Vi
     with st.create("tools", cwd="/project") as session:
         session.append(st.tool_result("c1", "read", "there is no such file", error=True))
         session.append(st.tool_result("c2", "read", "all of it"))
-        session.append(bash_execution("false", "it is false", exit_code=1))
-        session.append(bash_execution("true", "it is true", exit_code=0))
+        session.append(build_bash_execution("false", "it is false", exit_code=1))
+        session.append(build_bash_execution("true", "it is true", exit_code=0))
 
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     wait_for_text(page, "it is true")
     assert page.locator(".entry.failed .block.error").all_text_contents() == [
@@ -614,9 +621,9 @@ def test_what_went_wrong_in_tools_and_commands_is_marked(serve: Serve, visit: Vi
 
 
 def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
 
     page.keyboard.press("b")
     page.get_by_label("Name").fill("cache")
@@ -627,9 +634,9 @@ def test_what_is_refused_is_told_in_one_line(serve: Serve, visit: Visit) -> None
 
 
 def test_without_the_scope_nothing_can_be_written_in_the_page(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve(scopes=("read",))
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
 
     assert page.locator(".composer").count() == 0
@@ -641,9 +648,9 @@ def test_without_the_scope_nothing_can_be_written_in_the_page(serve: Serve, visi
 
 
 def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     session.append(st.user(f"my key is {SECRET}"))
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     page.get_by_role("button", name="Export").click()
     page.get_by_label("As").select_option("md")
@@ -664,7 +671,7 @@ def test_a_session_is_downloaded_without_its_secrets_if_one_likes(serve: Serve, 
 
 def test_the_dialog_of_an_export_says_how_far_it_is(serve: Serve, visit: Visit) -> None:
     lines = lines_of("comb", 3_000)
-    page = opened(visit, serve(), st.open(put([*lines, b"no JSON"], name="shape")).id)
+    page = open_session(visit, serve(), st.open(write_session_file([*lines, b"no JSON"], name="shape")).id)
     page.get_by_role("button", name="Export").click()
     page.get_by_label("Redact secrets").check()
     page.evaluate(
@@ -690,9 +697,9 @@ def test_the_dialog_of_an_export_says_how_far_it_is(serve: Serve, visit: Visit) 
 
 
 def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id, "compare?branch=dict&branch=cache")
+    page = open_session(visit, site, session.id, "compare?branch=dict&branch=cache")
 
     page.wait_for_selector(".column .entry")
     result = st.compare(session, ["dict", "cache"])
@@ -708,9 +715,9 @@ def test_branches_stand_side_by_side_with_charts_of_their_figures(serve: Serve, 
 
 
 def test_what_no_entry_records_is_told_as_unknown_and_wins_nothing(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     session.create_branch("silent", at="two ways").append(st.user("Only asked."))
-    page = opened(visit, serve(), session.id, "compare?branch=dict&branch=silent")
+    page = open_session(visit, serve(), session.id, "compare?branch=dict&branch=silent")
 
     page.wait_for_selector(".column .entry")
     charts = page.locator(".chart svg").evaluate_all("all => all.map((svg) => svg.getAttribute('aria-label'))")
@@ -733,11 +740,11 @@ with st.open(sys.argv[1]) as session:
 
 
 def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
-    before = drawn(page)
+    before = count_drawn(page)
 
     subprocess.run([sys.executable, "-c", APPEND, str(session.file)], check=True, timeout=30)
 
@@ -749,13 +756,13 @@ def test_what_another_process_appends_appears(serve: Serve, visit: Visit) -> Non
 def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they_are(
     serve: Serve, visit: Visit
 ) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id, "branches")
+    session = open_story()
+    page = open_session(visit, serve(), session.id, "branches")
     cache = page.locator(".branches li", has_text="cache")
     before = int(cache.locator(".fact").text_content().split()[0])
     assert page.locator(".branches .chip", has_text="archived").count() == 0
 
-    session.branch("cache").append(st.user("And then?"))
+    session.get_branch("cache").append(st.user("And then?"))
     cache.locator(".fact", has_text=f"{before + 1} entries").wait_for()
     session.archive_branch("cache")
 
@@ -764,38 +771,38 @@ def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they
 
 
 def test_a_prompt_streams_its_answer_and_it_is_written(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     model = ScriptedModel([[Thinking("hm"), "The first words, ", Delay(3), "and **the** last."]])
     site = serve(model)
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Tell me more.")
     page.keyboard.press("Enter")
 
     wait_for_text(page, "The first words, ", ".saying")
-    assert "and the last" not in path(page)
+    assert "and the last" not in read_path(page)
     page.wait_for_selector(".path strong >> text=the")
     assert page.locator(".saying").count() == 0
     assert page.locator(".path").text_content().count("The first words") == 1
     session.refresh()
-    assert [entry.type for entry in list(session.tree.up(session.heads.leaf))[:2]] == ["message", "message"]
+    assert [entry.type for entry in list(session.tree.walk_up(session.heads.leaf))[:2]] == ["message", "message"]
 
 
 def test_why_a_model_failed_is_told_once(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])), session.id)
+    session = open_story()
+    page = open_session(visit, serve(ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])), session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
     page.keyboard.press("Enter")
 
     page.wait_for_selector(".entry.failed >> text=no key")
     page.get_by_label("Prompt on dict").wait_for()
     page.wait_for_selector(".saying", state="detached")
-    assert path(page).count("no key") == 1
+    assert read_path(page).count("no key") == 1
 
 
 def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve(ScriptedModel([["Never ", Delay(60), "done."]]))
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     page.get_by_label("Prompt on dict").fill("Go on.")
     page.keyboard.press("Enter")
     wait_for_text(page, "Never ", ".saying")
@@ -811,13 +818,13 @@ def test_an_agent_at_work_is_steered_and_stopped(serve: Serve, visit: Visit) -> 
 
 
 def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visit) -> None:
-    session = a_story()
-    with served(ScriptedModel([["Never ", Delay(60), "done."]])) as first:
-        page = opened(visit, first, session.id)
+    session = open_story()
+    with run_dashboard(ScriptedModel([["Never ", Delay(60), "done."]])) as first:
+        page = open_session(visit, first, session.id)
         page.get_by_label("Prompt on dict").fill("Go on.")
         page.keyboard.press("Enter")
         wait_for_text(page, "Never ", ".saying")
-    with served(after=first):
+    with run_dashboard(after=first):
         page.wait_for_selector(".link.live")
 
         page.get_by_label("Prompt on dict").wait_for()
@@ -826,10 +833,10 @@ def test_nobody_is_at_work_any_more_when_the_server_was_started_anew(visit: Visi
 
 
 def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    held = Late(page, "**/branches?*")
+    held = DelayedResponse(page, "**/branches?*")
     session.append(st.user("first words"))
     wait_for_text(page, "first words")
     held.wait()
@@ -843,7 +850,7 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
         }"""
     )
 
-    held.let_go()
+    held.release()
     session.append(st.user("words at the end"))
     wait_for_text(page, "words at the end")
 
@@ -851,13 +858,13 @@ def test_an_answer_that_an_event_has_overtaken_takes_nobody_back(serve: Serve, v
 
 
 def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id)
+    page = open_session(visit, site, session.id)
     wait_for_text(page, "25 ms instead")
-    before = drawn(page)
+    before = count_drawn(page)
 
-    site.cut()
+    site.drop_connections()
     page.wait_for_selector(".link.waiting")
     session.append(st.user("said while nobody could hear"))
 
@@ -866,14 +873,14 @@ def test_a_stream_that_breaks_goes_on_behind_the_last_event(serve: Serve, visit:
 
 
 def test_a_session_that_was_written_anew_is_loaded_anew(serve: Serve, visit: Visit) -> None:
-    put(long_session(6), name="long")
-    page = opened(visit, serve(), "long")
+    write_session_file(make_long_session(6), name="long")
+    page = open_session(visit, serve(), "long")
     wait_for_text(page, "number 5")
 
-    put([line.replace(b"number", b"figure") for line in long_session(4)], name="long")
+    write_session_file([line.replace(b"number", b"figure") for line in make_long_session(4)], name="long")
 
     wait_for_text(page, "figure 3")
-    assert "number 5" not in path(page)
+    assert "number 5" not in read_path(page)
     wait_for_drawn(page, 4)
 
 
@@ -882,7 +889,7 @@ def test_what_is_looked_at_stays_when_the_session_is_loaded_anew(serve: Serve, v
         session.append(st.user("Begin."))
         session.create_branch("try", current=False).append(st.assistant("Tried."))
         session.append(st.user("Go on."))
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.get_by_label("Branch that is shown").select_option("try")
     wait_for_text(page, "Tried.")
 
@@ -894,39 +901,39 @@ def test_what_is_looked_at_stays_when_the_session_is_loaded_anew(serve: Serve, v
 
 
 def test_a_path_that_comes_late_hides_nothing_newer(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    before = drawn(page)
+    before = count_drawn(page)
     page.locator("#graph").focus()
     page.keyboard.press("ArrowUp")
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
-    held = Late(page, "**/path?**")
+    held = DelayedResponse(page, "**/path?**")
     page.keyboard.press("Escape")
     held.wait()
 
     session.append(st.user("the latest words"))
     wait_for_drawn(page, before + 1)
     page.wait_for_timeout(300)
-    held.let_go()
+    held.release()
 
     wait_for_text(page, "the latest words")
 
 
 def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_once(serve: Serve, visit: Visit) -> None:
-    session = st.open(put(branching(1500, every=1000, id="tree"), name="tree"))
-    page = opened(visit, serve(), "tree")
+    session = st.open(write_session_file(build_branching_lines(1500, every=1000, id="tree"), name="tree"))
+    page = open_session(visit, serve(), "tree")
     count = page.locator(".tools .fact")
     count.get_by_text("1,500").wait_for()
     asked: list[str] = []
     page.on("request", lambda request: "/tree?" in request.url and asked.append(request.url))
-    held = Late(page, re.compile(r"/tree\?.*cursor="))
+    held = DelayedResponse(page, re.compile(r"/tree\?.*cursor="))
 
     page.get_by_label("Which entries the tree shows").select_option("no-tools")
     held.wait()
     session.append(st.user("written meanwhile"))
     wait_for_text(page, "written meanwhile")
-    held.let_go()
+    held.release()
 
     count.get_by_text("1,501").wait_for()
     page.wait_for_selector(".graph .unseen >> text=written meanwhile")
@@ -934,27 +941,27 @@ def test_entries_that_come_while_the_tree_is_loaded_are_in_it_and_it_is_loaded_o
 
 
 def test_the_tree_stays_whole_while_it_is_loaded_again(serve: Serve, visit: Visit) -> None:
-    session = st.open(put(branching(1500, every=1000, id="tree"), name="tree"))
-    page = opened(visit, serve(), "tree")
+    session = st.open(write_session_file(build_branching_lines(1500, every=1000, id="tree"), name="tree"))
+    page = open_session(visit, serve(), "tree")
     page.locator(".tools .fact").get_by_text("1,500").wait_for()
-    held = Late(page, re.compile(r"/tree\?.*cursor="))
+    held = DelayedResponse(page, re.compile(r"/tree\?.*cursor="))
 
     session.label(session.heads.leaf, "here")
     held.wait()
     assert page.locator(".tools .fact").text_content() == "1,500"
-    held.let_go()
+    held.release()
 
     page.wait_for_selector(".path .chip.label >> text=here")
 
 
 def test_what_is_written_before_the_stream_is_heard_is_not_missed(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
     page = visit(site)
     page.route("**/events", lambda route: route.abort())
     page.goto(f"{site.url}/#/s/{session.id}/talk")
     wait_for_text(page, "25 ms instead")
-    before = drawn(page)
+    before = count_drawn(page)
 
     session.append(st.user("said before anybody heard"))
     page.unroute("**/events")
@@ -970,16 +977,16 @@ SEEN = """(hidden) => {
 
 
 def test_a_page_that_nobody_sees_holds_no_connection_and_misses_nothing(serve: Serve, visit: Visit) -> None:
-    session = a_story()
-    page = opened(visit, serve(), session.id)
+    session = open_story()
+    page = open_session(visit, serve(), session.id)
     wait_for_text(page, "25 ms instead")
-    before = drawn(page)
+    before = count_drawn(page)
 
     page.evaluate(SEEN, True)
     page.wait_for_selector(".link.waiting")
     session.append(st.user("said while nobody looked"))
     page.wait_for_timeout(1500)
-    assert "said while nobody looked" not in path(page)
+    assert "said while nobody looked" not in read_path(page)
     page.evaluate(SEEN, False)
 
     wait_for_text(page, "said while nobody looked")
@@ -991,25 +998,25 @@ def test_a_page_that_nobody_sees_holds_no_connection_and_misses_nothing(serve: S
 
 def test_ten_thousand_entries_are_drawn_a_window_at_a_time(serve: Serve, visit: Visit) -> None:
     """Smoothness is counted, not timed: whatever is done, a frame draws what is in sight and no more."""
-    put(branching(10_000, every=100), name="many")
+    write_session_file(build_branching_lines(10_000, every=100), name="many")
     site = serve()
-    page = opened(visit, site, "many")
+    page = open_session(visit, site, "many")
     page.wait_for_function("() => document.querySelector('.tools .fact').textContent === '10,000'")
-    counts = [drawn(page)]
+    counts = [count_drawn(page)]
     page.keyboard.press("t")
     for keys in (["0"], ["Home"], ["+"] * 12, ["End"], ["-"] * 6):
         for key in keys:
             page.keyboard.press(key)
-        counts.append(drawn(page))
+        counts.append(count_drawn(page))
     box = page.locator("#graph").bounding_box()
     page.mouse.move(box["x"] + 200, box["y"] + 300)
     page.mouse.wheel(0, -4000)
-    counts.append(drawn(page))
+    counts.append(count_drawn(page))
     scale = float(page.locator("#graph").get_attribute("data-scale"))
     page.keyboard.down("Control")
     page.mouse.wheel(0, 300)
     page.keyboard.up("Control")
-    counts.append(drawn(page))
+    counts.append(count_drawn(page))
 
     assert float(page.locator("#graph").get_attribute("data-scale")) < scale
     assert all(0 < count < 500 for count in counts), counts
@@ -1018,9 +1025,9 @@ def test_ten_thousand_entries_are_drawn_a_window_at_a_time(serve: Serve, visit: 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: str) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
-    page = opened(visit, site, session.id, **PHONE, color_scheme=scheme)
+    page = open_session(visit, site, session.id, **PHONE, color_scheme=scheme)
     wait_for_text(page, "25 ms instead")
 
     assert page.locator("#graph").is_hidden()
@@ -1028,7 +1035,7 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
     page.locator("#graph").tap(position={"x": MARGIN + 20, "y": MARGIN + ROW})
     page.get_by_role("link", name="Conversation").tap()
     page.wait_for_function("() => !document.querySelector('.path').textContent.includes('25 ms')")
-    assert "I will read it first." in path(page)
+    assert "I will read it first." in read_path(page)
     for name in ("Branches", "Compare", "A/B", "Tree"):
         page.get_by_role("link", name=name).tap()
         page.wait_for_timeout(100)
@@ -1040,9 +1047,9 @@ def test_a_phone_has_tabs_instead_of_panes(serve: Serve, visit: Visit, scheme: s
 
 @pytest.mark.parametrize("name", ["constructor", "__proto__", "toString", "hasOwnProperty"])
 def test_a_branch_may_be_named_like_something_that_every_object_has(serve: Serve, visit: Visit, name: str) -> None:
-    session = a_story()
+    session = open_story()
     session.create_branch(name, at="HEAD").append(st.user("On a branch with an odd name."))
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     page.get_by_label(f"Prompt on {name}").wait_for()
     wait_for_text(page, "On a branch with an odd name.")
@@ -1064,7 +1071,7 @@ def test_a_tool_call_that_is_not_answered_yet_is_no_damage(serve: Serve, visit: 
     session.head.extend([st.user("Look."), st.assistant([st.tool_call("c1", "bash", {"command": "ls"})])])
     assert [problem.severity for problem in session.problems] == ["note"]
 
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     assert page.get_by_text("This session is damaged").count() == 0
     assert page.get_by_text("1 note").count() == 1
@@ -1077,33 +1084,33 @@ def test_damage_is_told_apart_from_notes(serve: Serve, visit: Visit) -> None:
     with open(session.file, "ab") as file:
         file.write(b'{"type":"message","id":"broken\n')
 
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
 
     page.get_by_text("This session is damaged: 1 problem").wait_for()
     assert page.get_by_text("1 note").count() == 1
 
 
-def here(page: Any) -> str | None:
+def read_current_entry(page: Any) -> str | None:
     """Which entry the tree marks as the place of the session."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     return page.locator("#graph").get_attribute("data-here")
 
 
 def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve: Serve, visit: Visit) -> None:
-    put(branching(60, every=1000, id="long"), name="long")
+    write_session_file(build_branching_lines(60, every=1000, id="long"), name="long")
     session = st.open("long")
     asked = session.head.append(st.user("Look.")).id
     session.head.append(st.assistant("I looked."))
-    page = opened(visit, serve(), "long", "tree")
-    drawn(page)
+    page = open_session(visit, serve(), "long", "tree")
+    count_drawn(page)
 
     page.get_by_label("Which entries the tree shows").select_option("user-only")
     page.wait_for_function("() => document.querySelector('.graph .hint')")
 
-    assert here(page) == asked
+    assert read_current_entry(page) == asked
     assert "hidden by the filter" in page.locator(".graph .hint").text_content()
     page.get_by_role("button", name="Where the session is").click()
-    assert here(page) == asked
+    assert read_current_entry(page) == asked
     x, y = map(float, page.locator("#graph").get_attribute("data-here-at").split())
     box = page.locator("#graph").bounding_box()
     assert 0 < x < box["width"]
@@ -1111,16 +1118,16 @@ def test_where_the_session_is_stays_marked_when_the_filter_hides_its_head(serve:
 
     page.get_by_label("Which entries the tree shows").select_option("default")
     page.wait_for_function("() => !document.querySelector('.graph .hint')")
-    assert here(page) == session.head.leaf
+    assert read_current_entry(page) == session.head.leaf
 
 
 def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     session.switch("main")
     asked = session.create_branch("side", at="HEAD").append(st.user("Beside it.")).id
     session.append(st.assistant("Beside."))
     session.switch("dict")
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.get_by_label("Branch that is shown").select_option("side")
     wait_for_text(page, "Beside.")
 
@@ -1130,12 +1137,12 @@ def test_the_shown_path_stays_lit_when_the_filter_hides_its_end(serve: Serve, vi
 
 
 def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> None:
-    session = a_story()
+    session = open_story()
     session.switch("main")
     session.create_branch("try", at="HEAD").append(st.user("Try it."))
     session.switch("main")
     leaf = session.head.leaf
-    page = opened(visit, serve(), session.id)
+    page = open_session(visit, serve(), session.id)
     page.keyboard.press("m")
     page.get_by_role("dialog").get_by_role("combobox").select_option("try")
     page.get_by_role("dialog").get_by_role("textbox").fill("It works.")
@@ -1153,11 +1160,11 @@ def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> Non
 def test_a_model_is_found_by_typing_and_sent_with_the_prompt(
     serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Scripts, "names", lambda self: ["scripted:scripted", "scripted:other"])
+    monkeypatch.setattr(SingleModel, "names", lambda self: ["scripted:scripted", "scripted:other"])
     wanted: list[str | None] = []
-    find = Scripts.find
-    monkeypatch.setattr(Scripts, "find", lambda self, name=None: (wanted.append(name), find(self, name))[1])
-    session = a_story()
+    find = SingleModel.find
+    monkeypatch.setattr(SingleModel, "find", lambda self, name=None: (wanted.append(name), find(self, name))[1])
+    session = open_story()
     page = visit(serve(ScriptedModel(["Yes."])), f"/s/{session.id}/talk")
     field = page.get_by_label("Model", exact=True)
     field.fill("scripted:other")

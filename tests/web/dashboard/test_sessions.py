@@ -7,14 +7,14 @@ from typing import Any
 
 import sessiontree as st
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.held import Held
-from tests.web.dashboard.site import Site, a_story
+from tests.web.dashboard.held import HeldRequests
+from tests.web.dashboard.site import DashboardSite, open_story
 
 LONGER = 6000
 """Milliseconds, than the pause between two looks at the list."""
 
 
-def beside_the_list(visit: Visit, site: Site) -> Any:
+def open_sessions_page(visit: Visit, site: DashboardSite) -> Any:
     """A page from which `s` leads to the list, with a clock that can be put forward."""
     page = visit(site, "/swarms")
     page.wait_for_selector("text=No swarm has been started yet.")
@@ -23,9 +23,9 @@ def beside_the_list(visit: Visit, site: Site) -> Any:
 
 
 def test_a_list_that_takes_longer_than_the_pause_between_two_looks_comes(serve: Serve, visit: Visit) -> None:
-    a_story()
-    page = beside_the_list(visit, serve())
-    held = Held(page, re.compile(r"/api/sessions\?"))
+    open_story()
+    page = open_sessions_page(visit, serve())
+    held = HeldRequests(page, re.compile(r"/api/sessions\?"))
     page.keyboard.press("s")
     held.wait()
 
@@ -38,11 +38,11 @@ def test_a_list_that_takes_longer_than_the_pause_between_two_looks_comes(serve: 
 
 
 def test_the_list_is_looked_at_again_and_again(serve: Serve, visit: Visit) -> None:
-    page = beside_the_list(visit, serve())
+    page = open_sessions_page(visit, serve())
     page.keyboard.press("s")
     page.wait_for_selector("text=There are no sessions yet.")
 
-    a_story()
+    open_story()
     page.clock.run_for(LONGER)
 
     page.wait_for_selector(".list li")
@@ -52,10 +52,10 @@ def test_more_of_the_list_comes_however_long_it_takes(serve: Serve, visit: Visit
     for number in range(51):
         with st.create(f"number {number}", cwd="/project") as session:
             session.append(st.user("Why?"))
-    page = beside_the_list(visit, serve())
+    page = open_sessions_page(visit, serve())
     page.keyboard.press("s")
     page.wait_for_selector(".list li")
-    held = Held(page, re.compile("cursor="))
+    held = HeldRequests(page, re.compile("cursor="))
     page.get_by_role("button", name="More").click()
     held.wait()
 

@@ -9,16 +9,16 @@ import pytest
 
 import sessiontree as st
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.web.guard import Limits
-from sessiontree.web.tokens import SCOPES, Tokens, later, make, time_now
+from sessiontree.web.guard import ServerLimits
+from sessiontree.web.tokens import SCOPES, TokenStore, add_seconds, get_time_now, issue_token
 from tests.web.dashboard.conftest import Serve
-from tests.web.dashboard.site import Site, a_story, served
+from tests.web.dashboard.site import DashboardSite, open_story, run_dashboard
 
 
-def link_to(site: Site, *, seconds: float = 600) -> str:
+def create_link(site: DashboardSite, *, seconds: float = 600) -> str:
     """What `sessiontree serve` and `sessiontree token link` print."""
-    made = make(SCOPES, kind="code", created=time_now(), expires=later(time_now(), seconds))
-    Tokens().add(made.token)
+    made = issue_token(SCOPES, kind="code", created=get_time_now(), expires=add_seconds(get_time_now(), seconds))
+    TokenStore().add(made.token)
     return f"{site.url}/#code={made.secret}"
 
 
@@ -30,11 +30,11 @@ def context(browser: Any) -> Iterator[Any]:
 
 
 def test_a_link_signs_the_browser_in_for_all_its_tabs(serve: Serve, context: Any) -> None:
-    a_story()
+    open_story()
     site = serve()
     page = context.new_page()
 
-    page.goto(link_to(site))
+    page.goto(create_link(site))
     page.wait_for_selector(".list li")
     other = context.new_page()
     other.goto(site.url)
@@ -48,9 +48,9 @@ def test_a_link_signs_the_browser_in_for_all_its_tabs(serve: Serve, context: Any
 def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what_to_do_elsewhere(
     serve: Serve, browser: Any, context: Any
 ) -> None:
-    a_story()
+    open_story()
     site = serve()
-    link = link_to(site)
+    link = create_link(site)
     for _ in range(2):
         page = context.new_page()
         page.goto(link)
@@ -61,14 +61,14 @@ def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what
         page.goto(link)
         page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
         assert "sessiontree token link" in page.locator(".gate pre").text_content()
-        page.goto(link_to(site))
+        page.goto(create_link(site))
         page.wait_for_selector(".list li")
 
 
 def test_an_expired_link_says_what_to_do(serve: Serve, context: Any) -> None:
     page = context.new_page()
 
-    page.goto(link_to(serve(), seconds=-1))
+    page.goto(create_link(serve(), seconds=-1))
 
     page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
 
@@ -83,24 +83,24 @@ def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: 
 
 
 def test_a_browser_stays_signed_in_when_the_server_is_started_anew(context: Any) -> None:
-    session = a_story()
+    session = open_story()
     page = context.new_page()
-    with served() as site:
-        page.goto(link_to(site))
+    with run_dashboard() as site:
+        page.goto(create_link(site))
         page.goto(f"{site.url}/#/s/{session.id}/talk")
         page.wait_for_selector(".link.live")
-    site.made = make(SCOPES)  # as a new process has it
-    with served(after=site):
+    site.made = issue_token(SCOPES)  # as a new process has it
+    with run_dashboard(after=site):
         page.wait_for_selector(".link.live")
         page.reload()
         page.wait_for_selector(".path .entry")
 
 
 def test_signing_out_shows_the_page_that_says_how_to_come_back(serve: Serve, context: Any) -> None:
-    a_story()
+    open_story()
     site = serve()
     page = context.new_page()
-    page.goto(link_to(site))
+    page.goto(create_link(site))
 
     page.get_by_role("button", name="Sign out").click()
 
@@ -110,26 +110,26 @@ def test_signing_out_shows_the_page_that_says_how_to_come_back(serve: Serve, con
 
 
 def test_who_is_signed_out_from_elsewhere_is_told_so(serve: Serve, context: Any) -> None:
-    session = a_story()
+    session = open_story()
     site = serve()
     page = context.new_page()
-    page.goto(link_to(site))
+    page.goto(create_link(site))
     page.goto(f"{site.url}/#/s/{session.id}/talk")
     page.wait_for_selector(".link.live")
 
-    (browser,) = [token for token in Tokens().kept() if token.kind == "browser"]
-    Tokens().revoke(browser.id)
+    (browser,) = [token for token in TokenStore().read_stored() if token.kind == "browser"]
+    TokenStore().revoke(browser.id)
     session.append(st.user("more"))
 
     page.wait_for_selector(".gate .notice.wrong >> text=You have been signed out")
 
 
 def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: Serve, context: Any) -> None:
-    session = a_story()
+    session = open_story()
     model = ScriptedModel(["An answer that costs money."])
-    site = serve(model, limits=Limits(token_streams=1))
+    site = serve(model, limits=ServerLimits(token_streams=1))
     first, second = context.new_page(), context.new_page()
-    first.goto(link_to(site))
+    first.goto(create_link(site))
     first.goto(f"{site.url}/#/s/{session.id}/talk")
     first.wait_for_selector(".link.live")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sessiontree.export.view import visible
+from sessiontree.export.view import make_visible
 from tests.web.dashboard.conftest import Serve, Visit
-from tests.web.dashboard.site import put
+from tests.web.dashboard.site import write_session_file
 
 TIME = "2026-01-01T00:00:00.000Z"
 TURN = "\u202e"
@@ -33,21 +33,21 @@ HIDDEN_TURNS = """() => {
 }"""
 
 
-def message(id: str, parent: str | None, said: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def build_message(id: str, parent: str | None, said: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"type": "message", "id": id, "parentId": parent, "timestamp": TIME, "message": said, **fields}
 
 
-def laid_out(name: str, *entries: dict[str, Any]) -> None:
+def write_session(name: str, *entries: dict[str, Any]) -> None:
     """A session of these entries, in a file of that name."""
     header = {"type": "session", "version": 3, "id": name, "timestamp": TIME, "cwd": "/project"}
-    put([json.dumps(line).encode() for line in (header, *entries)], name=name)
+    write_session_file([json.dumps(line).encode() for line in (header, *entries)], name=name)
 
 
 def test_the_same_characters_are_made_visible_as_in_an_exported_page(serve: Serve, visit: Visit) -> None:
     told = visit(serve()).evaluate(EVERY_CHARACTER)
 
     codes = (code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF)
-    expected = {str(code): shown for code in codes if (shown := visible(f"a{chr(code)}b")) != f"a{chr(code)}b"}
+    expected = {str(code): shown for code in codes if (shown := make_visible(f"a{chr(code)}b")) != f"a{chr(code)}b"}
     assert told == expected
 
 
@@ -59,13 +59,13 @@ def test_nothing_that_a_session_says_turns_the_page_around(serve: Serve, visit: 
     label = {"type": "label", "targetId": "2", "label": f"la{TURN}bel"}
     named = {"type": "session_info", "name": f"na{TURN}me"}
     under_two = {"parentId": "2", "timestamp": TIME, "branch": branch}
-    laid_out(
+    write_session(
         "turned",
-        message("1", None, {"role": "user", "content": f"q {TURN}"}, branch=branch),
-        message(
+        build_message("1", None, {"role": "user", "content": f"q {TURN}"}, branch=branch),
+        build_message(
             "2", "1", {"role": "assistant", "content": answer, "model": f"m{TURN}", "provider": "p"}, branch=branch
         ),
-        message("3", "2", result, branch=branch),
+        build_message("3", "2", result, branch=branch),
         {**label, "id": "4", **under_two},
         {**named, "id": "5", **under_two},
     )

@@ -11,13 +11,13 @@ from sessiontree.agent.tools.search import find, grep
 from sessiontree.agent.tools.write import write
 from sessiontree.errors import NotFound
 
-BUILTIN: dict[str, Tool] = {tool.name: tool for tool in (read, write, edit, bash, grep, find, ls)}
+BUILTIN_TOOLS: dict[str, Tool] = {tool.name: tool for tool in (read, write, edit, bash, grep, find, ls)}
 """By name."""
 
 
 def builtin_tools(*names: str) -> tuple[Tool, ...]:
     """The built-in tools of these names, all of them when none is given. Raises `NotFound`."""
     for name in names:
-        if name not in BUILTIN:
-            raise NotFound("tool", name, f"there are {', '.join(BUILTIN)}")
-    return tuple(BUILTIN[name] for name in names or BUILTIN)
+        if name not in BUILTIN_TOOLS:
+            raise NotFound("tool", name, f"there are {', '.join(BUILTIN_TOOLS)}")
+    return tuple(BUILTIN_TOOLS[name] for name in names or BUILTIN_TOOLS)

@@ -8,22 +8,22 @@ from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolOutput
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.output import BYTES, LINES
-from sessiontree.agent.tools.process import Ran, run_command
+from sessiontree.agent.tools.output import MAX_BYTES, MAX_LINES
+from sessiontree.agent.tools.process import CommandResult, run_command
 
-TIMEOUT = 120.0
+DEFAULT_TIMEOUT = 120.0
 """Seconds a command may take unless the model asks for more."""
 
 
-class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BashArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     command: Annotated[str, Meta(description="The command, for bash -c.")]
-    timeout: Annotated[float, Meta(gt=0, description=f"Seconds after which it is ended; {TIMEOUT:g} unless given.")] = (
-        TIMEOUT
-    )
+    timeout: Annotated[
+        float, Meta(gt=0, description=f"Seconds after which it is ended; {DEFAULT_TIMEOUT:g} unless given.")
+    ] = DEFAULT_TIMEOUT
 
 
-async def run(context: ToolContext) -> ToolOutput:
-    arguments: Arguments = context.arguments
+async def run_bash(context: ToolContext) -> ToolOutput:
+    arguments: BashArguments = context.arguments
     ran = await run_command(
         arguments.command,
         cwd=context.cwd,
@@ -32,7 +32,7 @@ async def run(context: ToolContext) -> ToolOutput:
         timeout=arguments.timeout,
         update=context.update,
     )
-    ended = _ended(ran, arguments.timeout)
+    ended = _describe_exit(ran, arguments.timeout)
     details: dict[str, Any] = {"exitCode": ran.exit_code}
     if ran.full_output is not None:
         details["fullOutputPath"] = ran.full_output
@@ -40,7 +40,7 @@ async def run(context: ToolContext) -> ToolOutput:
     return ToolOutput(content="\n\n".join(part for part in parts if part), details=details, is_error=bool(ended))
 
 
-def _ended(ran: Ran, timeout: float) -> str:
+def _describe_exit(ran: CommandResult, timeout: float) -> str:
     """How a command ended that did not end well."""
     if ran.aborted:
         return "The command was aborted."
@@ -52,9 +52,10 @@ def _ended(ran: Ran, timeout: float) -> str:
 bash = Tool(
     name="bash",
     description="Run a shell command in the working folder and return what it prints, errors included. "
-    f"Of long output the last {LINES} lines or {BYTES} bytes are shown, with the path of a file that has all of it.",
-    run=run,
-    arguments=Arguments,
+    f"Of long output the last {MAX_LINES} lines or {MAX_BYTES} bytes are shown, "
+    "with the path of a file that has all of it.",
+    run=run_bash,
+    arguments=BashArguments,
     does="runs",
     command="command",
 )

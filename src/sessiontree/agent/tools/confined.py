@@ -16,20 +16,20 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from sessiontree.agent.sandbox import Confinement, become
-from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, as_output
+from sessiontree.agent.sandbox import Confinement, switch_user
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
 from sessiontree.agent.tools import output
 from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.files import resolve_mention
 from sessiontree.core.messages import ToolCall
 from sessiontree.home import is_below
 from sessiontree.hooks.events import Signal
-from sessiontree.twin import twin_command
+from sessiontree.twin import build_self_command
 
-SECONDS = 60.0
+CALL_TIMEOUT = 60.0
 """How long a call may take."""
 
-Run = Callable[[ToolContext], Awaitable[ToolOutput]]
+FileToolFunction = Callable[[ToolContext], Awaitable[ToolOutput]]
 
 
 class ConfinedCall(Struct, frozen=True, kw_only=True):
@@ -47,19 +47,19 @@ class ConfinedAnswer(Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-def confinable(run: Run) -> Run:
+def confinable(run: FileToolFunction) -> FileToolFunction:
     """Have a file tool work inside the sandbox of its agent, where it has one."""
 
     @wraps(run)
-    async def run_where_it_may(context: ToolContext) -> ToolOutput:
+    async def run_confined(context: ToolContext) -> ToolOutput:
         confinement = context.confinement
         path: str = context.arguments.path
         if confinement is None or (context.call.name in ("read", "grep") and _is_out_of_reach(path, confinement)):
             return await run(context)
         _check_inside(path, context.cwd, confinement)
-        return await _run_inside(context, confinement)
+        return await _run_in_sandbox(context, confinement)
 
-    return run_where_it_may
+    return run_confined
 
 
 def _is_out_of_reach(path: str, confinement: Confinement) -> bool:
@@ -77,12 +77,12 @@ def _check_inside(path: str, cwd: str, confinement: Confinement) -> None:
         raise ToolError(f"{path} is outside of {confinement.folder}: tools stay in the project here")
 
 
-async def _run_inside(context: ToolContext, confinement: Confinement) -> ToolOutput:
+async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> ToolOutput:
     user = confinement.user
     call = ConfinedCall(
         tool=context.call.name, arguments=msgspec.to_builtins(context.arguments), cwd=context.cwd, user=user
     )
-    started = confinement.start(twin_command(__name__), clean_environment(context.settings), context.cwd)
+    started = confinement.wrap_command(build_self_command(__name__), clean_environment(context.settings), context.cwd)
     if user is not None:  # who need not be able to read this program: it becomes that user once it is loaded
         started = started._replace(options={}, cwd="/")
     try:
@@ -99,10 +99,10 @@ async def _run_inside(context: ToolContext, confinement: Confinement) -> ToolOut
         raise ToolError(f"the sandbox could not be started: {error.strerror or error}") from error
     working = asyncio.ensure_future(process.communicate(msgspec.json.encode(call)))
     try:
-        async with asyncio.timeout(SECONDS):
-            raw, errors = await _to_the_end(working)
+        async with asyncio.timeout(CALL_TIMEOUT):
+            raw, errors = await _wait_despite_cancel(working)
     except TimeoutError:
-        raise ToolError(f"{context.call.name} took longer than {SECONDS:g} seconds") from None
+        raise ToolError(f"{context.call.name} took longer than {CALL_TIMEOUT:g} seconds") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -117,7 +117,7 @@ async def _run_inside(context: ToolContext, confinement: Confinement) -> ToolOut
     return answer.output
 
 
-async def _to_the_end(working: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+async def _wait_despite_cancel(working: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
     """Wait for it. Cancelled once, it is waited for all the same: what was written has to be told."""
     try:
         return await asyncio.shield(working)
@@ -130,21 +130,21 @@ async def _to_the_end(working: asyncio.Future[tuple[bytes, bytes]]) -> tuple[byt
 
 def main() -> None:
     call = msgspec.json.decode(sys.stdin.buffer.read(), type=ConfinedCall)
-    output.KEEPS_FILES = False  # its temporary folder ends with the sandbox
+    output.CAN_KEEP_FILES = False  # its temporary folder ends with the sandbox
     from sessiontree.agent import tools  # all of it, while it can be read
 
     if call.user is not None:
         asyncio.run(asyncio.to_thread(int))  # loads what threads need
-        become(call.user)
+        switch_user(call.user)
     try:
-        answer = ConfinedAnswer(output=asyncio.run(_run(call, tools.BUILTIN[call.tool])))
+        answer = ConfinedAnswer(output=asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool])))
     except ToolError as error:
         answer = ConfinedAnswer(error=str(error))
     sys.stdout.buffer.write(msgspec.json.encode(answer))
 
 
-async def _run(call: ConfinedCall, tool: Tool) -> ToolOutput:
+async def _run_call(call: ConfinedCall, tool: Tool) -> ToolOutput:
     given = ToolCall("", call.tool, call.arguments)
-    return as_output(
+    return normalize_output(
         await tool.run(ToolContext(call=given, arguments=tool.parse(call.arguments), cwd=call.cwd, signal=Signal()))
     )

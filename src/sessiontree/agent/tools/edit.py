@@ -9,38 +9,45 @@ from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools.confined import confinable
-from sessiontree.agent.tools.diff import Change, cut_diff, unified_diff
-from sessiontree.agent.tools.files import SNIFF, check_regular, is_binary, resolve, to_its_end, write_whole
+from sessiontree.agent.tools.diff import TextChange, build_unified_diff, truncate_diff
+from sessiontree.agent.tools.files import (
+    SNIFF_BYTES,
+    check_regular,
+    is_binary,
+    resolve_path,
+    run_to_end,
+    write_atomically,
+)
 from sessiontree.core.figures import pluralize
 
-LARGEST = 32 << 20
+MAX_EDIT_BYTES = 32 << 20
 """Files larger than this are not edited."""
 
 
-class Arguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EditArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
     old_text: Annotated[str, Meta(min_length=1, description="What stands there now, letter by letter.")]
     new_text: Annotated[str, Meta(description="What shall stand there instead.")]
     replace_all: Annotated[bool, Meta(description="Replace it wherever it stands.")] = False
 
 
-async def run(context: ToolContext) -> ToolOutput:
-    return await to_its_end(_edit, context.arguments, context.cwd)
+async def run_edit(context: ToolContext) -> ToolOutput:
+    return await run_to_end(_edit_file, context.arguments, context.cwd)
 
 
-def _edit(arguments: Arguments, cwd: str) -> ToolOutput:
-    path = resolve(arguments.path, cwd)
-    if check_regular(path, arguments.path).st_size > LARGEST:
-        raise ToolError(f"{arguments.path} is larger than {LARGEST >> 20} MiB, which is too large to edit")
+def _edit_file(arguments: EditArguments, cwd: str) -> ToolOutput:
+    path = resolve_path(arguments.path, cwd)
+    if check_regular(path, arguments.path).st_size > MAX_EDIT_BYTES:
+        raise ToolError(f"{arguments.path} is larger than {MAX_EDIT_BYTES >> 20} MiB, which is too large to edit")
     try:
         arguments.new_text.encode()
         with open(path, "rb") as file:
             raw = file.read()
-        if is_binary(raw[:SNIFF]):
+        if is_binary(raw[:SNIFF_BYTES]):
             raise ToolError(f"{arguments.path} is a binary file")
         text = raw.decode("utf-8", "surrogateescape")
-        changes = _changes(text, arguments)
-        write_whole(path, _changed(text, changes).encode("utf-8", "surrogateescape"))
+        changes = _find_changes(text, arguments)
+        write_atomically(path, _apply_changes(text, changes).encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise ToolError("new_text has half of a surrogate pair, which no file of text can hold") from None
     except OSError as error:
@@ -49,20 +56,20 @@ def _edit(arguments: Arguments, cwd: str) -> ToolOutput:
     others = f", and at {pluralize(more, 'more place')}" if more else ""
     return ToolOutput(
         content=f"Edited {arguments.path} at line {line}{others}.",
-        details={"diff": cut_diff(unified_diff(text, changes, arguments.path)), "firstChangedLine": line},
+        details={"diff": truncate_diff(build_unified_diff(text, changes, arguments.path)), "firstChangedLine": line},
     )
 
 
-def _changes(text: str, arguments: Arguments) -> list[Change]:
+def _find_changes(text: str, arguments: EditArguments) -> list[TextChange]:
     """What is to be changed, in order. Ends of lines stay as the file has them."""
     old, new = arguments.old_text, arguments.new_text
     if "\r\n" in text and old not in text:
-        old, new = _with_crlf(old), _with_crlf(new)
+        old, new = _convert_to_crlf(old), _convert_to_crlf(new)
     if old == new:
         raise ToolError("old_text and new_text are the same, so there is nothing to edit")
-    places = _places(text, old, len(old) if arguments.replace_all else 1)
+    places = _find_places(text, old, len(old) if arguments.replace_all else 1)
     if not places:
-        raise ToolError(f"old_text does not stand in {arguments.path}{_hint(text, old)}")
+        raise ToolError(f"old_text does not stand in {arguments.path}{_build_hint(text, old)}")
     if len(places) > 1 and not arguments.replace_all:
         lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in places[:10])
         raise ToolError(
@@ -70,15 +77,15 @@ def _changes(text: str, arguments: Arguments) -> list[Change]:
             "give more of what is round it, or replace_all"
         )
     if "\n" in old or "\n" not in new:
-        return [Change(place, place + len(old), new) for place in places]
-    crlf = _with_crlf(new)
+        return [TextChange(place, place + len(old), new) for place in places]
+    crlf = _convert_to_crlf(new)
     return [
-        Change(place, place + len(old), crlf if ends_so else new)
-        for place, ends_so in zip(places, _in_crlf_lines(text, places), strict=True)
+        TextChange(place, place + len(old), crlf if ends_so else new)
+        for place, ends_so in zip(places, _detect_crlf(text, places), strict=True)
     ]
 
 
-def _changed(text: str, changes: Sequence[Change]) -> str:
+def _apply_changes(text: str, changes: Sequence[TextChange]) -> str:
     pieces: list[str] = []
     at = 0
     for change in changes:
@@ -87,11 +94,11 @@ def _changed(text: str, changes: Sequence[Change]) -> str:
     return "".join((*pieces, text[at:]))
 
 
-def _with_crlf(text: str) -> str:
+def _convert_to_crlf(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\n", "\r\n")
 
 
-def _in_crlf_lines(text: str, places: Sequence[int]) -> Iterator[bool]:
+def _detect_crlf(text: str, places: Sequence[int]) -> Iterator[bool]:
     """Whether each place, in order, is in a line that ends with CRLF; the last line is as the one before it."""
     end, crlf = -1, False
     for place in places:
@@ -102,7 +109,7 @@ def _in_crlf_lines(text: str, places: Sequence[int]) -> Iterator[bool]:
         yield crlf
 
 
-def _places(text: str, piece: str, step: int) -> list[int]:
+def _find_places(text: str, piece: str, step: int) -> list[int]:
     """Where `piece` stands. Places may overlap, and either could be meant, unless `step` takes one after the other."""
     places: list[int] = []
     at = text.find(piece)
@@ -112,7 +119,7 @@ def _places(text: str, piece: str, step: int) -> list[int]:
     return places
 
 
-def _hint(text: str, piece: str) -> str:
+def _build_hint(text: str, piece: str) -> str:
     """Where something stands that differs in blanks alone."""
     wanted = [line.strip() for line in piece.strip("\n").split("\n")]
     lines = [line.strip() for line in text.split("\n")]
@@ -126,8 +133,8 @@ edit = Tool(
     name="edit",
     description="Replace a piece of a text file. old_text must stand in the file exactly once, blanks and ends of "
     "lines included.",
-    run=confinable(run),
-    arguments=Arguments,
+    run=confinable(run_edit),
+    arguments=EditArguments,
     does="edits",
     paths=("path",),
 )

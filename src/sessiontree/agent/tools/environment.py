@@ -10,7 +10,7 @@ import os
 
 from sessiontree.config import Config
 
-PASSED = frozenset(
+PASSED_VARIABLES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "TZ", "TMPDIR"),
         *("LANG", "LANGUAGE", "SESSIONTREE_HOME"),
@@ -25,7 +25,7 @@ PASSED = frozenset(
     }
 )
 """Variables that every command gets. `SSH_AUTH_SOCK` is not one of them: whoever has it can sign in as the user."""
-PROXIES = frozenset(f"{name}_PROXY" for name in ("HTTP", "HTTPS", "FTP", "ALL"))
+PROXY_VARIABLES = frozenset(f"{name}_PROXY" for name in ("HTTP", "HTTPS", "FTP", "ALL"))
 """Addresses of proxies, in capitals or not: given to commands unless there is a password in them."""
 
 
@@ -36,8 +36,8 @@ def clean_environment(settings: Config | None = None) -> dict[str, str]:
 
 
 def _is_passed(name: str, value: str, settings: Config) -> bool:
-    if settings.secret_variable(name) is not None:
+    if settings.find_secret_reason(name) is not None:
         return False
-    if name.upper() in PROXIES:
+    if name.upper() in PROXY_VARIABLES:
         return "@" not in value
-    return name in PASSED or name.startswith("LC_") or name in settings.tools.environment
+    return name in PASSED_VARIABLES or name.startswith("LC_") or name in settings.tools.environment

@@ -13,26 +13,26 @@ from typing import ParamSpec, TypeVar
 
 from sessiontree.agent.tool import ToolError
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import image
+from sessiontree.core.messages import build_image_block
 from sessiontree.home import is_private
-from sessiontree.model.cleaning import IMAGE_LIMIT
+from sessiontree.model.cleaning import MAX_IMAGE_BYTES
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-IMAGES = {
+IMAGE_SIGNATURES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
-SNIFF = 8192
+SNIFF_BYTES = 8192
 """How many bytes are looked at to tell what a file is."""
-IMAGE_BYTES = IMAGE_LIMIT // 4 * 3
+MAX_IMAGE_FILE_BYTES = MAX_IMAGE_BYTES // 4 * 3
 """The largest image that is sent, before base64 makes it longer."""
 
 
-def resolve(path: str, cwd: str) -> str:
+def resolve_path(path: str, cwd: str) -> str:
     """Where `path` leads from `cwd`; `~` is the home. It is left to the system what `..` behind a link is.
 
     Raises `ToolError` for what is no path, or where secrets of ours are.
@@ -47,20 +47,20 @@ def resolve(path: str, cwd: str) -> str:
 
 def resolve_mention(path: str, cwd: str) -> str:
     """The same for tools that only look: a leading `@`, as people mention files, is left out where that finds it."""
-    resolved = resolve(path, cwd)
+    resolved = resolve_path(path, cwd)
     if path.startswith("@") and path != "@" and not os.path.lexists(resolved):
-        mentioned = resolve(path[1:], cwd)
+        mentioned = resolve_path(path[1:], cwd)
         if os.path.lexists(mentioned):
             return mentioned
     return resolved
 
 
-def as_text(path: str) -> str:
+def format_path(path: str) -> str:
     """A path that can be written down: bytes that are no text are marked as such."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-async def to_its_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def run_to_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What `work` gives, done in a thread. Cancelled once, it is waited for: what was written has to be told."""
     working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
@@ -84,23 +84,23 @@ def check_regular(path: str, named: str) -> os.stat_result:
     return found
 
 
-def image_type(start: bytes) -> str | None:
+def detect_image_type(start: bytes) -> str | None:
     """The media type of an image that models take, told from its first bytes."""
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
-    return next((media for magic, media in IMAGES.items() if start.startswith(magic)), None)
+    return next((media for magic, media in IMAGE_SIGNATURES.items() if start.startswith(magic)), None)
 
 
-def image_in(file: BufferedReader, named: str) -> JsonObject | None:
+def read_image(file: BufferedReader, named: str) -> JsonObject | None:
     """The image that a file holds, as a block of content; `None` for another file, of which nothing is read then."""
-    media = image_type(file.peek(SNIFF))
+    media = detect_image_type(file.peek(SNIFF_BYTES))
     if media is None:
         return None
-    data = file.read(IMAGE_BYTES + 1)
-    if len(data) > IMAGE_BYTES:
-        most = f"{IMAGE_BYTES / 1_000_000:g} MB"
+    data = file.read(MAX_IMAGE_FILE_BYTES + 1)
+    if len(data) > MAX_IMAGE_FILE_BYTES:
+        most = f"{MAX_IMAGE_FILE_BYTES / 1_000_000:g} MB"
         raise ToolError(f"{named} is an image of more than {most}, which is too large to look at")
-    return image(data, media)
+    return build_image_block(data, media)
 
 
 def is_binary(start: bytes) -> bool:
@@ -114,7 +114,7 @@ def is_binary(start: bytes) -> bool:
     return False
 
 
-def write_whole(path: str, data: bytes) -> None:
+def write_atomically(path: str, data: bytes) -> None:
     """Put `data` in a file, at once: whoever reads it meanwhile sees the old one or the new one. Links are followed."""
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
@@ -130,14 +130,14 @@ def write_whole(path: str, data: bytes) -> None:
             if old is not None and (old.st_uid, old.st_gid) != (os.geteuid(), os.getegid()):
                 with contextlib.suppress(PermissionError):
                     os.fchown(fd, old.st_uid, old.st_gid)
-            os.fchmod(fd, 0o666 & ~_umask() if old is None else stat.S_IMODE(old.st_mode))
+            os.fchmod(fd, 0o666 & ~_read_umask() if old is None else stat.S_IMODE(old.st_mode))
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     # Asking for it means setting it for a moment; the status file of the process knows without.
     try:
         with open("/proc/self/status") as status:

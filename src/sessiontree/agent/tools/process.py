@@ -18,16 +18,16 @@ from io import FileIO
 
 from msgspec import Struct
 
-from sessiontree.agent.sandbox import Confinement, Started
+from sessiontree.agent.sandbox import Confinement, ProcessSpec
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.output import Tail
+from sessiontree.agent.tools.output import OutputTail
 from sessiontree.errors import SessionTreeError
 
-GRACE = 1.0
+TERMINATION_GRACE = 1.0
 """Seconds between asking a group to end and ending it."""
-LINGER = 0.3
+LINGER_SECONDS = 0.3
 """Seconds to wait for more output once a command has ended; what it left running may hold its output open."""
-UPDATES = 0.1
+UPDATE_INTERVAL = 0.1
 """Seconds between two updates."""
 
 
@@ -40,7 +40,7 @@ class CommandError(SessionTreeError):
         self.reason = reason
 
 
-class Ran(Struct, frozen=True, kw_only=True):
+class CommandResult(Struct, frozen=True, kw_only=True):
     """A command that has ended, or was ended."""
 
     output: str
@@ -65,16 +65,16 @@ async def run_command(
     confinement: Confinement | None = None,
     timeout: float | None = None,
     update: Callable[[str], None] = lambda text: None,
-) -> Ran:
+) -> CommandResult:
     """Run a shell command to its end. Cancelling the caller ends the command, and what it printed is returned.
 
     It gets the variables in `environment` alone, by default those that `clean_environment` gives, and reaches what its
     `confinement` lets it.
     """
     shell = [shutil.which("bash") or "/bin/sh", "-c", command]
-    started = Started(shell, dict(clean_environment() if environment is None else environment), cwd, {})
+    started = ProcessSpec(shell, dict(clean_environment() if environment is None else environment), cwd, {})
     if confinement is not None:
-        started = confinement.start(shell, started.environment, cwd)
+        started = confinement.wrap_command(shell, started.environment, cwd)
     ours, theirs = os.pipe()  # and not asyncio's, which cannot be closed while something else holds the other end
     with os.fdopen(ours, "rb", buffering=0) as output:
         try:
@@ -92,16 +92,16 @@ async def run_command(
             raise CommandError(command, str(error)) from error
         finally:
             os.close(theirs)
-        return await _ran(process, output, timeout, update)
+        return await _follow_process(process, output, timeout, update)
 
 
-async def _ran(
+async def _follow_process(
     process: asyncio.subprocess.Process, output: FileIO, timeout: float | None, update: Callable[[str], None]
-) -> Ran:
+) -> CommandResult:
     """Follow a command to its end."""
-    tail = Tail()
+    tail = OutputTail()
     aborted = timed_out = False
-    reading = asyncio.create_task(_read(output, tail, update))
+    reading = asyncio.create_task(_read_output(output, tail, update))
     try:
         try:
             async with asyncio.timeout(timeout):
@@ -112,8 +112,8 @@ async def _ran(
             aborted = True
         with contextlib.suppress(asyncio.CancelledError):  # asked again and again, it does not wait
             if aborted or timed_out:
-                await _end(process)
-            await asyncio.wait([reading], timeout=LINGER)
+                await _end_group(process)
+            await asyncio.wait([reading], timeout=LINGER_SECONDS)
     finally:
         held_open = not reading.done()
         reading.cancel()
@@ -122,18 +122,18 @@ async def _ran(
         if held_open:
             _drain(output)
     code = process.returncode
-    return Ran(
-        output=tail.text(),
+    return CommandResult(
+        output=tail.format_text(),
         exit_code=None if aborted or timed_out or code is None else code if code >= 0 else 128 - code,
         aborted=aborted,
         timed_out=timed_out,
         truncated=tail.truncated,
         full_output=tail.path,
-        note=tail.note(),
+        note=tail.format_note(),
     )
 
 
-async def _read(output: FileIO, tail: Tail, update: Callable[[str], None]) -> None:
+async def _read_output(output: FileIO, tail: OutputTail, update: Callable[[str], None]) -> None:
     """Read to the end."""
     loop, readable, fd = asyncio.get_running_loop(), asyncio.Event(), output.fileno()
     os.set_blocking(fd, False)
@@ -145,8 +145,8 @@ async def _read(output: FileIO, tail: Tail, update: Callable[[str], None]) -> No
                 readable.clear()
                 await readable.wait()
                 continue
-            waiting += tail.take(data)
-            if time.monotonic() - last >= UPDATES:
+            waiting += tail.append(data)
+            if time.monotonic() - last >= UPDATE_INTERVAL:
                 update(waiting)
                 waiting, last = "", time.monotonic()
             await asyncio.sleep(0)  # so that one who prints without end is heard among others, and can be ended
@@ -176,25 +176,25 @@ def _drain(output: FileIO) -> None:
         )
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end_group(process: asyncio.subprocess.Process) -> None:
     """End the whole group: those who do not go when asked are killed, all at once if this is cancelled."""
     try:
-        _send(process.pid, signal.SIGTERM)
-        end = time.monotonic() + GRACE
+        _send_signal(process.pid, signal.SIGTERM)
+        end = time.monotonic() + TERMINATION_GRACE
         with contextlib.suppress(asyncio.CancelledError):
-            while _alive(process.pid) and time.monotonic() < end:
+            while _is_alive(process.pid) and time.monotonic() < end:
                 await asyncio.sleep(0.03)
     finally:
-        _send(process.pid, signal.SIGKILL)
+        _send_signal(process.pid, signal.SIGKILL)
     await process.wait()
 
 
-def _send(group: int, sent: signal.Signals) -> None:
+def _send_signal(group: int, sent: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, sent)
 
 
-def _alive(group: int) -> bool:
+def _is_alive(group: int) -> bool:
     """Whether anybody in a group still runs. Those who have ended count no more, though nobody may have taken note."""
     try:
         os.killpg(group, 0)
@@ -203,12 +203,12 @@ def _alive(group: int) -> bool:
     except PermissionError:  # what became another user's
         return True
     try:
-        return any(_runs_in(group, pid) for pid in os.listdir("/proc") if pid.isdigit())
+        return any(_is_running_in(group, pid) for pid in os.listdir("/proc") if pid.isdigit())
     except OSError:  # a system that does not tell
         return True
 
 
-def _runs_in(group: int, pid: str) -> bool:
+def _is_running_in(group: int, pid: str) -> bool:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, _, its_group, *_ = file.read().rpartition(b")")[2].split()

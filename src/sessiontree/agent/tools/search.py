@@ -21,24 +21,26 @@ from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools import output
 from sessiontree.agent.tools.confined import confinable
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.files import SNIFF, as_text, is_binary, resolve_mention
-from sessiontree.agent.tools.output import BYTES, cut, full_output, head
-from sessiontree.agent.tools.walk import files_below, glob_pattern
-from sessiontree.home import home, is_below, is_private
-from sessiontree.twin import twin_command
+from sessiontree.agent.tools.files import SNIFF_BYTES, format_path, is_binary, resolve_mention
+from sessiontree.agent.tools.output import MAX_BYTES, fit_lines, truncate_line, write_full_output
+from sessiontree.agent.tools.walk import compile_glob, walk_files
+from sessiontree.home import get_home, is_below, is_private
+from sessiontree.twin import build_self_command
 
-TIMEOUT = 30.0
+SEARCH_TIMEOUT = 30.0
 """Seconds a search may take."""
-LARGEST = 16 << 20
+MAX_GREP_BYTES = 16 << 20
 """Larger files are not looked through."""
-FILES = 1000
-LINES = 200
+DEFAULT_FIND_LIMIT = 1000
+DEFAULT_GREP_LIMIT = 200
 
 
 class FindArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: Annotated[str, Meta(description="A glob, such as *.py for names anywhere or src/**/test_*.py for paths.")]
     path: Annotated[str, Meta(description="The folder to look in; the working folder unless given.")] = "."
-    limit: Annotated[int, Meta(ge=1, description=f"How many files at most; {FILES} unless given.")] = FILES
+    limit: Annotated[int, Meta(ge=1, description=f"How many files at most; {DEFAULT_FIND_LIMIT} unless given.")] = (
+        DEFAULT_FIND_LIMIT
+    )
 
 
 class GrepArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,21 +50,23 @@ class GrepArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ignore_case: bool = False
     literal: Annotated[bool, Meta(description="Whether pattern is plain text.")] = False
     context: Annotated[int, Meta(ge=0, le=50, description="How many lines to show round each one.")] = 0
-    limit: Annotated[int, Meta(ge=1, description=f"How many matching lines at most; {LINES} unless given.")] = LINES
+    limit: Annotated[
+        int, Meta(ge=1, description=f"How many matching lines at most; {DEFAULT_GREP_LIMIT} unless given.")
+    ] = DEFAULT_GREP_LIMIT
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class FileSearchResult(Struct, frozen=True, kw_only=True):
     """What a search brings back."""
 
     lines: list[str]
     more: bool = False
     """Whether it stopped at its limit."""
-    passed_over: str = ""
+    skipped: str = ""
     """How many files and folders were not looked through, and why."""
     error: str | None = None
 
 
-class Task(Struct, frozen=True, kw_only=True, tag_field="kind"):
+class SearchTask(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What the process is given to do."""
 
     root: bytes
@@ -73,46 +77,46 @@ class Task(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """Files of sessiontree itself, which are not looked through."""
 
 
-class Find(Task, frozen=True, kw_only=True, tag="find"):
+class FindTask(SearchTask, frozen=True, kw_only=True, tag="find"):
     arguments: FindArguments
 
 
-class Grep(Task, frozen=True, kw_only=True, tag="grep"):
+class GrepTask(SearchTask, frozen=True, kw_only=True, tag="grep"):
     arguments: GrepArguments
 
 
 async def run_find(context: ToolContext) -> ToolOutput:
     arguments: FindArguments = context.arguments
-    found = await _search(Find(root=_root(arguments.path, context), arguments=arguments))
-    return _told(found, "No file has such a name.", f"the first {arguments.limit} files")
+    found = await _run_search(FindTask(root=_resolve_root(arguments.path, context), arguments=arguments))
+    return _build_output(found, "No file has such a name.", f"the first {arguments.limit} files")
 
 
 async def run_grep(context: ToolContext) -> ToolOutput:
     arguments: GrepArguments = context.arguments
-    root, cwd = _root(arguments.path, context), os.fsencode(context.cwd)
-    found = await _search(Grep(root=root, cwd=cwd, home=os.fsencode(home()), arguments=arguments))
-    return _told(found, "No line matches.", f"the first {arguments.limit} matching lines")
+    root, cwd = _resolve_root(arguments.path, context), os.fsencode(context.cwd)
+    found = await _run_search(GrepTask(root=root, cwd=cwd, home=os.fsencode(get_home()), arguments=arguments))
+    return _build_output(found, "No line matches.", f"the first {arguments.limit} matching lines")
 
 
-def _root(path: str, context: ToolContext) -> bytes:
+def _resolve_root(path: str, context: ToolContext) -> bytes:
     return os.fsencode(resolve_mention(path, context.cwd))
 
 
-async def _search(task: Find | Grep) -> Found:
-    if not output.KEEPS_FILES:  # this is a process of its own already
-        return _checked(_found(task))
+async def _run_search(task: FindTask | GrepTask) -> FileSearchResult:
+    if not output.CAN_KEEP_FILES:  # this is a process of its own already
+        return _check_result(_execute_task(task))
     process = await asyncio.create_subprocess_exec(
-        *twin_command(__name__),
+        *build_self_command(__name__),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=clean_environment(),
     )
     try:
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(SEARCH_TIMEOUT):
             raw, errors = await process.communicate(msgspec.json.encode(task))
     except TimeoutError:
-        raise ToolError(f"the search took longer than {TIMEOUT:g} seconds: look in fewer places") from None
+        raise ToolError(f"the search took longer than {SEARCH_TIMEOUT:g} seconds: look in fewer places") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -120,28 +124,28 @@ async def _search(task: Find | Grep) -> Found:
     if process.returncode:
         why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ToolError(f"the search ended with code {process.returncode}{why and f': {why}'}")
-    return _checked(msgspec.json.decode(raw, type=Found))
+    return _check_result(msgspec.json.decode(raw, type=FileSearchResult))
 
 
-def _checked(found: Found) -> Found:
+def _check_result(found: FileSearchResult) -> FileSearchResult:
     if found.error is not None:
         raise ToolError(found.error)
     return found
 
 
-def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
-    shown = head(found.lines or [nothing])
+def _build_output(found: FileSearchResult, nothing: str, limit: str) -> ToolOutput:
+    shown = fit_lines(found.lines or [nothing])
     notes: list[str] = []
     details: dict[str, Any] | None = None
     if not shown.whole:
-        path = full_output("\n".join(found.lines) + "\n")
+        path = write_full_output("\n".join(found.lines) + "\n")
         rest = "The rest could not be kept" if path is None else f"All of them are in {path}"
         notes.append(f"Only {shown.lines} of {len(found.lines)} lines are shown. {rest}.")
         details = None if path is None else {"fullOutputPath": path}
     if found.more:
         notes.append(f"These are {limit}: there are more.")
-    if found.passed_over:
-        notes.append(f"Not looked through: {found.passed_over}.")
+    if found.skipped:
+        notes.append(f"Not looked through: {found.skipped}.")
     return ToolOutput(content=f"{shown.text}\n\n[{' '.join(notes)}]" if notes else shown.text, details=details)
 
 
@@ -149,58 +153,58 @@ def _told(found: Found, nothing: str, limit: str) -> ToolOutput:
 
 
 def main() -> None:
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Find | Grep)
-    sys.stdout.buffer.write(msgspec.json.encode(_found(task)))
+    task = msgspec.json.decode(sys.stdin.buffer.read(), type=FindTask | GrepTask)
+    sys.stdout.buffer.write(msgspec.json.encode(_execute_task(task)))
 
 
-def _found(task: Find | Grep) -> Found:
+def _execute_task(task: FindTask | GrepTask) -> FileSearchResult:
     root = os.fsdecode(task.root)
-    if isinstance(task, Find):
+    if isinstance(task, FindTask):
         return find_files(root, task.arguments)
     return grep_lines(root, task.arguments, os.fsdecode(task.cwd), os.fsdecode(task.home))
 
 
-def find_files(root: str, arguments: FindArguments) -> Found:
+def find_files(root: str, arguments: FindArguments) -> FileSearchResult:
     if not os.path.isdir(root):
-        return Found(lines=[], error=f"there is no folder {arguments.path}")
-    pattern = glob_pattern(arguments.pattern)
+        return FileSearchResult(lines=[], error=f"there is no folder {arguments.path}")
+    pattern = compile_glob(arguments.pattern)
     found: list[str] = []
     closed: list[str] = []
     more = False
-    for path in files_below(root, closed):
+    for path in walk_files(root, closed):
         if pattern.fullmatch(path.replace(os.sep, "/")):
             more = len(found) == arguments.limit
             if more:
                 break
-            found.append(_named(arguments.path, path))
-    return Found(lines=found, more=more, passed_over=_counted(Counter(), closed))
+            found.append(_join_name(arguments.path, path))
+    return FileSearchResult(lines=found, more=more, skipped=_format_skipped(Counter(), closed))
 
 
-def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = "") -> Found:
+def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = "") -> FileSearchResult:
     try:
         said = re.escape(arguments.pattern) if arguments.literal else arguments.pattern
         pattern = re.compile(said, re.IGNORECASE if arguments.ignore_case else 0)
     except re.error as error:
-        return Found(lines=[], error=f"{arguments.pattern!r} is no regular expression: {error}")
+        return FileSearchResult(lines=[], error=f"{arguments.pattern!r} is no regular expression: {error}")
     if not os.path.exists(root):
-        return Found(lines=[], error=f"there is no file or folder {arguments.path}")
+        return FileSearchResult(lines=[], error=f"there is no file or folder {arguments.path}")
     if not (os.path.isfile(root) or os.path.isdir(root)):
-        return Found(lines=[], error=f"{arguments.path} is no regular file")
-    glob = None if arguments.glob is None else glob_pattern(arguments.glob)
+        return FileSearchResult(lines=[], error=f"{arguments.path} is no regular file")
+    glob = None if arguments.glob is None else compile_glob(arguments.glob)
     shown: list[str] = []
     matched = 0
     passed_over: Counter[str] = Counter()
     closed: list[str] = []
-    leads_out = _leads_out(root, cwd, own)
-    for path, named in _candidates(root, arguments.path, glob, closed):
+    leads_out = _build_escape_check(root, cwd, own)
+    for path, named in _list_candidates(root, arguments.path, glob, closed):
         if path != root and leads_out(path):
             passed_over["file elsewhere"] += 1
             continue
         try:
-            lines = _text_lines(path)
-        except PassedOver as error:
+            lines = _read_text_lines(path)
+        except SkippedFile as error:
             if path == root:
-                return Found(lines=[], error=f"{arguments.path}{error.reason}")
+                return FileSearchResult(lines=[], error=f"{arguments.path}{error.reason}")
             passed_over[error.kind] += 1
             continue
         until = -1
@@ -208,7 +212,7 @@ def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = ""
             if pattern.search(line) is None:
                 continue
             if matched == arguments.limit:
-                return Found(lines=shown, more=True, passed_over=_counted(passed_over, closed))
+                return FileSearchResult(lines=shown, more=True, skipped=_format_skipped(passed_over, closed))
             matched += 1
             first = max(until + 1, number - arguments.context)
             if arguments.context and shown and (until < 0 or first > until + 1):
@@ -216,11 +220,11 @@ def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = ""
             until = min(len(lines) - 1, number + arguments.context)
             for at in range(first, until + 1):
                 mark = ":" if at == number or pattern.search(lines[at]) else "-"
-                shown.append(f"{named}{mark}{at + 1}{mark} {cut(lines[at])}")
-    return Found(lines=shown, passed_over=_counted(passed_over, closed))
+                shown.append(f"{named}{mark}{at + 1}{mark} {truncate_line(lines[at])}")
+    return FileSearchResult(lines=shown, skipped=_format_skipped(passed_over, closed))
 
 
-def _leads_out(root: str, cwd: str, own: str) -> Callable[[str], bool]:
+def _build_escape_check(root: str, cwd: str, own: str) -> Callable[[str], bool]:
     """Whether a file that was found is elsewhere: a link may lead out of the folder, where permissions ask first, and
     files of sessiontree itself are nobody's to search."""
     base, folder, own = (os.path.realpath(path) if path else "" for path in (root, cwd, own))
@@ -229,23 +233,25 @@ def _leads_out(root: str, cwd: str, own: str) -> Callable[[str], bool]:
     if own and is_below(base, own):
         own = ""
 
-    def leads_out(path: str) -> bool:
+    def is_elsewhere(path: str) -> bool:
         real = os.path.realpath(path)
         return not is_below(real, base) or (bool(own) and is_below(real, own))
 
-    return leads_out
+    return is_elsewhere
 
 
-def _candidates(root: str, named: str, glob: re.Pattern[str] | None, closed: list[str]) -> Iterator[tuple[str, str]]:
+def _list_candidates(
+    root: str, named: str, glob: re.Pattern[str] | None, closed: list[str]
+) -> Iterator[tuple[str, str]]:
     if os.path.isfile(root):
         yield root, named
         return
-    for path in files_below(root, closed):
+    for path in walk_files(root, closed):
         if glob is None or glob.fullmatch(path.replace(os.sep, "/")):
-            yield os.path.join(root, path), _named(named, path)
+            yield os.path.join(root, path), _join_name(named, path)
 
 
-class PassedOver(Exception):
+class SkippedFile(Exception):
     """A file is not looked through. `kind` is what such files are called, `reason` what is said of this one."""
 
     def __init__(self, kind: str, reason: str) -> None:
@@ -254,35 +260,35 @@ class PassedOver(Exception):
         self.reason = reason
 
 
-def _text_lines(path: str) -> list[str]:
+def _read_text_lines(path: str) -> list[str]:
     """The lines of a file of text. Raises `PassedOver`."""
-    if (os.path.islink(path) or os.path.dirname(path) == os.path.realpath(home())) and is_private(path):
-        raise PassedOver("file with secrets of sessiontree", " holds secrets of sessiontree")
+    if (os.path.islink(path) or os.path.dirname(path) == os.path.realpath(get_home())) and is_private(path):
+        raise SkippedFile("file with secrets of sessiontree", " holds secrets of sessiontree")
     try:
-        if os.path.getsize(path) > LARGEST:
-            size = f"larger than {LARGEST >> 20} MiB"
-            raise PassedOver(f"file {size}", f" is {size}, which is too large to look through")
+        if os.path.getsize(path) > MAX_GREP_BYTES:
+            size = f"larger than {MAX_GREP_BYTES >> 20} MiB"
+            raise SkippedFile(f"file {size}", f" is {size}, which is too large to look through")
         with open(path, "rb") as file:
             raw = file.read()
     except OSError as error:
-        raise PassedOver("file that cannot be read", f": {error.strerror or error}") from error
-    if is_binary(raw[:SNIFF]):
-        raise PassedOver("binary file", " is a binary file")
+        raise SkippedFile("file that cannot be read", f": {error.strerror or error}") from error
+    if is_binary(raw[:SNIFF_BYTES]):
+        raise SkippedFile("binary file", " is a binary file")
     text = raw.decode("utf-8", "replace").removesuffix("\n")
     return [line.removesuffix("\r") for line in text.split("\n")] if raw else []
 
 
-def _counted(files: Counter[str], closed: list[str]) -> str:
+def _format_skipped(files: Counter[str], closed: list[str]) -> str:
     counts = {**files, "folder that cannot be read": len(closed)}
-    return ", ".join(f"{n} {kind if n == 1 else _several(kind)}" for kind, n in counts.items() if n)
+    return ", ".join(f"{n} {kind if n == 1 else _pluralize_kind(kind)}" for kind, n in counts.items() if n)
 
 
-def _several(kind: str) -> str:
+def _pluralize_kind(kind: str) -> str:
     return kind.replace("file", "files").replace("folder", "folders")
 
 
-def _named(folder: str, path: str) -> str:
-    return as_text(path if folder in (".", "") else os.path.join(folder, path))
+def _join_name(folder: str, path: str) -> str:
+    return format_path(path if folder in (".", "") else os.path.join(folder, path))
 
 
 find = Tool(
@@ -297,7 +303,7 @@ find = Tool(
 grep = Tool(
     name="grep",
     description="Find lines in files by a regular expression. Files that .gitignore leaves out, binary ones and very "
-    f"large ones are not looked through. At most {BYTES} bytes are shown.",
+    f"large ones are not looked through. At most {MAX_BYTES} bytes are shown.",
     run=confinable(run_grep),
     arguments=GrepArguments,
     concurrent=True,

@@ -15,21 +15,21 @@ IGNORE_FILE = ".gitignore"
 IGNORE_BYTES = 1 << 20
 
 
-class Rule(NamedTuple):
-    matches: re.Pattern[str]
+class IgnoreRule(NamedTuple):
+    pattern: re.Pattern[str]
     """Against a path relative to the rule's folder."""
     ignores: bool
     folders_only: bool
 
 
-class Rules(NamedTuple):
+class IgnoreRules(NamedTuple):
     """The rules of one folder."""
 
     folder: str
-    rules: list[Rule]
+    rules: list[IgnoreRule]
 
 
-def glob_pattern(glob: str) -> re.Pattern[str]:
+def compile_glob(glob: str) -> re.Pattern[str]:
     """A pattern of paths: `*` and `?` stop at a slash, `**` does not, and `{…,…}` is one of several.
 
     Without a slash it is of names at any depth.
@@ -37,7 +37,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
     anchored = "/" in glob.rstrip("/")
     glob = glob.strip("/")
     made = "" if anchored else "(?:.*/)?"
-    choices = _choices(glob)
+    choices = _find_choices(glob)
     at = 0
     while at < len(glob):
         letter = glob[at]
@@ -62,7 +62,7 @@ def glob_pattern(glob: str) -> re.Pattern[str]:
         return re.compile(re.escape(glob))
 
 
-def _choices(glob: str) -> dict[int, str]:
+def _find_choices(glob: str) -> dict[int, str]:
     """What stands for the braces and commas of `{…,…}`, by their places. Braces without a comma are themselves."""
     found: dict[int, str] = {}
     opened: list[list[int]] = []
@@ -78,17 +78,17 @@ def _choices(glob: str) -> dict[int, str]:
     return found
 
 
-def files_below(root: str, closed: list[str] | None = None) -> Iterator[str]:
+def walk_files(root: str, closed: list[str] | None = None) -> Iterator[str]:
     """Paths of files below `root`, relative to it, in the order of their names, folders after files.
 
     Folders that cannot be read are added to `closed`.
     """
     root = os.path.realpath(root)
-    unread = [("", _rules_above(root))]
+    unread = [("", _read_rules_above(root))]
     while unread:
         below, above = unread.pop()
         folder = os.path.join(root, below)
-        rules = [*above, *_rules_in(folder)]
+        rules = [*above, *_read_rules_in(folder)]
         try:
             with os.scandir(folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -99,7 +99,7 @@ def files_below(root: str, closed: list[str] | None = None) -> Iterator[str]:
         folders: list[str] = []
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
-            if entry.name == ".git" or _ignored(entry.path, is_folder, rules):
+            if entry.name == ".git" or _is_ignored(entry.path, is_folder, rules):
                 continue
             path = os.path.join(below, entry.name)
             if is_folder:
@@ -109,7 +109,7 @@ def files_below(root: str, closed: list[str] | None = None) -> Iterator[str]:
         unread += [(path, rules) for path in reversed(folders)]
 
 
-def _rules_above(root: str) -> list[Rules]:
+def _read_rules_above(root: str) -> list[IgnoreRules]:
     """What the folders above `root` say, up to the top of its repository."""
     above: list[str] = []
     folder = root
@@ -118,10 +118,10 @@ def _rules_above(root: str) -> list[Rules]:
         if parent == folder:
             return []
         above.insert(0, folder := parent)
-    return [rules for folder in above for rules in _rules_in(folder)]
+    return [rules for folder in above for rules in _read_rules_in(folder)]
 
 
-def _rules_in(folder: str) -> list[Rules]:
+def _read_rules_in(folder: str) -> list[IgnoreRules]:
     path = os.path.join(folder, IGNORE_FILE)
     if not os.path.isfile(path):
         return []
@@ -130,11 +130,11 @@ def _rules_in(folder: str) -> list[Rules]:
             text = file.read(IGNORE_BYTES)
     except OSError:
         return []
-    rules = [rule for line in text.split("\n") if (rule := parse_rule(line)) is not None]
-    return [Rules(folder, rules)] if rules else []
+    rules = [rule for line in text.split("\n") if (rule := parse_ignore_rule(line)) is not None]
+    return [IgnoreRules(folder, rules)] if rules else []
 
 
-def parse_rule(line: str) -> Rule | None:
+def parse_ignore_rule(line: str) -> IgnoreRule | None:
     """A line of a `.gitignore`; `None` for one that says nothing."""
     said = line.rstrip("\r\n ")
     if not said or said.startswith("#"):
@@ -143,15 +143,15 @@ def parse_rule(line: str) -> Rule | None:
     said = said.removeprefix("!").removeprefix("\\")
     if not said.strip("/"):
         return None
-    return Rule(glob_pattern(said), ignores, said.endswith("/"))
+    return IgnoreRule(compile_glob(said), ignores, said.endswith("/"))
 
 
-def _ignored(path: str, is_folder: bool, above: list[Rules]) -> bool:
+def _is_ignored(path: str, is_folder: bool, above: list[IgnoreRules]) -> bool:
     """The last rule that matches decides, those of inner folders after those of outer ones."""
     ignored = False
     for folder, rules in above:
         relative = os.path.relpath(path, folder).replace(os.sep, "/")
         for rule in rules:
-            if (is_folder or not rule.folders_only) and rule.matches.fullmatch(relative):
+            if (is_folder or not rule.folders_only) and rule.pattern.fullmatch(relative):
                 ignored = rule.ignores
     return ignored

@@ -22,16 +22,24 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings as RequestSettings
 
 from sessiontree.config import ModelSettings
-from sessiontree.model.adapter.failures import failure, sentence
-from sessiontree.model.adapter.incoming import Incoming, answer, is_whole
-from sessiontree.model.adapter.outgoing import outgoing, tool_definition
-from sessiontree.model.base import UNKNOWN_WINDOW, Finished, ModelError, ModelEvent, ModelInfo, Request, cut_off
-from sessiontree.model.providers import Api, Target, known_limits
+from sessiontree.model.adapter.failures import clean_sentence, convert_error
+from sessiontree.model.adapter.incoming import EventConverter, build_message, is_complete
+from sessiontree.model.adapter.outgoing import build_messages, build_tool_definition
+from sessiontree.model.base import (
+    DEFAULT_WINDOW,
+    Finished,
+    ModelError,
+    ModelEvent,
+    ModelInfo,
+    Request,
+    build_cut_off_error,
+)
+from sessiontree.model.providers import ApiKind, ModelTarget, find_limits
 
-OWN_ADDRESS = frozenset({"anthropic", "google", "groq", "mistral", "ollama"})
+OWN_PROTOCOL_PROVIDERS = frozenset({"anthropic", "google", "groq", "mistral", "ollama"})
 """Providers with a protocol of their own, at whatever address; at another address the rest are OpenAI-compatible."""
 
-TAKES_IMAGES = frozenset({"openai", "anthropic", "google", "xai", "x-ai"})
+IMAGE_PROVIDERS = frozenset({"openai", "anthropic", "google", "xai", "x-ai"})
 """Whose word that a model takes images is trusted; of the rest nothing is known, so it takes to be said."""
 
 TIMEOUT = httpx2.Timeout(600, connect=5)
@@ -41,40 +49,42 @@ TIMEOUT = httpx2.Timeout(600, connect=5)
 class ProviderModel:
     """A model of a provider, as sessiontree asks it."""
 
-    def __init__(self, target: Target, settings: ModelSettings | None = None) -> None:
+    def __init__(self, target: ModelTarget, settings: ModelSettings | None = None) -> None:
         self._target = target
         self._settings = ModelSettings() if settings is None else settings
         # Connections belong to the loop that opened them.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PydanticModel] = WeakKeyDictionary()
-        self._unused: PydanticModel | None = _made(target, self._settings)
-        self._info = _info(target, self._settings, self._unused)
+        self._unused: PydanticModel | None = _create_model(target, self._settings)
+        self._info = _build_info(target, self._settings, self._unused)
 
     @property
     def info(self) -> ModelInfo:
         return self._info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        model, begun = self._here(), False
+        model, begun = self._get_loop_model(), False
         try:
             async with model_request_stream(
                 model,
-                outgoing(request, self._info, model),
-                model_settings=self._request_settings(request),
-                model_request_parameters=ModelRequestParameters(function_tools=[*map(tool_definition, request.tools)]),
+                build_messages(request, self._info, model),
+                model_settings=self._build_request_settings(request),
+                model_request_parameters=ModelRequestParameters(
+                    function_tools=[*map(build_tool_definition, request.tools)]
+                ),
             ) as stream:
-                incoming = Incoming()
+                incoming = EventConverter()
                 async for event in stream:
-                    for ours in incoming.events(event):
+                    for ours in incoming.convert(event):
                         begun = True
                         yield ours
                 response = stream.get()
         except Exception as error:
-            raise failure(self._target, error, self._settings.key_variable, begun=begun) from error
-        if not is_whole(response, self._info.api):
-            raise cut_off(self._info.name)
-        yield Finished(answer(response, self._info))
+            raise convert_error(self._target, error, self._settings.key_variable, has_started=begun) from error
+        if not is_complete(response, self._info.api):
+            raise build_cut_off_error(self._info.name)
+        yield Finished(build_message(response, self._info))
 
-    def _request_settings(self, request: Request) -> RequestSettings:
+    def _build_request_settings(self, request: Request) -> RequestSettings:
         info = self._info
         settings = RequestSettings(max_retries=0)  # trying again is the business of `retry`
         limits = [limit for limit in (request.max_tokens, info.output_limit) if limit is not None]
@@ -82,72 +92,76 @@ class ProviderModel:
             settings["max_tokens"] = min(limits)
         if info.thinking:
             settings["thinking"] = False if request.thinking == "off" else request.thinking  # pyright: ignore[reportGeneralTypeIssues]
-        if info.api == Api.ANTHROPIC:
+        if info.api == ApiKind.ANTHROPIC:
             settings["cache"] = True  # others do it unasked
         return settings
 
-    def _here(self) -> PydanticModel:
+    def _get_loop_model(self) -> PydanticModel:
         loop = asyncio.get_running_loop()
         model = self._by_loop.get(loop)
         if model is None:
-            model = self._by_loop[loop] = self._unused or _made(self._target, self._settings)
+            model = self._by_loop[loop] = self._unused or _create_model(self._target, self._settings)
             self._unused = None
         return model
 
 
-def _made(target: Target, settings: ModelSettings) -> PydanticModel:
+def _create_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel:
     name = target.provider
     try:
-        if target.api == Api.COMPATIBLE and target.base_url is not None and name not in OWN_ADDRESS:
-            return _compatible(target, settings)
+        if (
+            target.api == ApiKind.OPENAI_COMPATIBLE
+            and target.base_url is not None
+            and name not in OWN_PROTOCOL_PROVIDERS
+        ):
+            return _create_compatible_model(target, settings)
 
-        def provider(_: str) -> Provider[Any]:
+        def build_provider(_: str) -> Provider[Any]:
             made: Any = infer_provider_class(name)
-            return made(api_key=target.key, **_address(target))
+            return made(api_key=target.key, **_build_address_options(target))
 
-        return infer_model(f"{name}:{target.model}", provider)
+        return infer_model(f"{name}:{target.model}", build_provider)
     except (ImportError, ValueError, UserError) as error:
-        raise ModelError(f"{name}:{target.model}", "unavailable", sentence(str(error))) from error
+        raise ModelError(f"{name}:{target.model}", "unavailable", clean_sentence(str(error))) from error
 
 
-def _compatible(target: Target, settings: ModelSettings) -> PydanticModel:
+def _create_compatible_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel:
     """A model of any server that speaks OpenAI's chat completions."""
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
-    provider = OpenAICompatibleProvider(target.provider, api_key=target.key or "none", **_address(target))
+    provider = OpenAICompatibleProvider(target.provider, api_key=target.key or "none", **_build_address_options(target))
     profile: Any = {"openai_chat_supports_max_completion_tokens": target.provider == "openai"}
     if settings.thinking is not None:
         profile["supports_thinking"] = settings.thinking
     return OpenAIChatModel(target.model, provider=provider, profile=profile)
 
 
-def _address(target: Target) -> Any:
+def _build_address_options(target: ModelTarget) -> Any:
     if target.base_url is None:
         return {}
-    if target.provider in ("anthropic", "google", "groq", "mistral") or not _is_here(target.base_url):
+    if target.provider in ("anthropic", "google", "groq", "mistral") or not _is_local_address(target.base_url):
         return {"base_url": target.base_url}
     # A proxy that the environment names is for elsewhere.
     return {"base_url": target.base_url, "http_client": httpx2.AsyncClient(trust_env=False, timeout=TIMEOUT)}
 
 
-def _is_here(url: str) -> bool:
+def _is_local_address(url: str) -> bool:
     host = urlsplit(url).hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
-def _info(target: Target, settings: ModelSettings, model: PydanticModel) -> ModelInfo:
-    profile, limits = model.profile, known_limits(target.model)
+def _build_info(target: ModelTarget, settings: ModelSettings, model: PydanticModel) -> ModelInfo:
+    profile, limits = model.profile, find_limits(target.model)
     family = target.model.partition("/")[0] if target.provider == "openrouter" else target.provider
     images = (
-        family in TAKES_IMAGES and bool(profile.get("supports_image_input", True)) and "gpt-oss" not in target.model
+        family in IMAGE_PROVIDERS and bool(profile.get("supports_image_input", True)) and "gpt-oss" not in target.model
     )
     thinking = bool(profile.get("supports_thinking", False))
     return ModelInfo(
         provider=target.provider,
         model=target.model,
         api=target.api,
-        context_window=settings.context_window or profile.get("context_window") or limits.window or UNKNOWN_WINDOW,
+        context_window=settings.context_window or profile.get("context_window") or limits.window or DEFAULT_WINDOW,
         output_limit=settings.output_limit or limits.output,
         images=images if settings.images is None else settings.images,
         thinking=thinking if settings.thinking is None else settings.thinking,

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic_ai import exceptions
 
-from sessiontree.core.messages import is_object, string
-from sessiontree.model.base import Failure, ModelError, cut_off
+from sessiontree.core.messages import coerce_string, is_object
+from sessiontree.model.base import FailureKind, ModelError, build_cut_off_error
 from sessiontree.model.cleaning import clean_text
-from sessiontree.model.providers import PROVIDERS, Target
+from sessiontree.model.providers import PROVIDERS, ModelTarget
 
 OVERFLOW = re.compile(
     r"context.{0,12}(length|window|size|limit)|maximum.{0,20}(context|tokens)|prompt is too long|input.{0,20}too long"
@@ -19,7 +19,7 @@ OVERFLOW = re.compile(
 )
 """How servers say that a conversation is too long for the model."""
 
-KINDS: tuple[tuple[type[Exception], Failure], ...] = (
+KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (exceptions.ModelContextWindowExceededError, "overflow"),
     (exceptions.ModelAuthenticationError, "auth"),
     (exceptions.ModelQuotaExceededError, "rejected"),
@@ -36,34 +36,40 @@ KINDS: tuple[tuple[type[Exception], Failure], ...] = (
     (OSError, "network"),
 )
 
-BY_STATUS: dict[int | None, Failure] = {408: "timeout", 413: "overflow", 504: "timeout"}
+BY_STATUS: dict[int | None, FailureKind] = {408: "timeout", 413: "overflow", 504: "timeout"}
 """Where the status says more than what is raised for it."""
 
-SECRET = 8
+MIN_KEY_LENGTH = 8
 """Characters of the shortest key that is a secret; a server of one's own takes anything."""
 
 TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyio"})
 """Libraries whose errors come through as they are."""
 
 
-def failure(target: Target, error: Exception, key_variable: str | None = None, *, begun: bool = False) -> ModelError:
+def convert_error(
+    target: ModelTarget, error: Exception, key_variable: str | None = None, *, has_started: bool = False
+) -> ModelError:
     """What went wrong, told as a `ModelError`. It is written down and shown, so it does not tell the key.
 
     The `key_variable` is the environment variable with the key, where the configuration names one; `begun` says that
     a part of the answer had arrived.
     """
     status: int | None = getattr(error, "status_code", None)
-    said = sentence(_without(target.key, _reason(error))) or type(error).__name__
-    kind = _kind(error, status)
+    said = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__
+    kind = _classify(error, status)
     if kind in ("rejected", "server") and status != 429 and _is_overflow(said):
         kind = "overflow"
-    if kind == "network" and begun:
-        return cut_off(f"{target.provider}:{target.model}", said)
-    reason = _told(target, kind, said, status, key_variable)
-    return ModelError(f"{target.provider}:{target.model}", kind, reason, status=status, retry_after=_retry_after(error))
+    if kind == "network" and has_started:
+        return build_cut_off_error(f"{target.provider}:{target.model}", said)
+    reason = _format_reason(target, kind, said, status, key_variable)
+    return ModelError(
+        f"{target.provider}:{target.model}", kind, reason, status=status, retry_after=_read_retry_after(error)
+    )
 
 
-def _told(target: Target, kind: Failure, said: str, status: int | None, key_variable: str | None) -> str:
+def _format_reason(
+    target: ModelTarget, kind: FailureKind, said: str, status: int | None, key_variable: str | None
+) -> str:
     """What happened, in the provider's words, with the status once, and what to do about it."""
     said = re.sub(rf"\A(error code: |http )?{status}\b[ :-]*", "", said, flags=re.IGNORECASE) or said
     shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
@@ -87,16 +93,16 @@ def _told(target: Target, kind: Failure, said: str, status: int | None, key_vari
             return f"{said}{shown}"
 
 
-def _retry_after(error: Exception) -> float | None:
+def _read_retry_after(error: Exception) -> float | None:
     """How long the provider asks to wait. Some say it with a fraction, which is passed over below."""
     asked: float | None = getattr(error, "retry_after", None)
     headers: Any = getattr(error, "headers", None) or {}
-    if asked is None and re.fullmatch(r"\d+\.\d+", said := string(headers.get("retry-after"))):
+    if asked is None and re.fullmatch(r"\d+\.\d+", said := coerce_string(headers.get("retry-after"))):
         return float(said)
     return asked
 
 
-def _kind(error: Exception, status: int | None) -> Failure:
+def _classify(error: Exception, status: int | None) -> FailureKind:
     if status in BY_STATUS:
         return BY_STATUS[status]
     for raised, kind in KINDS:
@@ -111,7 +117,7 @@ def _is_overflow(reason: str) -> bool:
     return not of_answer and OVERFLOW.search(reason) is not None
 
 
-def _reason(error: Exception) -> str:
+def _extract_reason(error: Exception) -> str:
     """What the provider says, without the wrapping."""
     body: Any = getattr(error, "body", None)
     while is_object(body) and is_object(body.get("error")):
@@ -124,10 +130,10 @@ def _reason(error: Exception) -> str:
     return f"{error} {deepest if deepest not in str(error) else ''}"
 
 
-def _without(key: str | None, said: str) -> str:
+def _redact_key(key: str | None, said: str) -> str:
     """Some servers repeat in their refusal what they were sent."""
-    return said if key is None or len(key) < SECRET else said.replace(key, "[key]")
+    return said if key is None or len(key) < MIN_KEY_LENGTH else said.replace(key, "[key]")
 
 
-def sentence(said: str) -> str:
+def clean_sentence(said: str) -> str:
     return clean_text(" ".join(said.split()))[:500].rstrip(".")

@@ -23,8 +23,8 @@ from pydantic_ai.usage import RequestUsage
 
 from sessiontree.config import Prices
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.messages import ToolCall, full_usage
-from sessiontree.model.adapter.parts import blocks_of, call_id, read_arguments
+from sessiontree.core.messages import ToolCall, complete_usage
+from sessiontree.model.adapter.parts import build_blocks, get_call_id, read_arguments
 from sessiontree.model.base import (
     ModelEvent,
     ModelInfo,
@@ -34,19 +34,19 @@ from sessiontree.model.base import (
     ToolCallEnd,
     ToolCallStart,
 )
-from sessiontree.model.providers import Api
+from sessiontree.model.providers import ApiKind
 
-STOPS = {"stop": "stop", "length": "length", "tool_call": "toolUse", "content_filter": "error", "error": "error"}
+STOP_REASONS = {"stop": "stop", "length": "length", "tool_call": "toolUse", "content_filter": "error", "error": "error"}
 """Reasons to stop, in the words of peers."""
 
 
-class Incoming:
+class EventConverter:
     """The events of one answer."""
 
     def __init__(self) -> None:
         self._calls: dict[int, str] = {}
 
-    def events(self, event: Any) -> Iterator[ModelEvent]:
+    def convert(self, event: Any) -> Iterator[ModelEvent]:
         match event:
             case (
                 PartStartEvent(part=TextPart(content=words)) | PartDeltaEvent(delta=TextPartDelta(content_delta=words))
@@ -58,34 +58,34 @@ class Incoming:
             ) if words:
                 yield ThinkingDelta(words)
             case PartStartEvent(index=index, part=ToolCallPart() as part):
-                id = self._calls[index] = call_id(part)
+                id = self._calls[index] = get_call_id(part)
                 yield ToolCallStart(id, part.tool_name)
-                yield from _arguments(id, part.args)
+                yield from _emit_arguments(id, part.args)
             case PartDeltaEvent(index=index, delta=ToolCallPartDelta(args_delta=arguments)):
-                yield from _arguments(self._calls.get(index, ""), arguments)
+                yield from _emit_arguments(self._calls.get(index, ""), arguments)
             case PartEndEvent(part=ToolCallPart() as part):
-                yield ToolCallEnd(ToolCall(call_id(part), part.tool_name, read_arguments(part)))
+                yield ToolCallEnd(ToolCall(get_call_id(part), part.tool_name, read_arguments(part)))
             case _:
                 pass
 
 
-def _arguments(id: str, arguments: Any) -> Iterator[ToolCallDelta]:
+def _emit_arguments(id: str, arguments: Any) -> Iterator[ToolCallDelta]:
     if arguments:
         yield ToolCallDelta(id, arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
-def is_whole(response: ModelResponse, api: str) -> bool:
+def is_complete(response: ModelResponse, api: str) -> bool:
     """Whether an answer came to its end."""
-    if api != Api.COMPATIBLE:
+    if api != ApiKind.OPENAI_COMPATIBLE:
         return response.finish_reason is not None
     # Some servers do not say why they stop, for which a reason is made up; but then they say what was used.
     return "finish_reason" in (response.provider_details or {}) or not response.usage.unmeasured_requests
 
 
-def answer(response: ModelResponse, info: ModelInfo) -> JsonObject:
+def build_message(response: ModelResponse, info: ModelInfo) -> JsonObject:
     """A whole response as an assistant message in wire form."""
-    content = [block for part in response.parts for block in blocks_of(part, info.api)]
-    reason = STOPS.get(response.finish_reason or "", "stop")
+    content = [block for part in response.parts for block in build_blocks(part, info.api)]
+    reason = STOP_REASONS.get(response.finish_reason or "", "stop")
     if reason == "stop" and any(block["type"] == "toolCall" for block in content):
         reason = "toolUse"
     message: JsonObject = {
@@ -94,7 +94,7 @@ def answer(response: ModelResponse, info: ModelInfo) -> JsonObject:
         "api": info.api,
         "provider": info.provider,
         "model": info.model,
-        "usage": usage(response, info.prices),
+        "usage": build_usage(response, info.prices),
         "stopReason": reason,
     }
     if response.provider_response_id:
@@ -108,7 +108,7 @@ def answer(response: ModelResponse, info: ModelInfo) -> JsonObject:
 # Usage and cost
 
 
-def usage(response: ModelResponse, prices: Prices | None) -> JsonObject:
+def build_usage(response: ModelResponse, prices: Prices | None) -> JsonObject:
     """Tokens and cost of a response in wire form; what nobody knows is 0."""
     used = response.usage
     read, written = used.cache_read_tokens, used.cache_write_tokens
@@ -118,23 +118,23 @@ def usage(response: ModelResponse, prices: Prices | None) -> JsonObject:
         "cacheRead": read,
         "cacheWrite": written,
     }
-    cost = _looked_up(response) if prices is None else _by_hand(counts, prices)
-    return full_usage({**counts, "cost": cost})
+    cost = _look_up_cost(response) if prices is None else _compute_cost(counts, prices)
+    return complete_usage({**counts, "cost": cost})
 
 
-def _by_hand(counts: dict[str, int], prices: Prices) -> JsonObject:
+def _compute_cost(counts: dict[str, int], prices: Prices) -> JsonObject:
     each = (prices.input, prices.output, prices.cache_read, prices.cache_write)
     return {key: count * price / 1_000_000 for (key, count), price in zip(counts.items(), each, strict=True)}
 
 
-def _looked_up(response: ModelResponse) -> JsonObject:
+def _look_up_cost(response: ModelResponse) -> JsonObject:
     used = response.usage
     try:
         price = response.cost()
         # Prices are known of all input together; what the cached part of it costs is asked by itself.
         cached, stored = used.cache_read_tokens, used.cache_write_tokens
-        read = _input_cost(response, RequestUsage(input_tokens=cached, cache_read_tokens=cached))
-        written = _input_cost(response, RequestUsage(input_tokens=stored, cache_write_tokens=stored))
+        read = _compute_input_cost(response, RequestUsage(input_tokens=cached, cache_read_tokens=cached))
+        written = _compute_input_cost(response, RequestUsage(input_tokens=stored, cache_write_tokens=stored))
     except (LookupError, ValueError, AssertionError):  # nobody knows this model, or what it used
         return {}
     whole = float(price.input_price)
@@ -147,5 +147,5 @@ def _looked_up(response: ModelResponse) -> JsonObject:
     }
 
 
-def _input_cost(response: ModelResponse, part: RequestUsage) -> float:
+def _compute_input_cost(response: ModelResponse, part: RequestUsage) -> float:
     return float(dataclasses.replace(response, usage=part).cost().input_price) if part.input_tokens else 0.0

@@ -12,55 +12,55 @@ from typing import NamedTuple, TypeGuard
 from sessiontree.errors import InvalidOperation
 
 SCHEMES = ("postgresql://", "postgres://")
-VARIABLE = "SESSIONTREE_STORE"
-_SHOWN = ("host", "port", "dbname", "user")
+STORE_VARIABLE = "SESSIONTREE_STORE"
+_SAFE_PARAMETERS = ("host", "port", "dbname", "user")
 """Parameters that tell which database it is."""
-_whole: dict[str, str] = {}
+_full_urls: dict[str, str] = {}
 
 
 class Address(NamedTuple):
     url: str
     """For the driver: it may hold a password."""
-    shown: str
+    safe_url: str
     """How messages name the database."""
     session: str | None
     """What stands behind `#`: a session's id, or what a person calls it by."""
 
     @property
-    def named(self) -> str:
+    def session_name(self) -> str:
         """The same. Raises `InvalidOperation` where nothing stands there: a whole database is never one session."""
         if self.session is None:
-            raise InvalidOperation(f"{self.shown} names no session: put #session behind it")
+            raise InvalidOperation(f"{self.safe_url} names no session: put #session behind it")
         return self.session
 
-    def of(self, session: str) -> str:
+    def format_session_address(self, session: str) -> str:
         """The shown address of a session."""
         from urllib.parse import quote
 
-        return f"{self.shown}#{quote(session, safe=' @:')}"
+        return f"{self.safe_url}#{quote(session, safe=' @:')}"
 
 
-def is_address(text: object) -> TypeGuard[str]:
+def is_database_address(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and text.startswith(SCHEMES)
 
 
-def default() -> Address | None:
+def get_default_address() -> Address | None:
     """The database that `SESSIONTREE_STORE` names; `None` where sessions are files. Raises `InvalidOperation`."""
-    text = os.environ.get(VARIABLE)
+    text = os.environ.get(STORE_VARIABLE)
     if not text:
         return None
-    if not is_address(text):
-        raise InvalidOperation(f"{VARIABLE} is to be an address such as postgresql://host/database")
-    return _parsed(text)
+    if not is_database_address(text):
+        raise InvalidOperation(f"{STORE_VARIABLE} is to be an address such as postgresql://host/database")
+    return _parse_url(text)
 
 
-def parse(text: str) -> Address:
+def parse_address(text: str) -> Address:
     """An address taken apart. Raises `InvalidOperation`."""
-    default()
-    return _parsed(text)
+    get_default_address()
+    return _parse_url(text)
 
 
-def _parsed(text: str) -> Address:
+def _parse_url(text: str) -> Address:
     from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
     try:
@@ -69,10 +69,10 @@ def _parsed(text: str) -> Address:
     except ValueError as error:
         raise InvalidOperation(f"this is no address of a database: {error}") from None
     login, at, hosts = parts.netloc.rpartition("@")
-    query = urlencode([(name, value) for name, value in parameters if name in _SHOWN])
+    query = urlencode([(name, value) for name, value in parameters if name in _SAFE_PARAMETERS])
     netloc = f"{login.partition(':')[0]}{at}{hosts}"
     shown = f"postgresql://{netloc}{parts.path}{f'?{query}' if query else ''}"
     url = text.partition("#")[0]
     if url.partition("://")[2] != shown.partition("://")[2]:
-        _whole[shown] = url
-    return Address(_whole.get(shown, url), shown, unquote(parts.fragment) or None)
+        _full_urls[shown] = url
+    return Address(_full_urls.get(shown, url), shown, unquote(parts.fragment) or None)

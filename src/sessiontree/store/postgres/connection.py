@@ -23,130 +23,137 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from sessiontree.store.postgres.watch import Watch
+    from sessiontree.store.postgres.watch import ChangeListener
 
     Connection = psycopg.Connection[TupleRow]
 
-PATIENCE = 30.0
+RETRY_SECONDS = 30.0
 """For so many seconds what failed is tried again."""
-FIRST_PATIENCE = 5.0
+FIRST_RETRY_SECONDS = 5.0
 """The same, for a database that this process has never reached."""
-PAUSE, LONGEST_PAUSE = 0.05, 2.0
-CONNECTIONS = 16
+MIN_PAUSE, MAX_PAUSE = 0.05, 2.0
+MAX_CONNECTIONS = 16
 """The most connections of a process to one database."""
 STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 60, 20, 60
-PROBE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """How both sides find out that the other is gone: after so many silent seconds, how often, how many times."""
-UNHEARD_MS = 30_000
+UNACKNOWLEDGED_MS = 30_000
 """The same where something was said and not answered, in milliseconds."""
 
 T = TypeVar("T")
 
-_PASSING = ("08", "57P", "53", "40001", "40P01", "25P03", "55P03")
+_TRANSIENT_STATES = ("08", "57P", "53", "40001", "40P01", "25P03", "55P03")
 """States of the server that pass: no connection, shutting down, no room, a lost race."""
-_UNKNOWN = ("0A000", "42883", "42P01")
+_UNSUPPORTED_STATES = ("0A000", "42883", "42P01")
 """What a server says that does not have something: not supported, no such function, no such table."""
-_UNWANTED = ("authentication failed", "does not exist", "no password", "is not permitted", "no pg_hba.conf entry")
+_REJECTION_MESSAGES = (
+    "authentication failed",
+    "does not exist",
+    "no password",
+    "is not permitted",
+    "no pg_hba.conf entry",
+)
 """What a server says to those it does not let in, without a state."""
 
 
-class Database:
+class PostgresDatabase:
     """One database, as this process reaches it."""
 
-    def __init__(self, address: Address, *, patience: float = PATIENCE) -> None:
-        self.where = address.shown
-        self.patience = patience
+    def __init__(self, address: Address, *, retry_seconds: float = RETRY_SECONDS) -> None:
+        self.location = address.safe_url
+        self.retry_seconds = retry_seconds
         self._url = address.url
         self._idle: list[Connection] = []
-        self._room = threading.BoundedSemaphore(CONNECTIONS)
+        self._slots = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
-        self._ready = False
-        self._watch: Watch | None = None
+        self._is_ready = False
+        self._listener: ChangeListener | None = None
 
     @property
-    def watch(self) -> Watch:
+    def listener(self) -> ChangeListener:
         """Who listens for what is written to this database."""
-        from sessiontree.store.postgres.watch import Watch
+        from sessiontree.store.postgres.watch import ChangeListener
 
         with self._lock:
-            if self._watch is None:
-                self._watch = Watch(self)
-            return self._watch
+            if self._listener is None:
+                self._listener = ChangeListener(self)
+            return self._listener
 
-    def run(self, work: Callable[[Connection], T], *, where: str = "", writes: bool = False) -> T:
+    def run(self, work: Callable[[Connection], T], *, location: str = "", writes: bool = False) -> T:
         """What `work` gives with a connection; it may be called several times.
 
         Raises `StoreError`; with `writes`, `OutcomeUnknown` where it may have been done all the same.
         """
-        where = where or self.where
+        location = location or self.location
         begun = time.monotonic()
-        pause, doubtful = PAUSE, False
+        pause, doubtful = MIN_PAUSE, False
         while True:
             reached = False
             try:
-                with self._connection() as connection:
+                with self._borrow_connection() as connection:
                     reached = True
                     return work(connection)
-            except psycopg_error() as error:
-                if not _is_passing(error, reached):
-                    raise failure(where, error) from error
+            except get_driver_error() as error:
+                if not _is_transient(error, reached):
+                    raise build_store_error(location, error) from error
                 doubtful = doubtful or (writes and reached)
-                if time.monotonic() + pause > begun + self._patience():
-                    reason = f"the database cannot be reached: {said(error)}"
-                    raise (OutcomeUnknown if doubtful else StoreError)(where, reason) from error
+                if time.monotonic() + pause > begun + self._get_retry_seconds():
+                    reason = f"the database cannot be reached: {format_driver_error(error)}"
+                    raise (OutcomeUnknown if doubtful else StoreError)(location, reason) from error
             time.sleep(pause * random.uniform(0.5, 1))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
-    def _patience(self) -> float:
-        return self.patience if self._ready else min(self.patience, FIRST_PATIENCE)
+    def _get_retry_seconds(self) -> float:
+        return self.retry_seconds if self._is_ready else min(self.retry_seconds, FIRST_RETRY_SECONDS)
 
     @contextmanager
-    def _connection(self) -> Generator[Connection]:
-        with self._room:
-            connection = self._take() or self.connect()
+    def _borrow_connection(self) -> Generator[Connection]:
+        with self._slots:
+            connection = self._pop_idle() or self.connect()
             try:
-                if not self._ready:
+                if not self._is_ready:
                     from sessiontree.store.postgres import schema
 
-                    schema.ensure(connection, self.where)
-                    self._ready = True
+                    schema.ensure_schema(connection, self.location)
+                    self._is_ready = True
                 yield connection
             except SessionTreeError:
-                self._put_back(connection)
+                self._return_connection(connection)
                 raise
             except BaseException:
                 # It may be in the middle of something: another one is cheaper than finding out.
                 if connection.broken:
                     self.close()  # what broke it has broken the others too, most likely
-                with suppress(psycopg_error()):
+                with suppress(get_driver_error()):
                     connection.close()
                 raise
-            self._put_back(connection)
+            self._return_connection(connection)
 
-    def _put_back(self, connection: Connection) -> None:
+    def _return_connection(self, connection: Connection) -> None:
         with self._lock:
             self._idle.append(connection)
 
-    def _take(self) -> Connection | None:
+    def _pop_idle(self) -> Connection | None:
         with self._lock:
             return self._idle.pop() if self._idle else None
 
     def connect(self) -> Connection:
         """A connection of its own, which the caller closes."""
-        psycopg = _driver()
+        psycopg = _import_driver()
         from psycopg.conninfo import conninfo_to_dict
 
         known = conninfo_to_dict(self._url)
         limits = (
             f"-c statement_timeout={STATEMENT_SECONDS}s -c lock_timeout={LOCK_SECONDS}s"
             f" -c idle_in_transaction_session_timeout={IDLE_SECONDS}s"
-            f" -c tcp_user_timeout={UNHEARD_MS}" + "".join(f" -c tcp_{name}={value}" for name, value in PROBE.items())
+            f" -c tcp_user_timeout={UNACKNOWLEDGED_MS}"
+            + "".join(f" -c tcp_{name}={value}" for name, value in KEEPALIVES.items())
         )
         defaults: dict[str, Any] = {
             "application_name": "sessiontree",
             "connect_timeout": 10,
-            **PROBE,
-            "tcp_user_timeout": UNHEARD_MS,
+            **KEEPALIVES,
+            "tcp_user_timeout": UNACKNOWLEDGED_MS,
             "options": limits,
             "client_encoding": "utf-8",
         }
@@ -159,20 +166,20 @@ class Database:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
-            with suppress(psycopg_error()):
+            with suppress(get_driver_error()):
                 connection.close()
 
 
-_databases: dict[tuple[int, str], Database] = {}
+_databases: dict[tuple[int, str], PostgresDatabase] = {}
 
 
-def database(address: Address) -> Database:
+def get_database(address: Address) -> PostgresDatabase:
     """The one `Database` of this process for an address: a forked process has its own."""
     key = os.getpid(), address.url
-    return _databases.get(key) or _databases.setdefault(key, Database(address))
+    return _databases.get(key) or _databases.setdefault(key, PostgresDatabase(address))
 
 
-def _driver() -> Any:
+def _import_driver() -> Any:
     try:
         import psycopg
     except ImportError as error:
@@ -180,39 +187,39 @@ def _driver() -> Any:
     return psycopg
 
 
-def psycopg_error() -> type[Exception]:
+def get_driver_error() -> type[Exception]:
     """What the driver raises."""
-    return _driver().Error
+    return _import_driver().Error
 
 
-def _is_passing(error: Exception, reached: bool) -> bool:
+def _is_transient(error: Exception, reached: bool) -> bool:
     """Whether trying again may help."""
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
-        return state.startswith(_PASSING) and not state.startswith("57014")
-    if not isinstance(error, (_driver().OperationalError, _driver().InterfaceError)):
+        return state.startswith(_TRANSIENT_STATES) and not state.startswith("57014")
+    if not isinstance(error, (_import_driver().OperationalError, _import_driver().InterfaceError)):
         return False
-    return reached or not any(words in str(error) for words in _UNWANTED)
+    return reached or not any(words in str(error) for words in _REJECTION_MESSAGES)
 
 
-def is_unknown(error: Exception) -> bool:
+def is_unsupported(error: Exception) -> bool:
     """Whether the server does not have what it was asked for, as some that are only like PostgreSQL."""
-    return getattr(error, "sqlstate", None) in _UNKNOWN
+    return getattr(error, "sqlstate", None) in _UNSUPPORTED_STATES
 
 
-def said(error: Exception) -> str:
+def format_driver_error(error: Exception) -> str:
     """What the server or the driver said, on one line, without what follows it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def failure(where: str, error: Exception) -> StoreError:
+def build_store_error(where: str, error: Exception) -> StoreError:
     """An error of ours for one of the driver's."""
     state: str = getattr(error, "sqlstate", None) or ""
     if state == "42501":
-        return StoreError(where, f"this role may not do that: {said(error)}")
+        return StoreError(where, f"this role may not do that: {format_driver_error(error)}")
     if state == "25006":
         return StoreError(where, "the database takes no writes now")
     if state == "57014":
         return StoreError(where, f"it took longer than {STATEMENT_SECONDS} seconds, and nothing was done")
-    return StoreError(where, said(error))
+    return StoreError(where, format_driver_error(error))

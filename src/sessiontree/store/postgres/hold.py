@@ -13,17 +13,23 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sessiontree.errors import StoreError
-from sessiontree.store.postgres.address import parse
-from sessiontree.store.postgres.connection import Database, database, failure, is_unknown, psycopg_error
+from sessiontree.store.postgres.address import parse_address
+from sessiontree.store.postgres.connection import (
+    PostgresDatabase,
+    build_store_error,
+    get_database,
+    get_driver_error,
+    is_unsupported,
+)
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.connection import Connection
 
-LOOK = 1.0
+CHECK_SECONDS = 1.0
 """Seconds between two looks whether the connection is still there."""
-PARTING = 1.0
+RELEASE_SECONDS = 1.0
 """Seconds at most that one waits for the server to let a hold go; it takes longer only where it is out of reach."""
-_TAKE = "SELECT pg_try_advisory_lock(%s, %s), pg_backend_pid()"
+_TRY_LOCK = "SELECT pg_try_advisory_lock(%s, %s), pg_backend_pid()"
 _HOLDERS = """
     SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = pg_locks.database
     WHERE d.datname = current_database() AND locktype = 'advisory' AND granted AND objsubid = 2
@@ -33,130 +39,130 @@ _HOLDERS = """
 _Key: TypeAlias = tuple[int, int]
 
 
-class DatabaseHold:
+class AdvisoryLock:
     """What the database at an address lets one process at a time have, by its name."""
 
     def __init__(self, address: str, name: str) -> None:
-        self._database: Database = database(parse(address))
+        self._database: PostgresDatabase = get_database(parse_address(address))
         digest = sha256(name.encode()).digest()
         self._key = int.from_bytes(digest[:4]), int.from_bytes(digest[4:8])
-        self._keeper: _Keeper | None = None
+        self._lock_thread: _LockThread | None = None
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         """Whether it is ours now. Raises `StoreError`."""
-        if self._keeper is not None:
+        if self._lock_thread is not None:
             return True
-        locked = _locked(self._database, self._key)
+        locked = _try_lock(self._database, self._key)
         if locked is None:
             return False
-        self._keeper = _Keeper(self._database, self._key, locked)
-        self._keeper.start()
+        self._lock_thread = _LockThread(self._database, self._key, locked)
+        self._lock_thread.start()
         return True
 
     @property
-    def taken(self) -> bool:
+    def is_held(self) -> bool:
         """Whether any process has it. Raises `StoreError`."""
-        if self._keeper is not None:
+        if self._lock_thread is not None:
             return True
-        return bool(_holders(self._database, self._key))
+        return bool(_list_holders(self._database, self._key))
 
     @property
-    def lost(self) -> bool:
+    def is_lost(self) -> bool:
         """Whether it was ours, and is another process's now."""
-        return self._keeper is not None and self._keeper.lost
+        return self._lock_thread is not None and self._lock_thread.is_lost
 
-    def let_go(self) -> None:
-        keeper, self._keeper = self._keeper, None
+    def release(self) -> None:
+        keeper, self._lock_thread = self._lock_thread, None
         if keeper is not None:
-            keeper.end()
+            keeper.stop()
 
     def __del__(self) -> None:
-        self.let_go()
+        self.release()
 
 
-class _Keeper(threading.Thread):
+class _LockThread(threading.Thread):
     """Has the connection that a hold is by, and another when it is lost."""
 
-    def __init__(self, database: Database, key: _Key, locked: _Locked) -> None:
+    def __init__(self, database: PostgresDatabase, key: _Key, locked: _LockedConnection) -> None:
         super().__init__(name="sessiontree-hold", daemon=True)
-        self.lost = False
+        self.is_lost = False
         self._database = database
         self._key = key
         self._connection: Connection | None = locked.connection
         self._pid = locked.pid
-        self._over = threading.Event()
+        self._stopping = threading.Event()
 
     def run(self) -> None:
-        while not self._over.wait(LOOK):
-            self._look()
-        self._drop()
+        while not self._stopping.wait(CHECK_SECONDS):
+            self._check_connection()
+        self._close_connection()
 
-    def _look(self) -> None:
+    def _check_connection(self) -> None:
         try:
             if self._connection is not None:
                 self._connection.execute("SELECT 1")
                 return
-        except psycopg_error():
-            self._drop()
+        except get_driver_error():
+            self._close_connection()
         with suppress(StoreError):  # the server is away
-            locked = _locked(self._database, self._key)
+            locked = _try_lock(self._database, self._key)
             if locked is not None:
                 self._connection, self._pid = locked
             else:
                 # It may be the lost connection still, if only this side has noticed.
-                self.lost = any(pid != self._pid for pid in _holders(self._database, self._key))
+                self.is_lost = any(pid != self._pid for pid in _list_holders(self._database, self._key))
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(psycopg_error()):
+            with suppress(get_driver_error()):
                 connection.execute("SELECT pg_advisory_unlock_all()")  # closing is heard of a moment later
             connection.close()
 
-    def end(self) -> None:
-        self._over.set()
-        self.join(PARTING)
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(RELEASE_SECONDS)
 
 
-class _Locked(NamedTuple):
+class _LockedConnection(NamedTuple):
     connection: Connection
     pid: int
     """The process of the server that has it, also behind a pooler."""
 
 
-def _locked(database: Database, key: _Key) -> _Locked | None:
+def _try_lock(database: PostgresDatabase, key: _Key) -> _LockedConnection | None:
     """A connection that has the lock; `None` where another one has it. Raises `StoreError`."""
     try:
         connection = database.connect()
-    except psycopg_error() as error:
-        raise failure(database.where, error) from error
+    except get_driver_error() as error:
+        raise build_store_error(database.location, error) from error
     row = None
     try:
-        row = connection.execute(_TAKE, [_signed(part) for part in key]).fetchone()
-    except psycopg_error() as error:
-        if not is_unknown(error):
-            raise failure(database.where, error) from error
+        row = connection.execute(_TRY_LOCK, [_to_signed(part) for part in key]).fetchone()
+    except get_driver_error() as error:
+        if not is_unsupported(error):
+            raise build_store_error(database.location, error) from error
         row = True, connection.info.backend_pid
     finally:
         if row is None or not row[0]:
             connection.close()
-    return _Locked(connection, row[1]) if row is not None and row[0] else None
+    return _LockedConnection(connection, row[1]) if row is not None and row[0] else None
 
 
-def _holders(database: Database, key: _Key) -> list[int]:
+def _list_holders(database: PostgresDatabase, key: _Key) -> list[int]:
     """Which processes of the server have the lock for theirs: one, or none. Raises `StoreError`."""
 
     def work(connection: Connection) -> list[int]:
         try:
             return [pid for (pid,) in connection.execute(_HOLDERS, key).fetchall()]
-        except psycopg_error() as error:
-            if not is_unknown(error):
+        except get_driver_error() as error:
+            if not is_unsupported(error):
                 raise
             return []
 
     return database.run(work)
 
 
-def _signed(part: int) -> int:
+def _to_signed(part: int) -> int:
     """As the function takes it, where `pg_locks` shows the same bits without a sign."""
     return part - (1 << 32) if part >= 1 << 31 else part

@@ -11,29 +11,29 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from sessiontree.comparison import usages
-from sessiontree.core.entries import UNREADABLE, Custom, Entry, Header, Message, SessionInfo, entries_of
-from sessiontree.core.fulltext import fold, full_text, speaker
+from sessiontree.comparison import list_usages
+from sessiontree.core.entries import UNREADABLE, Custom, Entry, Header, Message, SessionInfo, iter_entries
+from sessiontree.core.fulltext import build_full_text, fold, get_speaker
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import role, spent, text
-from sessiontree.core.outline import one_line
-from sessiontree.core.safe import encodable
-from sessiontree.core.times import milliseconds
-from sessiontree.core.tree import BLANKS, Tree
+from sessiontree.core.messages import extract_text, get_role, sum_usage
+from sessiontree.core.outline import shorten_to_line
+from sessiontree.core.safe import replace_unencodable
+from sessiontree.core.times import parse_timestamp
+from sessiontree.core.tree import NAME_WHITESPACE, Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import VERSION
-from sessiontree.format.jsonl import Reader
-from sessiontree.format.tail import Block
+from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.tail import TailBlock
 
-NAME_LIMIT = 500
+STORED_NAME_LIMIT = 500
 """The longest id that is in an index, in characters."""
-SAID_LIMIT = 1 << 18
+STORED_TEXT_LIMIT = 1 << 18
 """The longest text that is in an index, in characters."""
 COST_LIMIT = 1e12
 """More than lines can cost in earnest. Sums of more could leave the range of a column."""
 
 
-class Row(NamedTuple):
+class LineRow(NamedTuple):
     id: str | None = None
     parent: str | None = None
     type: str | None = None
@@ -41,11 +41,11 @@ class Row(NamedTuple):
     branch: str | None = None
     moment: int = 0
     """Milliseconds since the epoch."""
-    said: str | None = ""
+    text: str | None = ""
     """What it says, folded; `None` where that is too long: one has to look into the line."""
 
 
-class Gain(NamedTuple):
+class SummaryDelta(NamedTuple):
     """What lines add to what a listing says of their session."""
 
     told: bool = True
@@ -64,57 +64,57 @@ class Gain(NamedTuple):
     """The current branch, if the lines say which."""
 
 
-def storable(name: str | None) -> str | None:
+def filter_storable(name: str | None) -> str | None:
     """A name that a column can hold as it is; `None` for one that it cannot."""
-    if name is None or len(name) > NAME_LIMIT or "\0" in name:
+    if name is None or len(name) > STORED_NAME_LIMIT or "\0" in name:
         return None
-    return name if name.isascii() or clean(name) == name else None
+    return name if name.isascii() or clean_text(name) == name else None
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """`text` without what a column cannot hold."""
-    return encodable(text.replace("\0", "�"))
+    return replace_unencodable(text.replace("\0", "�"))
 
 
-def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], Gain]:
+def build_rows(lines: Sequence[bytes]) -> tuple[list[LineRow], SummaryDelta]:
     """A row for each of these lines, which are entries, and what they add."""
-    rows = [Row()] * len(lines)
-    entries = list(entries_of(Block(b"\n".join([*lines, b""])).items))
+    rows = [LineRow()] * len(lines)
+    entries = list(iter_entries(TailBlock(b"\n".join([*lines, b""])).items))
     for entry in entries:
-        rows[entry.line - 1] = _row(entry)
-    gain = _gain(entries)
+        rows[entry.line - 1] = _build_row(entry)
+    gain = _build_delta(entries)
     return rows, gain if len(entries) == len(lines) else gain._replace(told=False)
 
 
-def _row(entry: Entry) -> Row:
-    said = clean(fold(full_text(entry)))
-    return Row(
-        id=storable(entry.id),
-        parent=storable(entry.parent),
-        type=storable(entry.type),
-        role=storable(speaker(entry)),
-        branch=storable(entry.branch) if isinstance(entry.branch, str) else None,
-        moment=milliseconds(entry.timestamp) or 0,
-        said=said if len(said) <= SAID_LIMIT else None,
+def _build_row(entry: Entry) -> LineRow:
+    said = clean_text(fold(build_full_text(entry)))
+    return LineRow(
+        id=filter_storable(entry.id),
+        parent=filter_storable(entry.parent),
+        type=filter_storable(entry.type),
+        role=filter_storable(get_speaker(entry)),
+        branch=filter_storable(entry.branch) if isinstance(entry.branch, str) else None,
+        moment=parse_timestamp(entry.timestamp) or 0,
+        text=said if len(said) <= STORED_TEXT_LIMIT else None,
     )
 
 
-def _gain(entries: Sequence[Entry]) -> Gain:
+def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
     messages, cost, first, named, name = 0, 0.0, None, False, None
     written: dict[str, None] = {}
     current: str | None = None
     record = -1
     told = True
     for index, entry in enumerate(entries):
-        body = entry.decoded()
+        body = entry.decode()
         told = told and body is not UNREADABLE and entry.branch is not UNSET
-        cost += sum(sums.cost for usage in usages(body) if (sums := spent(usage)) is not None)
+        cost += sum(sums.cost for usage in list_usages(body) if (sums := sum_usage(usage)) is not None)
         if isinstance(body, Message):
             messages += 1
-            if first is None and role(body.message) == "user":
-                first = clean(one_line(text(body.message.get("content")))) or None
+            if first is None and get_role(body.message) == "user":
+                first = clean_text(shorten_to_line(extract_text(body.message.get("content")))) or None
         elif isinstance(body, SessionInfo):
-            named, name = True, clean((body.name or "").strip(BLANKS)) or None
+            named, name = True, clean_text((body.name or "").strip(NAME_WHITESPACE)) or None
         elif isinstance(body, Custom) and entry.is_head_record:
             record = index
         if isinstance(entry.branch, str):
@@ -127,9 +127,9 @@ def _gain(entries: Sequence[Entry]) -> Gain:
         heads.replay(entries, Tree(list(entries)))
         written, current, hidden = dict.fromkeys(heads.heads), heads.current, tuple(sorted(heads.archived))
     names = (*written, *(hidden or ()), *([current] if current is not None else []))
-    if not abs(cost) <= COST_LIMIT or any(storable(name) is None for name in names):
-        return Gain(told=False, entries=len(entries))
-    return Gain(
+    if not abs(cost) <= COST_LIMIT or any(filter_storable(name) is None for name in names):
+        return SummaryDelta(told=False, entries=len(entries))
+    return SummaryDelta(
         told=told,
         entries=len(entries),
         messages=messages,
@@ -143,10 +143,10 @@ def _gain(entries: Sequence[Entry]) -> Gain:
     )
 
 
-class Beginning(NamedTuple):
+class Preamble(NamedTuple):
     """The first lines of a session, with its header among them if it has one."""
 
-    lines: int
+    line_count: int
     """How many lines are no entries: what stands before the header, and the header."""
     header: Header | None
     title: str | None
@@ -157,13 +157,13 @@ class Beginning(NamedTuple):
         return self.header is not None and self.header.version < VERSION
 
 
-def beginning_of(lines: Sequence[bytes]) -> Beginning:
-    reader = Reader()
+def read_preamble(lines: Sequence[bytes]) -> Preamble:
+    reader = SessionReader()
     try:
         for number, raw in enumerate(lines, 1):
             reader.feed(raw + b"\n")
             if reader.has_header:
-                return Beginning(number, reader.header, reader.title)
+                return Preamble(number, reader.header, reader.title)
     except FormatError:
         pass
-    return Beginning(0, None, None)
+    return Preamble(0, None, None)

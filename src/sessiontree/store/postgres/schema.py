@@ -15,17 +15,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sessiontree.errors import StoreError
-from sessiontree.store.postgres.connection import is_unknown, psycopg_error, said
+from sessiontree.store.postgres.connection import format_driver_error, get_driver_error, is_unsupported
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.connection import Connection
 
 CHANNEL = "sessiontree"
 """Where is told that a session has grown: its number, and no more."""
-LOCK = 0x73_74_72_65_65
+SCHEMA_LOCK_KEY = 0x73_74_72_65_65
 """The advisory lock of those who change the schema."""
 
-_FIRST = """
+_TABLES = """
 CREATE TABLE sessiontree.session (
     key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id text NOT NULL,
@@ -210,7 +210,7 @@ END $$;
 REVOKE ALL ON FUNCTION sessiontree.append, sessiontree.share, sessiontree.leave, sessiontree.settle FROM PUBLIC;
 """
 
-_SEARCH = """
+_SEARCH_INDEX = """
 DO $$
 DECLARE
     place text;
@@ -229,28 +229,29 @@ END $$;
 CREATE INDEX entry_unsaid ON sessiontree.entry (session) WHERE said IS NULL;
 """
 
-STEPS = (_FIRST, _SEARCH)
+MIGRATIONS = (_TABLES, _SEARCH_INDEX)
 """The steps that make the schema, in order. Never change one: add another."""
 
 
-def ensure(connection: Connection, where: str) -> None:
+def ensure_schema(connection: Connection, where: str) -> None:
     """Make the schema what this version needs. Raises `StoreError` where that cannot be."""
-    number = _number(connection)
-    if number < len(STEPS):
+    number = _count_migrations(connection)
+    if number < len(MIGRATIONS):
         try:
             number = _migrate(connection, where)
-        except psycopg_error() as error:
+        except get_driver_error() as error:
             if getattr(error, "sqlstate", None) == "42501":
                 raise StoreError(
                     where,
-                    f"its tables are missing or of an older version, and this role may not make them: {said(error)}",
+                    f"its tables are missing or of an older version, and this role may not make them: "
+                    f"{format_driver_error(error)}",
                 ) from error
             raise
-    if number > len(STEPS):
+    if number > len(MIGRATIONS):
         raise StoreError(where, "its tables were made by a newer version of sessiontree")
 
 
-def _number(connection: Connection) -> int:
+def _count_migrations(connection: Connection) -> int:
     """How many steps were made."""
     # Asked of the catalog itself: a name that was looked up before is remembered as missing.
     there = connection.execute("SELECT FROM pg_tables WHERE schemaname = 'sessiontree' AND tablename = 'step'")
@@ -265,25 +266,25 @@ def _migrate(connection: Connection, where: str) -> int:
         row = connection.execute("SHOW server_encoding").fetchone()
         if row is None or row[0] != "UTF8":
             raise StoreError(where, "its encoding is not UTF8")
-        _take_turns(connection)
-        number = _number(connection)
+        _lock_schema(connection)
+        number = _count_migrations(connection)
         if number == 0:
             connection.execute("CREATE SCHEMA IF NOT EXISTS sessiontree")
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS sessiontree.step"
                 " (number int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"
             )
-        for step in range(number, len(STEPS)):
-            connection.execute(STEPS[step].encode())
+        for step in range(number, len(MIGRATIONS)):
+            connection.execute(MIGRATIONS[step].encode())
             connection.execute("INSERT INTO sessiontree.step (number) VALUES (%s)", (step + 1,))
-        return max(number, len(STEPS))
+        return max(number, len(MIGRATIONS))
 
 
-def _take_turns(connection: Connection) -> None:
+def _lock_schema(connection: Connection) -> None:
     """Wait for those who change the schema now. Where there are no such locks, the second of two fails."""
     try:
         with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (LOCK,))
-    except psycopg_error() as error:
-        if not is_unknown(error):
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK_KEY,))
+    except get_driver_error() as error:
+        if not is_unsupported(error):
             raise

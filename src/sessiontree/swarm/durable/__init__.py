@@ -17,12 +17,12 @@ from __future__ import annotations
 from sessiontree.errors import InvalidOperation
 
 
-def check_no_worker_has(swarm: str, name: str) -> None:
+def check_not_with_workers(swarm: str, name: str) -> None:
     """Raises `InvalidOperation` where agents of a swarm, by its id, are with workers: two would do the same work."""
     try:
-        from sessiontree.swarm.durable.executor import is_with_workers
+        from sessiontree.swarm.durable.executor import has_active_jobs
     except ModuleNotFoundError:  # without DBOS there are no workers
         return
-    if is_with_workers(swarm):
+    if has_active_jobs(swarm):
         command = f"sessiontree swarm resume {name} --durable"
         raise InvalidOperation(f"workers have agents of swarm {name}: `{command}` goes on with it, or stop it")

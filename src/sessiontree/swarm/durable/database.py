@@ -17,22 +17,22 @@ from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
 from sqlalchemy.exc import SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.home import home
-from sessiontree.store.files import make_private_directory, open_private, reason_of
-from sessiontree.store.postgres.address import default, is_address, parse
-from sessiontree.store.waiting import take
+from sessiontree.home import get_home
+from sessiontree.store.files import format_os_error, make_private_directory, open_private
+from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
+from sessiontree.store.waiting import lock_file
 
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"
 VERSION = "1"
 """Of what is sent to workers. One that knows another version does not take it."""
-FILE = "work.db"
-PORT = 5432
+FILE_NAME = "work.db"
+DEFAULT_PORT = 5432
 
 SERIALIZER = DBOSPortableJSONSerializer()
 
 
-class Database:
+class WorkDatabase:
     """Where the work is."""
 
     def __init__(self, where: str | None = None) -> None:
@@ -40,31 +40,33 @@ class Database:
 
         Raises `InvalidOperation` for an address of another kind.
         """
-        address = parse(where) if is_address(where) else default() if where is None else None
+        address = (
+            parse_address(where) if is_database_address(where) else get_default_address() if where is None else None
+        )
         if address is not None:
-            self.shown, self.url = address.shown, _with_hosts_behind(address.url)
+            self.display_name, self.url = address.safe_url, _move_hosts_to_query(address.url)
         else:
             _check_path(where or "")
-            self.shown = os.path.abspath(where or os.path.join(home(), FILE))
-            self.url = sa.URL.create("sqlite", database=self.shown).render_as_string()
-        self.file = self.shown if address is None else None
-        self.poll = 0.25 if self.file is not None else 1.0
+            self.display_name = os.path.abspath(where or os.path.join(get_home(), FILE_NAME))
+            self.url = sa.URL.create("sqlite", database=self.display_name).render_as_string()
+        self.file = self.display_name if address is None else None
+        self.poll_interval = 0.25 if self.file is not None else 1.0
         """Seconds between two looks of a worker for work: a database has many who look."""
 
-    def make(self) -> None:
+    def migrate(self) -> None:
         """Make what is not there yet. Raises `StoreError`."""
-        _quiet()
+        _silence_dbos_log()
         try:
-            with nullcontext() if self.file is None else _made_file(self.file):
+            with nullcontext() if self.file is None else _create_file(self.file):
                 DBOS.migrate(self.url)
         except OSError as error:
-            raise StoreError(self.shown, reason_of(error)) from error
+            raise StoreError(self.display_name, format_os_error(error)) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
             refused = getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
             why = "its tables for work are missing or of an older version, and this role may not make them: "
-            raise StoreError(self.shown, f"{why if refused else ''}{said(error)}") from error
+            raise StoreError(self.display_name, f"{why if refused else ''}{describe_error(error)}") from error
 
-    def engine(self) -> sa.Engine:
+    def create_engine(self) -> sa.Engine:
         """For single statements, each done as soon as it is there: one who dies meanwhile holds nobody up."""
         url = sa.make_url(self.url)
         if self.file is not None:
@@ -77,14 +79,14 @@ class Database:
             connect_args={"connect_timeout": 10},
         )
 
-    def client(self) -> DBOSClient:
+    def create_client(self) -> DBOSClient:
         """For those who send work. Raises `StoreError`."""
         try:
             return DBOSClient(system_database_url=self.url, serializer=SERIALIZER, application_name=APPLICATION)
         except SQLAlchemyError as error:
-            raise StoreError(self.shown, said(error)) from error
+            raise StoreError(self.display_name, describe_error(error)) from error
 
-    def config(self, worker: str) -> DBOSConfig:
+    def build_config(self, worker: str) -> DBOSConfig:
         """For those who carry it out."""
         return {
             "name": APPLICATION,
@@ -106,7 +108,7 @@ def _check_path(where: str) -> None:
         )
 
 
-def _with_hosts_behind(url: str) -> str:
+def _move_hosts_to_query(url: str) -> str:
     """The same address, with several hosts as parameters: libpq takes them in front too, SQLAlchemy does not."""
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
@@ -116,19 +118,19 @@ def _with_hosts_behind(url: str) -> str:
         return url
     hosts = [sa.make_url(f"postgresql://{one}") for one in listed.split(",")]
     names = ",".join(host.host or "" for host in hosts)
-    ports = ",".join(str(host.port or PORT) for host in hosts)
+    ports = ",".join(str(host.port or DEFAULT_PORT) for host in hosts)
     return f"{scheme}://{login}{at}{slash or '/'}{path}?host={names}&port={ports}{f'&{query}' if query else ''}"
 
 
 @contextmanager
-def _made_file(path: str) -> Generator[None]:
+def _create_file(path: str) -> Generator[None]:
     """A file for its owner alone, in which some can read while another writes. Others wait until it is whole."""
     make_private_directory(os.path.dirname(path))
     flags = os.O_RDWR | os.O_CREAT
     os.close(open_private(path, flags))
     lock = open_private(f"{path}.lock", flags)
     try:
-        take(lock, f"{path}.lock")
+        lock_file(lock, f"{path}.lock")
         with closing(sqlite3.connect(path, timeout=30)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")
         yield
@@ -137,14 +139,14 @@ def _made_file(path: str) -> Generator[None]:
 
 
 @cache
-def _quiet() -> None:
+def _silence_dbos_log() -> None:
     """DBOS tells its log of every migration and each cancelled piece of work; what matters is told by us."""
     import logging
 
     logging.getLogger("dbos").setLevel(logging.CRITICAL)
 
 
-def said(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What a database says of a failure, without the statement that failed."""
     first, *_ = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
     return first

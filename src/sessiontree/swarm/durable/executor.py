@@ -19,19 +19,19 @@ from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session import Session
-from sessiontree.store.postgres.address import default, is_address, parse
-from sessiontree.swarm.durable.database import APPLICATION, QUEUE, VERSION, Database, said
-from sessiontree.swarm.durable.order import WORKFLOW, Order, beginning, encoded, report_of
-from sessiontree.swarm.durable.relay import Relay
-from sessiontree.swarm.durable.roster import Roster, WorkerInfo, this_home
-from sessiontree.swarm.executor import CarryOut, Work
+from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
+from sessiontree.swarm.durable.database import APPLICATION, QUEUE, VERSION, WorkDatabase, describe_error
+from sessiontree.swarm.durable.order import WORKFLOW, JobRequest, build_id_prefix, decode_report, encode
+from sessiontree.swarm.durable.relay import EventRelay
+from sessiontree.swarm.durable.roster import Roster, WorkerInfo, build_home_id
+from sessiontree.swarm.executor import RunJob, SwarmJob
 
-POLL = 0.2
+POLL_INTERVAL = 0.2
 """Seconds between two looks for what workers have done."""
-LOOK = 1.0
+RELAY_INTERVAL = 1.0
 """Seconds between two looks for what those on other machines have written."""
 
-WAITING = frozenset(
+ACTIVE_STATES = frozenset(
     {WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value, WorkflowStatusString.DELAYED.value}
 )
 """States of work that is not over."""
@@ -57,193 +57,203 @@ class DurableExecutor:
         `database` is as for `Database`; `concurrency` is how many agents are at work at the same time. `tools` names
         the only ones that they may use, and `system` and `thinking` are as for `Swarm`: workers get them with the work.
         """
-        self._where = _where(session)
+        self._location = _build_location(session)
         self._tools = None if tools is None else tuple(tools)
         self._system, self._thinking = system, thinking
         self._slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
-        self._database = Database(database)
-        self._opening = asyncio.Lock()
+        self._database = WorkDatabase(database)
+        self._connect_lock = asyncio.Lock()
         self._client: DBOSClient | None = None
         self._roster: Roster | None = None
-        self._waited: dict[str, asyncio.Future[WorkflowStatus]] = {}
+        self._waiters: dict[str, asyncio.Future[WorkflowStatus]] = {}
         self._session = session
-        self._relays: dict[str, Relay] = {}
-        self._home = this_home()
-        self._homes: dict[str, str] = {}
+        self._relays: dict[str, EventRelay] = {}
+        self._home = build_home_id()
+        self._worker_homes: dict[str, str] = {}
         """Those of workers."""
-        self._relayed = 0.0
-        self._polling: asyncio.Task[None] | None = None
-        self._elsewhere: set[str] = set()
+        self._last_relay = 0.0
+        self._poll_task: asyncio.Task[None] | None = None
+        self._handed_over: set[str] = set()
         """Swarms that another process works on now."""
 
-    async def run(self, work: Work, carry_out: CarryOut) -> None:
-        self._elsewhere.discard(work.swarm)
+    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
+        self._handed_over.discard(job.swarm)
         async with self._slots:
-            client, roster = await self._opened()
-            id = await self._under_way(client, work) or await self._sent(client, roster, work)
+            client, roster = await self._connect()
+            id = await self._find_active(client, job) or await self._submit(client, roster, job)
             try:
                 if self._session.file is None:
-                    self._relays[id] = await asyncio.to_thread(Relay, self._session, work)
-                status = await self._over(client, roster, id)
+                    self._relays[id] = await asyncio.to_thread(EventRelay, self._session, job)
+                status = await self._wait_for_end(client, roster, id)
             except asyncio.CancelledError:
-                if work.swarm not in self._elsewhere:
-                    await self._give_up(client, roster, id)
+                if job.swarm not in self._handed_over:
+                    await self._cancel(client, roster, id)
                 raise
             finally:
                 relay = self._relays.pop(id, None)
                 if relay is not None:
                     relay.close()
-            await self._called(client.delete_workflow, id)
+            await self._call(client.delete_workflow, id)
         if status.status == WorkflowStatusString.SUCCESS.value:
-            report = report_of(str(status.output))
+            report = decode_report(str(status.output))
             if report.error is not None:
-                raise StoreError(self._where, f"a worker could not work on agent {work.agent}: {report.error}")
+                raise StoreError(self._location, f"a worker could not work on agent {job.agent}: {report.error}")
         elif status.status != WorkflowStatusString.CANCELLED.value:
-            raise StoreError(self._where, f"the work of agent {work.agent} was given up, since workers died of it")
+            raise StoreError(self._location, f"the work of agent {job.agent} was given up, since workers died of it")
 
-    def give_way(self, swarm: str) -> None:
-        self._elsewhere.add(swarm)
+    def hand_over(self, swarm: str) -> None:
+        self._handed_over.add(swarm)
 
-    async def workers(self) -> list[WorkerInfo]:
+    async def list_workers(self) -> list[WorkerInfo]:
         """The workers that are there. Raises `StoreError`."""
-        _, roster = await self._opened()
-        return await self._called(roster.alive)
+        _, roster = await self._connect()
+        return await self._call(roster.list_alive)
 
     async def close(self) -> None:
         """Let go of the database. What was sent stays there."""
-        if self._polling is not None:
-            self._polling.cancel()
-            await asyncio.wait([self._polling])
+        if self._poll_task is not None:
+            self._poll_task.cancel()
+            await asyncio.wait([self._poll_task])
         if self._client is not None:
             await asyncio.to_thread(self._client.destroy)
         if self._roster is not None:
             self._roster.close()
 
-    async def _opened(self) -> tuple[DBOSClient, Roster]:
-        async with self._opening:
+    async def _connect(self) -> tuple[DBOSClient, Roster]:
+        async with self._connect_lock:
             if self._client is None or self._roster is None:
                 roster = Roster(self._database)
-                await asyncio.to_thread(self._database.make)
-                await asyncio.to_thread(roster.make)
-                self._client, self._roster = await asyncio.to_thread(self._database.client), roster
+                await asyncio.to_thread(self._database.migrate)
+                await asyncio.to_thread(roster.create_table)
+                self._client, self._roster = await asyncio.to_thread(self._database.create_client), roster
             return self._client, self._roster
 
-    async def _called(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
+    async def _call(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
         try:
             return await asyncio.to_thread(function, *args, **options)
         except (SQLAlchemyError, dbos_error.DBOSException) as error:
-            raise StoreError(self._database.shown, said(error)) from error
+            raise StoreError(self._database.display_name, describe_error(error)) from error
 
     # Sending
 
-    async def _under_way(self, client: DBOSClient, work: Work) -> str | None:
+    async def _find_active(self, client: DBOSClient, job: SwarmJob) -> str | None:
         """What was sent before, by a process that has died since, and is not over."""
-        start = beginning(work)
-        found = await self._called(
+        start = build_id_prefix(job)
+        found = await self._call(
             client.list_workflows,
             workflow_id_prefix=start,
-            status=sorted(WAITING),
+            status=sorted(ACTIVE_STATES),
             load_input=False,
             load_output=False,
             application_name=APPLICATION,
         )
         return next((status.workflow_id for status in found if status.workflow_id.startswith(start)), None)
 
-    async def _sent(self, client: DBOSClient, roster: Roster, work: Work) -> str:
-        start = beginning(work)
-        await self._nobody_has(roster, lambda id: id.startswith(start))
+    async def _submit(self, client: DBOSClient, roster: Roster, job: SwarmJob) -> str:
+        start = build_id_prefix(job)
+        await self._wait_until_released(roster, lambda id: id.startswith(start))
         id = start + os.urandom(8).hex()
-        order = Order(work=work, where=self._where, tools=self._tools, system=self._system, thinking=self._thinking)
-        await self._called(
+        order = JobRequest(
+            work=job, where=self._location, tools=self._tools, system=self._system, thinking=self._thinking
+        )
+        await self._call(
             client.enqueue,
             {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": id, "app_version": VERSION},
-            encoded(order),
+            encode(order),
         )
         return id
 
-    async def _give_up(self, client: DBOSClient, roster: Roster, id: str) -> None:
+    async def _cancel(self, client: DBOSClient, roster: Roster, id: str) -> None:
         """Have the work stopped, and wait until the worker has written down what it has."""
-        await self._called(client.cancel_workflow, id)
-        await self._nobody_has(roster, lambda other: other == id)
-        await self._called(client.delete_workflow, id)
+        await self._call(client.cancel_workflow, id)
+        await self._wait_until_released(roster, lambda other: other == id)
+        await self._call(client.delete_workflow, id)
 
-    async def _nobody_has(self, roster: Roster, meant: Callable[[str], bool]) -> None:
+    async def _wait_until_released(self, roster: Roster, is_match: Callable[[str], bool]) -> None:
         """Wait until no worker that lives has such work under way."""
-        while any(meant(id) for worker in await self._called(roster.alive) for id in worker.work):
-            await asyncio.sleep(POLL)
+        while any(is_match(id) for worker in await self._call(roster.list_alive) for id in worker.work):
+            await asyncio.sleep(POLL_INTERVAL)
 
     # Waiting
 
-    async def _over(self, client: DBOSClient, roster: Roster, id: str) -> WorkflowStatus:
+    async def _wait_for_end(self, client: DBOSClient, roster: Roster, id: str) -> WorkflowStatus:
         """How the work ended."""
-        future = self._waited[id] = asyncio.get_running_loop().create_future()
-        if self._polling is None or self._polling.done():
-            self._polling = asyncio.create_task(self._poll(client, roster))
+        future = self._waiters[id] = asyncio.get_running_loop().create_future()
+        if self._poll_task is None or self._poll_task.done():
+            self._poll_task = asyncio.create_task(self._poll(client, roster))
         try:
             return await future
         finally:
-            del self._waited[id]
+            del self._waiters[id]
 
     async def _poll(self, client: DBOSClient, roster: Roster) -> None:
         """Look for all that is waited for at once, as long as anything is."""
-        while self._waited:
-            ids = list(self._waited)
+        while self._waiters:
+            ids = list(self._waiters)
             try:
-                found = await self._called(client.list_workflows, workflow_ids=ids, load_input=False)
+                found = await self._call(client.list_workflows, workflow_ids=ids, load_input=False)
                 gone = set(ids) - {status.workflow_id for status in found}
                 if gone:
-                    raise StoreError(self._database.shown, f"the work {', '.join(sorted(gone))} is not there any more")
-                await self._relay(roster, found)
+                    raise StoreError(
+                        self._database.display_name, f"the work {', '.join(sorted(gone))} is not there any more"
+                    )
+                await self._relay_events(roster, found)
             except StoreError as error:
-                for future in self._waited.values():
+                for future in self._waiters.values():
                     if not future.done():
                         future.set_exception(error)
                 return
             for status in found:
-                future = self._waited.get(status.workflow_id)
-                if future is not None and not future.done() and status.status not in WAITING:
+                future = self._waiters.get(status.workflow_id)
+                if future is not None and not future.done() and status.status not in ACTIVE_STATES:
                     future.set_result(status)
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    async def _relay(self, roster: Roster, found: Sequence[WorkflowStatus]) -> None:
+    async def _relay_events(self, roster: Roster, found: Sequence[WorkflowStatus]) -> None:
         """Tell what workers elsewhere have written, once in a while and when one is done."""
         now = time.monotonic()
-        if not self._relays or (now < self._relayed + LOOK and all(status.status in WAITING for status in found)):
+        if not self._relays or (
+            now < self._last_relay + RELAY_INTERVAL and all(status.status in ACTIVE_STATES for status in found)
+        ):
             return
-        self._relayed = now
+        self._last_relay = now
         await asyncio.to_thread(self._session.refresh)
         for status in found:
             relay, worker = self._relays.get(status.workflow_id), status.executor_id
             if relay is None or worker is None:
                 continue
-            if worker not in self._homes:
-                self._homes |= {one.id: one.home for one in await self._called(roster.alive)}
-            await asyncio.to_thread(relay.look, tell=self._homes.get(worker, self._home) != self._home)
+            if worker not in self._worker_homes:
+                self._worker_homes |= {one.id: one.home for one in await self._call(roster.list_alive)}
+            await asyncio.to_thread(relay.relay_new, emit=self._worker_homes.get(worker, self._home) != self._home)
 
 
-def is_with_workers(swarm: str, database: str | None = None) -> bool:
+def has_active_jobs(swarm: str, database: str | None = None) -> bool:
     """Whether work of a swarm, by its id, was sent to workers and is not over. Raises `StoreError`."""
-    where = Database(database)
+    where = WorkDatabase(database)
     if where.file is not None and not os.path.exists(where.file):
         return False
-    client = where.client()
+    client = where.create_client()
     try:
-        return bool(client.list_workflows(workflow_id_prefix=f"{swarm}/", status=sorted(WAITING), limit=1))
+        return bool(client.list_workflows(workflow_id_prefix=f"{swarm}/", status=sorted(ACTIVE_STATES), limit=1))
     except ProgrammingError:  # no tables for work, or none that this role may read
         return False
     except SQLAlchemyError as error:
         if "no such table" in str(error):  # as SQLite says it
             return False
-        raise StoreError(where.shown, said(error)) from error
+        raise StoreError(where.display_name, describe_error(error)) from error
     finally:
         client.destroy()
 
 
-def _where(session: Session) -> str:
+def _build_location(session: Session) -> str:
     """How workers name the session. In the database that all of them use, each has an address of its own for it."""
     if session.file is not None:
         return os.path.abspath(session.file)
-    if not is_address(session.where):
+    if not is_database_address(session.location):
         raise InvalidOperation("no worker can open a session that is in memory: it has to be a file or in a database")
-    usual = default()
-    return session.id if usual is not None and parse(session.where).shown == usual.shown else session.where
+    usual = get_default_address()
+    return (
+        session.id
+        if usual is not None and parse_address(session.location).safe_url == usual.safe_url
+        else session.location
+    )

@@ -7,16 +7,16 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from sessiontree.swarm.executor import Work
+from sessiontree.swarm.executor import SwarmJob
 
 WORKFLOW = "sessiontree.agent"
 """The name that work is sent under."""
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class JobRequest(Struct, frozen=True, kw_only=True):
     """Work, and where to do it."""
 
-    work: Work
+    work: SwarmJob
     where: str
     """The session's file or address, or its id where all have the same database."""
     tools: tuple[str, ...] | None = None
@@ -26,25 +26,25 @@ class Order(Struct, frozen=True, kw_only=True):
     thinking: str | None = None
 
 
-class Report(Struct, frozen=True, kw_only=True):
+class JobReport(Struct, frozen=True, kw_only=True):
     """What came of an order, beside what stands in the session."""
 
     error: str | None = None
     """Why it could not be carried out at all."""
 
 
-def beginning(work: Work) -> str:
+def build_id_prefix(job: SwarmJob) -> str:
     """What the ids of all orders for an agent begin with."""
-    return f"{work.swarm}/{quote(work.agent, safe='')}/"
+    return f"{job.swarm}/{quote(job.agent, safe='')}/"
 
 
-def encoded(value: Struct) -> str:
+def encode(value: Struct) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def order_of(text: str) -> Order:
-    return msgspec.json.decode(text, type=Order)
+def decode_request(text: str) -> JobRequest:
+    return msgspec.json.decode(text, type=JobRequest)
 
 
-def report_of(text: str) -> Report:
-    return msgspec.json.decode(text, type=Report)
+def decode_report(text: str) -> JobReport:
+    return msgspec.json.decode(text, type=JobReport)

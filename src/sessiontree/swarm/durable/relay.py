@@ -10,92 +10,95 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, entries_of
-from sessiontree.core.messages import role, spent, string, text, tool_calls
+from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
+from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
 from sessiontree.session import Session
-from sessiontree.swarm.account import AgentAccount
+from sessiontree.swarm.account import TrackedAgent
 from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,
     AgentStart,
+    BaseSwarmEvent,
     ErrorEvent,
-    Event,
     EventLog,
-    TextDelta,
-    ToolCallEnd,
-    ToolCallStart,
-    TurnEnd,
-    TurnStart,
-    spool_path,
+    SwarmTextDelta,
+    SwarmToolCallEnd,
+    SwarmToolCallStart,
+    SwarmTurnEnd,
+    SwarmTurnStart,
+    build_spool_path,
 )
-from sessiontree.swarm.executor import Work
-from sessiontree.swarm.facts import Complete, Fail, read_deed
-from sessiontree.swarm.record import Record
-from sessiontree.swarm.worker import SHOWN
+from sessiontree.swarm.executor import SwarmJob
+from sessiontree.swarm.facts import CompleteAction, FailAction, read_action
+from sessiontree.swarm.record import SwarmJournal
+from sessiontree.swarm.worker import MAX_TOOL_TEXT
 
 
-class Relay:
+class EventRelay:
     """Follows one agent."""
 
-    def __init__(self, session: Session, work: Work) -> None:
-        self._work = work
+    def __init__(self, session: Session, job: SwarmJob) -> None:
+        self._job = job
         self._session = session
-        self._record = Record(session, work.swarm)
-        self._log = EventLog(spool_path(work.swarm))
-        self._read = len(session.tree.items)
+        self._journal = SwarmJournal(session, job.swarm)
+        self._log = EventLog(build_spool_path(job.swarm))
+        self._read_count = len(session.tree.items)
         self._turns = self._agent.turns
-        self._begun = self._agent.begun
+        self._started = self._agent.started
 
     @property
-    def _agent(self) -> AgentAccount:
-        return self._record.account.agents[self._work.agent]
+    def _agent(self) -> TrackedAgent:
+        return self._journal.state.agents[self._job.agent]
 
-    def look(self, *, tell: bool) -> None:
+    def relay_new(self, *, emit: bool) -> None:
         """Tell of what the session has taken in since, or pass over it. Raises `StoreError`."""
-        items = self._session.tree.items[self._read :]
-        self._read += len(items)
-        told, branch = tell and self._record.account.created.streaming, self._agent.branch
-        for entry in entries_of(items):
+        items = self._session.tree.items[self._read_count :]
+        self._read_count += len(items)
+        told, branch = emit and self._journal.state.created.streaming, self._agent.branch
+        for entry in iter_entries(items):
             if entry.branch == branch:
-                for event in self._events(entry):
+                for event in self._build_events(entry):
                     if told:
-                        self._log.append(replace(event, swarm=self._work.swarm, agent=self._work.agent, branch=branch))
+                        self._log.append(replace(event, swarm=self._job.swarm, agent=self._job.agent, branch=branch))
 
-    def _events(self, entry: Entry) -> Iterator[Event]:
+    def _build_events(self, entry: Entry) -> Iterator[BaseSwarmEvent]:
         body = entry.body
         if isinstance(body, Message):
-            if not self._begun:
-                self._begun = True
+            if not self._started:
+                self._started = True
                 spawn = self._agent.spawn
-                yield AgentStart(task=spawn.task, role=spawn.role, model=self._work.model)
-            if role(body.message) == "assistant":
-                yield from self._turn(entry, body.message)
-            elif role(body.message) == "toolResult":
-                message, words = body.message, text(body.message.get("content"))[:SHOWN]
-                call, tool = string(message.get("toolCallId")) or "", string(message.get("toolName")) or ""
-                yield ToolCallEnd(call=call, tool=tool, ok=message.get("isError") is not True, text=words)
+                yield AgentStart(task=spawn.task, role=spawn.role, model=self._job.model)
+            if get_role(body.message) == "assistant":
+                yield from self._build_turn_events(entry, body.message)
+            elif get_role(body.message) == "toolResult":
+                message, words = body.message, extract_text(body.message.get("content"))[:MAX_TOOL_TEXT]
+                call, tool = (
+                    coerce_string(message.get("toolCallId")) or "",
+                    coerce_string(message.get("toolName")) or "",
+                )
+                yield SwarmToolCallEnd(call=call, tool=tool, ok=message.get("isError") is not True, text=words)
         elif isinstance(body, AgentAction):
-            yield from self._deed(body)
+            yield from self._build_action_events(body)
 
-    def _turn(self, entry: Entry, message: JsonObject) -> Iterator[Event]:
+    def _build_turn_events(self, entry: Entry, message: JsonObject) -> Iterator[BaseSwarmEvent]:
         self._turns += 1
-        sums = spent(message.get("usage"))
-        yield TurnStart(number=self._turns)
-        if words := text(message.get("content")):
-            yield TextDelta(delta=words)
-        for call in tool_calls(message):
-            yield ToolCallStart(call=call.id, tool=call.name, arguments=call.arguments)
+        sums = sum_usage(message.get("usage"))
+        yield SwarmTurnStart(number=self._turns)
+        if words := extract_text(message.get("content")):
+            yield SwarmTextDelta(delta=words)
+        for call in get_tool_calls(message):
+            yield SwarmToolCallStart(call=call.id, tool=call.name, arguments=call.arguments)
         cost, tokens = (0.0, 0) if sums is None else (sums.cost, sums.tokens)
-        yield TurnEnd(number=self._turns, entry=entry.id, cost=cost, tokens=tokens)
+        yield SwarmTurnEnd(number=self._turns, entry=entry.id, cost=cost, tokens=tokens)
 
-    def _deed(self, body: AgentAction) -> Iterator[Event]:
-        match read_deed(body):
-            case Complete():
-                cost, tokens, seconds = self._agent.spending(None)
+    def _build_action_events(self, body: AgentAction) -> Iterator[BaseSwarmEvent]:
+        match read_action(body):
+            case CompleteAction():
+                cost, tokens, seconds = self._agent.compute_spending(None)
                 yield AgentComplete(text=self._agent.text, cost=cost, tokens=tokens, seconds=seconds)
-            case Fail(error=error, attempt=attempt, retry=None):
+            case FailAction(error=error, attempt=attempt, retry=None):
                 yield AgentFail(error=error, attempts=attempt)
-            case Fail(error=error):
+            case FailAction(error=error):
                 yield ErrorEvent(message=error)
             case _:
                 pass

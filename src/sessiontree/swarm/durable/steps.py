@@ -17,25 +17,34 @@ from dbos import DBOS
 from dbos import error as dbos_error
 from msgspec import Struct
 
-from sessiontree.agent.record import SPEAKING
+from sessiontree.agent.record import CONVERSATION_TYPES
 from sessiontree.core.entries import JsonObject
-from sessiontree.model.base import Failure, Finished, Model, ModelError, ModelEvent, ModelInfo, Request, cut_off
+from sessiontree.model.base import (
+    FailureKind,
+    Finished,
+    Model,
+    ModelError,
+    ModelEvent,
+    ModelInfo,
+    Request,
+    build_cut_off_error,
+)
 from sessiontree.session import Branch
 
-NAME = "answer"
+STEP_NAME = "answer"
 
 
-class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of a request."""
 
     message: JsonObject | None = None
-    kind: Failure | None = None
+    kind: FailureKind | None = None
     """With a failure of the model: which."""
     reason: str = ""
     status: int | None = None
     retry_after: float | None = None
 
-    def result(self, model: str) -> JsonObject:
+    def get_message(self, model: str) -> JsonObject:
         """The message. Raises what went wrong."""
         if self.message is not None:
             return self.message
@@ -44,68 +53,74 @@ class Kept(Struct, frozen=True, kw_only=True, omit_defaults=True):
         raise ModelError(model, self.kind, self.reason, status=self.status, retry_after=self.retry_after)
 
 
-class Steps:
+class AnswerStore:
     """The steps of one piece of work, taken one after the other."""
 
-    def __init__(self, lost: Callable[[], None]) -> None:
+    def __init__(self, on_lost: Callable[[], None]) -> None:
         """`lost` is called when another worker has this work now."""
-        self._lost = lost
-        self._turn = asyncio.Lock()
+        self._on_lost = on_lost
+        self._lock = asyncio.Lock()
 
-    async def take(self, key: str, ask: Callable[[], Awaitable[Kept]]) -> Kept:
+    async def get_or_ask(self, key: str, ask: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
         """What `ask` gives, or gave before for the same key."""
 
-        async def step() -> dict[str, Any]:
+        async def run_step() -> dict[str, Any]:
             return {"key": key, "kept": msgspec.json.encode(await ask()).decode()}
 
-        async with self._turn:
+        async with self._lock:
             try:
                 while True:
                     # Steps are numbered. What a life before has taken comes first, each with its key.
-                    taken = await DBOS.run_step_async({"name": NAME}, step)
+                    taken = await DBOS.run_step_async({"name": STEP_NAME}, run_step)
                     if taken["key"] == key:
-                        return msgspec.json.decode(taken["kept"], type=Kept)
+                        return msgspec.json.decode(taken["kept"], type=StoredAnswer)
             except dbos_error.DBOSWorkflowConflictIDError:
-                self._lost()
+                self._on_lost()
                 raise asyncio.CancelledError from None
             except dbos_error.DBOSWorkflowCancelledError:
                 raise asyncio.CancelledError from None
 
 
-class KeptModel:
+class StoringModel:
     """A model whose answers are kept."""
 
     def __init__(
-        self, model: Model, branch: Callable[[], Branch], steps: Steps, before: Callable[[], Awaitable[None]]
+        self,
+        model: Model,
+        get_branch: Callable[[], Branch],
+        answers: AnswerStore,
+        before_request: Callable[[], Awaitable[None]],
     ) -> None:
         """For the agent of a branch. `before` is awaited before every request: cancelled there, nothing is written."""
         self._model = model
-        self._branch = branch
-        self._steps = steps
-        self._before = before
-        self._asked: dict[str, int] = {}
+        self._get_branch = get_branch
+        self._answers = answers
+        self._before_request = before_request
+        self._request_counts: dict[str, int] = {}
 
     @property
     def info(self) -> ModelInfo:
         return self._model.info
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        await self._before()
+        await self._before_request()
         events: asyncio.Queue[ModelEvent | None] = asyncio.Queue()
         failure: Exception | None = None
 
-        async def ask() -> Kept:
+        async def ask() -> StoredAnswer:
             nonlocal failure
             try:
-                return Kept(message=await self._answer(request, events.put_nowait))
+                return StoredAnswer(message=await self._ask_model(request, events.put_nowait))
             except ModelError as error:
                 failure = error
-                return Kept(kind=error.kind, reason=error.reason, status=error.status, retry_after=error.retry_after)
+                return StoredAnswer(
+                    kind=error.kind, reason=error.reason, status=error.status, retry_after=error.retry_after
+                )
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it is raised again below
                 failure = error
-                return Kept(reason=f"{type(error).__name__}: {error}")
+                return StoredAnswer(reason=f"{type(error).__name__}: {error}")
 
-        step = asyncio.create_task(self._steps.take(self._key(request), ask))
+        step = asyncio.create_task(self._answers.get_or_ask(self._build_key(request), ask))
         step.add_done_callback(lambda _: events.put_nowait(None))
         try:
             while (event := await events.get()) is not None:
@@ -117,22 +132,24 @@ class KeptModel:
                 await step
         if failure is not None:
             raise failure
-        yield Finished(kept.result(self.info.name))
+        yield Finished(kept.get_message(self.info.name))
 
-    async def _answer(self, request: Request, arrived: Callable[[ModelEvent], None]) -> JsonObject:
+    async def _ask_model(self, request: Request, on_event: Callable[[ModelEvent], None]) -> JsonObject:
         message: JsonObject | None = None
         async with aclosing(self._model.stream(request)) as events:
             async for event in events:
                 if isinstance(event, Finished):
                     message = event.message
                 else:
-                    arrived(event)
+                    on_event(event)
         if message is None:
-            raise cut_off(self.info.name)
+            raise build_cut_off_error(self.info.name)
         return message
 
-    def _key(self, request: Request) -> str:
-        branch = self._branch()
-        place = next((entry.id for entry in branch.session.tree.up(branch.leaf) if entry.type in SPEAKING), "root")
-        number = self._asked[place] = self._asked.get(place, 0) + 1
+    def _build_key(self, request: Request) -> str:
+        branch = self._get_branch()
+        place = next(
+            (entry.id for entry in branch.session.tree.walk_up(branch.leaf) if entry.type in CONVERSATION_TYPES), "root"
+        )
+        number = self._request_counts[place] = self._request_counts.get(place, 0) + 1
         return f"{place} {number} {len(request.messages)}"
