@@ -31,7 +31,7 @@ def context(file: str) -> dict[str, Any]:
     """Open, and what the model sees from the current leaf."""
     start = perf_counter()
     with st.open(file, read_only=True) as session:
-        found = session.build_context()
+        found = session.context()
         seconds = perf_counter() - start
     return {"seconds": seconds, "messages": len(found.messages)}
 
@@ -266,7 +266,7 @@ async def _agent_turns(count: int, scratch: str) -> dict[str, Any]:
         await turn()
         ours, bare = [], []
         for number in range(count):
-            known = [entry.body for entry in session.head.get_path()[-4:]], model.requests[-2:]
+            known = [entry.body for entry in session.head.path()[-4:]], model.requests[-2:]
             if number % 2:  # who goes first pays for what the other left to the disk
                 ours.append(await turn())
                 bare.append(await bare_turn(*known))

@@ -93,11 +93,11 @@ def contexts(url: str, where: str, name: str) -> dict[str, float]:
     ours: list[float] = []
     alone: list[float] = []
     with Recorder() as recorder:
-        Session(PostgresStore(where)).build_context()
+        Session(PostgresStore(where)).context()
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(ROUNDS):
             start = perf_counter()
-            Session(PostgresStore(where)).build_context()
+            Session(PostgresStore(where)).context()
             ours.append(perf_counter() - start)
             alone.append(bare(connection, recorder.sent))
     return {f"pg {name}": statistics.median(ours), f"pg bare {name}": statistics.median(alone)}

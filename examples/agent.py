@@ -47,7 +47,7 @@ async def main() -> None:
     assert first.text == "There are 3 apples and no plums."
 
     # Another way to ask, beside the first: the question is chosen, and asked anew.
-    question = next(entry for entry in session.head.get_path() if entry.type == "message")
+    question = next(entry for entry in session.head.path() if entry.type == "message")
     plan = session.navigate(question)
     assert plan.editor_text == "What is in stock?"
     second = await agent.prompt(f"{plan.editor_text} Politely.")
@@ -55,7 +55,7 @@ async def main() -> None:
     assert len(model.requests[-1].messages) == 1  # nothing of the other branch
 
     session.undo()
-    assert session.head.get_path()[-1].id == first.message.id
+    assert session.head.path()[-1].id == first.message.id
 
 
 asyncio.run(main())

@@ -11,11 +11,9 @@ import sessiontree as st
 
 def check(session: st.Session) -> None:
     """What must be true after the work, and again after reopening the file."""
-    main, a, b = (session.get_branch(name) for name in ("main", "approach-a", "approach-b"))
-    assert main.get_path()[-1].body.message["content"][0]["text"] == "I have several approaches..."
-    assert (
-        a.get_path()[:-2] == b.get_path()[:-2] == main.get_path()
-    )  # siblings: each has its branch point and its answer
+    main, a, b = (session.branch(name) for name in ("main", "approach-a", "approach-b"))
+    assert main.path()[-1].body.message["content"][0]["text"] == "I have several approaches..."
+    assert a.path()[:-2] == b.path()[:-2] == main.path()  # siblings: each has its branch point and its answer
     assert session.head == b
 
 

@@ -589,9 +589,9 @@ def test_a_path_fork_is_a_session_of_its_own_with_the_same_context(source: st.Se
     fork = st.fork(source, at="b", name="copy")
 
     assert fork.id != source.id
-    assert fork.head.build_context().messages == source.get_branch("b").build_context().messages
+    assert fork.head.context().messages == source.branch("b").context().messages
     assert [info.name for info in fork.branches] == ["main"]
-    assert (fork.name, fork.cwd, fork.forked_from) == ("copy", "/p", source.get_branch("b").leaf)
+    assert (fork.name, fork.cwd, fork.forked_from) == ("copy", "/p", source.branch("b").leaf)
     assert fork.header.parent_session == str(source.file)
     assert list(fork.tree.labels.values()) == ["here"]
     assert "branch_point" not in {entry.type for entry in fork.tree}
@@ -625,11 +625,11 @@ def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
 
     fork = st.fork(source, dir=None if to == "database" else tmp_path)
 
-    assert [message["content"] for message in source.build_context().messages] == ["a", "d"]
-    assert st.open(fork.location).build_context().messages == source.build_context().messages
+    assert [message["content"] for message in source.context().messages] == ["a", "d"]
+    assert st.open(fork.location).context().messages == source.context().messages
     part = export(source.read_lines(), "jsonl", branch="HEAD").content
     (tmp_path / "part.jsonl").write_bytes(part)
-    assert st.open(tmp_path / "part.jsonl").build_context().messages == source.build_context().messages
+    assert st.open(tmp_path / "part.jsonl").context().messages == source.context().messages
 
 
 def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
@@ -644,10 +644,7 @@ def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_lea
     assert not (tmp_path / "fork.jsonl").exists()
     mended = repair(source).file
     assert mended is not None
-    assert (
-        st.fork(st.open(mended), file=tmp_path / "fork.jsonl").build_context().messages
-        == source.build_context().messages
-    )
+    assert st.fork(st.open(mended), file=tmp_path / "fork.jsonl").context().messages == source.context().messages
 
 
 def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
@@ -655,7 +652,7 @@ def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
 
     fork.append(st.user("another way"))
 
-    assert len(fork.head.build_context().messages) == 3
+    assert len(fork.head.context().messages) == 3
     assert st.open(fork.id).head.leaf == fork.head.leaf
     with pytest.raises(st.InvalidOperation, match="no move"):
         fork.undo()
@@ -695,13 +692,13 @@ def test_a_session_in_memory_forks_into_memory() -> None:
     fork = st.fork(session)
 
     assert (fork.file, fork.header.parent_session) == (None, None)
-    assert fork.head.build_context().messages == session.head.build_context().messages
+    assert fork.head.context().messages == session.head.context().messages
 
 
 def test_a_whole_fork_is_where_it_was_asked_for_also_where_a_label_is_spelled_like_that_place(
     source: st.Session,
 ) -> None:
-    *_, one, two = source.tree.get_path(source.head.leaf)
+    *_, one, two = source.tree.path(source.head.leaf)
     source.label(two.id, one.id)
 
     assert st.fork(source, at=one, whole=True).head.leaf == one.id

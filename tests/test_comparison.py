@@ -39,7 +39,7 @@ def test_only_what_comes_after_the_branches_part_counts(session: st.Session) -> 
 
     result = st.compare(session, ["a", "b"])
 
-    assert result.common_ancestor == session.get_branch("main").leaf
+    assert result.common_ancestor == session.branch("main").leaf
     assert [(stats.entries, stats.messages, stats.cost, stats.tokens) for stats in result.branches] == [
         (2, 1, 0.05, 10),
         (2, 1, 0.03, 10),
@@ -168,7 +168,7 @@ def test_tools_files_errors_models_and_other_spending_count(session: st.Session)
     assert stats.models == ("p/m",)
     assert (stats.tokens, stats.cost) == (15, 0.03)
     assert stats.tools == ("edit", "read", "edit", "odd")
-    assert stats.last_activity == session.tree[session.get_branch("a").leaf or ""].timestamp
+    assert stats.last_activity == session.tree[session.branch("a").leaf or ""].timestamp
     assert stats.time >= 0
 
 
@@ -176,7 +176,7 @@ def test_side_calls_of_peers_count() -> None:
     session = st.memory()
     session.append(st.user("x"))
     branch(session, "a", st.user("y"))
-    [place] = [session.get_branch("a").leaf]
+    [place] = [session.branch("a").leaf]
     entry = session.append(
         st.Opaque(type="model_usage", fields={"usage": {"input": 5, "cost": {"total": 0.5}}}), parent=place, branch="a"
     )
@@ -218,8 +218,8 @@ def test_a_diff_shows_both_sides_from_where_they_part(session: st.Session) -> No
 
     result = st.diff(session, "a", "b")
 
-    assert result.common_ancestor == session.get_branch("main").leaf
-    assert result.first == tuple(session.get_branch(name).get_path()[3 - 1].id for name in ("a", "b"))
+    assert result.common_ancestor == session.branch("main").leaf
+    assert result.first == tuple(session.branch(name).path()[3 - 1].id for name in ("a", "b"))
     assert [len(side) for side in result.entries] == [3, 2]
     assert result.stats[0].tools == ("edit",)
     assert diff_to_wire(result)["b"]["totalCost"] == 0.03
@@ -240,7 +240,7 @@ def test_figures_added_up_along_the_tree_are_those_of_each_path_by_itself(raw: b
     paths = PathStats(tree)
 
     for entry in reversed(list(tree)):
-        alone = compute_stats("a", entry.id, tree.get_path(entry.id))
+        alone = compute_stats("a", entry.id, tree.path(entry.id))
         assert paths.compute("a", entry.id) == replace(alone, tools=())
     assert paths.compute("a", "no such entry") == compute_stats("a", "no such entry", [])
 
@@ -265,7 +265,7 @@ def test_what_branches_share_is_looked_at_once_however_many_there_are(
         looked_at.append(body)
         return usages(body)
 
-    monkeypatch.setattr(comparison, "usages", counting)
+    monkeypatch.setattr(comparison, "list_usages", counting)
     for number in range(30):
         branch(session, f"b{number}", said(0.01))
 

@@ -89,7 +89,7 @@ def test_a_copy_that_was_stopped_goes_on_where_it_ended(
 ) -> None:
     import sessiontree.copying as copying
 
-    monkeypatch.setattr(copying, "PART", 4000)
+    monkeypatch.setattr(copying, "PART_SIZE", 4000)
     with st.create(file=tmp_path / "s.jsonl") as session:
         session.extend([st.user("x" * 500) for _ in range(100)])
     told: list[int] = []
@@ -111,7 +111,7 @@ def test_a_copy_that_was_stopped_goes_on_where_it_ended(
     assert copied.state == "resumed"
     assert told[-1] == 100
     assert next(iter(verify(str(tmp_path / "s.jsonl"), database))).state == "same"
-    assert st.open(half.location).head.build_context() == session.head.build_context()
+    assert st.open(half.location).head.context() == session.head.context()
 
 
 def begin_batch(file: Path, lines: list[bytes], size: int) -> None:

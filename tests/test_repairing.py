@@ -140,7 +140,7 @@ def test_what_others_have_written_meanwhile_is_in_the_copy(tmp_path: Path) -> No
     damaged = st.open(damaged_at(tmp_path / "s.jsonl"))
     assert damaged.problems
     with st.open(damaged.location) as other:
-        late = other.get_branch("side").append(st.user("late"))
+        late = other.branch("side").append(st.user("late"))
 
     report = st.repair(damaged)
 
@@ -217,7 +217,7 @@ def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, f
     assert [repair.kind for repair in report.repairs] == ["no_session"]
     sound = st.open(report.file)
     assert (sound.problems, sound.header.timestamp) == ([], "2026-01-02T09:30:00.000Z")
-    assert [message["content"] for message in sound.build_context().messages] == ["one", "two"]
+    assert [message["content"] for message in sound.context().messages] == ["one", "two"]
     assert file.read_bytes() == before
     assert rescue(str(file)) == report
 
@@ -258,7 +258,7 @@ def test_what_else_is_wrong_with_a_file_without_header_is_repaired_too(tmp_path:
     ]
     sound = st.open(report.file)
     assert sound.problems == []
-    assert [message["content"] for message in sound.build_context().messages] == ["one", "two"]
+    assert [message["content"] for message in sound.context().messages] == ["one", "two"]
 
 
 def test_a_rescued_session_is_listed_where_its_file_is(monkeypatch, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def talk(session: Session, *texts: str) -> list[str]:
 
 
 def texts(branch: st.Branch) -> list[str]:
-    return [st.core.messages.text(message["content"]) for message in branch.build_context().messages]
+    return [st.core.messages.extract_text(message["content"]) for message in branch.context().messages]
 
 
 def reopened(session: Session) -> Session:
@@ -102,8 +102,8 @@ def test_what_is_appended_is_on_disk_at_once(tmp_path: Path) -> None:
 def test_entries_form_a_chain_on_the_current_branch(session: Session) -> None:
     first, second, third = talk(session, "one", "two", "three")
 
-    assert [entry.id for entry in session.head.get_path()][-3:] == [first, second, third]
-    assert session.tree.get_parent(third) == second
+    assert [entry.id for entry in session.head.path()][-3:] == [first, second, third]
+    assert session.tree.parent(third) == second
     assert texts(session.head) == ["one", "two", "three"]
 
 
@@ -118,8 +118,8 @@ def test_annotations_before_the_first_entry_are_its_ancestors(session: Session) 
     session.rename("another name")
     [first] = talk(session, "hello")
 
-    assert [entry.type for entry in session.tree.get_path(first)] == ["session_info", "session_info", "message"]
-    assert len(session.tree.get_roots()) == 1
+    assert [entry.type for entry in session.tree.path(first)] == ["session_info", "session_info", "message"]
+    assert len(session.tree.roots()) == 1
 
 
 def test_annotations_hang_at_the_leaf_and_move_nobody(session: Session) -> None:
@@ -191,7 +191,7 @@ def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session
     assert entry.body.system_message is not None
     assert entry.body.system_message["content"] == "be kind\n\nbe brief"
     assert entry.body.system_message["sections"] == {"a": "1"}
-    assert [message["role"] for message in session.head.build_context().messages] == ["system", "compactionSummary"]
+    assert [message["role"] for message in session.head.context().messages] == ["system", "compactionSummary"]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, 
     [first] = talk(session, "one")
     if getattr(body, "target", None) == "first":
         body = msgspec.structs.replace(body, target=first)
-    before = session.lines()
+    before = session.read_lines()
 
     with pytest.raises(error):
         session.append(body)
@@ -283,10 +283,10 @@ def test_the_branching_example_survives_reopening(tmp_path: Path) -> None:
     session.close()
 
     for shown in (session, st.open(tmp_path / "s.jsonl")):
-        a, b = shown.get_branch("approach-a").get_path(), shown.get_branch("approach-b").get_path()
+        a, b = shown.branch("approach-a").path(), shown.branch("approach-b").path()
         assert a[-2].parent == b[-2].parent == stayed
         assert [entry.type for entry in a[-2:]] == ["branch_point", "message"]
-        assert shown.get_branch("main").leaf == stayed
+        assert shown.branch("main").leaf == stayed
         assert shown.head.name == "approach-b"
         comparison = st.compare(shown, ["approach-a", "approach-b"])
         assert [stats.cost for stats in comparison.branches] == [0.05, 0.03]
@@ -302,8 +302,8 @@ def test_a_branch_knows_when_and_why_it_was_made(session: Session) -> None:
 
     assert branch.info.description == "try"
     assert branch.info.created_at == session.tree[branch.leaf or ""].timestamp
-    assert branch.info.entry_count == len(branch.get_path())
-    assert session.get_branch("main").info.created_at == session.header.timestamp
+    assert branch.info.entry_count == len(branch.path())
+    assert session.branch("main").info.created_at == session.header.timestamp
 
 
 def test_an_agents_branch_does_not_move_the_person(session: Session) -> None:
@@ -314,7 +314,7 @@ def test_an_agents_branch_does_not_move_the_person(session: Session) -> None:
 
     assert session.head.name == "main"
     assert reopened(session).head.name == "main"
-    assert reopened(session).get_branch("agent").leaf == agent.leaf
+    assert reopened(session).branch("agent").leaf == agent.leaf
 
 
 def test_a_branch_can_be_made_at_any_place(session: Session) -> None:
@@ -323,8 +323,8 @@ def test_a_branch_can_be_made_at_any_place(session: Session) -> None:
     branch = session.create_branch("old", at=first)
     other = session.create_branch("start", at=None)
 
-    assert session.tree.get_parent(branch.leaf or "") == first
-    assert session.tree.get_parent(other.leaf or "") is None
+    assert session.tree.parent(branch.leaf or "") == first
+    assert session.tree.parent(other.leaf or "") is None
 
 
 @pytest.mark.parametrize("name", ["main", "", "HEAD", "root", "HEAD@{1}", "a\nb", "x~1", " b", "n" * 201])
@@ -335,7 +335,7 @@ def test_names_that_are_taken_or_could_not_be_told_apart_are_refused(session: Se
 
 def test_an_unknown_branch_is_an_error_that_lists_the_branches(session: Session) -> None:
     with pytest.raises(st.NotFound, match="main"):
-        session.get_branch("nope")
+        session.branch("nope")
     with pytest.raises(st.NotFound):
         session.append(st.user("x"), branch="nope")
     with pytest.raises(st.NotFound):
@@ -351,8 +351,8 @@ def test_a_branch_can_be_renamed_and_keeps_its_history(session: Session) -> None
     for shown in (session, reopened(session)):
         assert list(shown.heads.heads) == ["main", "c"]
         assert shown.head.name == "c"
-        assert shown.get_branch("c").leaf == leaf
-        assert shown.get_branch("c").info.description == "try"
+        assert shown.branch("c").leaf == leaf
+        assert shown.branch("c").info.description == "try"
     assert renamed.name == "c"
     with pytest.raises(st.InvalidOperation):
         session.rename_branch("c", "main")
@@ -373,7 +373,7 @@ def test_an_archived_branch_is_hidden_kept_and_comes_back(session: Session) -> N
 
 
 def test_handles_of_one_name_share_the_head(session: Session) -> None:
-    one, two = session.get_branch("main"), session.get_branch("main")
+    one, two = session.branch("main"), session.branch("main")
 
     entry = one.append(st.user("hi"))
 
@@ -410,7 +410,7 @@ def test_choosing_the_first_message_goes_before_everything(session: Session) -> 
     again = session.append(st.user("afresh"))
 
     assert (plan.new_leaf, plan.editor_text) == (None, "one")
-    assert session.tree.get_parent(again.id) is None
+    assert session.tree.parent(again.id) is None
     assert texts(session.head) == ["afresh"]
 
 
@@ -495,7 +495,7 @@ def test_switching_to_a_place_where_several_branches_are_is_refused(session: Ses
     session.switch("main")
 
     with pytest.raises(st.InvalidOperation, match="a, b"):
-        session.switch(session.get_branch("a").leaf)
+        session.switch(session.branch("a").leaf)
     with pytest.raises(st.NotFound):
         session.switch("nowhere")
 
@@ -511,8 +511,8 @@ def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(sessio
     )
 
     assert written[0].id == session.head.leaf == "5" * 16
-    assert session.tree.get_parent("5" * 16) == ids[1]
-    assert session.tree.get_label("5" * 16) == "here"
+    assert session.tree.parent("5" * 16) == ids[1]
+    assert session.tree.label("5" * 16) == "here"
     assert b'"why":1' in written[0].raw
     assert reopened(session).head.leaf == "5" * 16
     session.undo()
@@ -527,8 +527,8 @@ def test_a_hidden_branch_that_moves_is_shown_again_with_entries_or_without(sessi
 
         session.move(ids[0], bodies, branch=name)
 
-        assert not session.get_branch(name).info.archived
-        assert not reopened(session).get_branch(name).info.archived
+        assert not session.branch(name).info.archived
+        assert not reopened(session).branch(name).info.archived
 
 
 def test_a_branch_that_is_called_otherwise_by_now_is_not_found(session: Session) -> None:
@@ -547,7 +547,7 @@ def test_a_branch_among_many_that_is_not_there_is_told_with_a_few_of_them(sessio
         session.create_branch(f"b{number}", current=False)
 
     with pytest.raises(st.NotFound, match="b8 and 11 more") as refused:
-        session.get_branch("c")
+        session.branch("c")
     assert "b9" not in str(refused.value)
 
 
@@ -576,8 +576,8 @@ def test_another_branch_than_the_current_one_can_be_moved(session: Session) -> N
 
     session.move(ids[1], branch="main")
 
-    assert (session.head.name, session.get_branch("main").leaf) == ("side", ids[1])
-    assert reopened(session).get_branch("main").leaf == ids[1]
+    assert (session.head.name, session.branch("main").leaf) == ("side", ids[1])
+    assert reopened(session).branch("main").leaf == ids[1]
 
 
 def test_branches_can_be_archived_with_a_move_and_the_one_that_moves_is_current_then(session: Session) -> None:
@@ -586,12 +586,12 @@ def test_branches_can_be_archived_with_a_move_and_the_one_that_moves_is_current_
     side = session.create_branch("b", at=ids[1])
     side.append(st.user("b"))
 
-    session.move(side.get_path()[-1], [st.user("on")], branch="main", archive=["a", "b", "main"])
+    session.move(side.path()[-1], [st.user("on")], branch="main", archive=["a", "b", "main"])
 
     for seen in (session, reopened(session)):
         assert {info.name for info in seen.branches if info.archived} == {"a", "b"}
         assert seen.head.name == "main"
-        assert [m["content"] for m in seen.head.build_context().messages][-2:] == ["b", "on"]
+        assert [m["content"] for m in seen.head.context().messages][-2:] == ["b", "on"]
     with pytest.raises(st.NotFound):
         session.move(ids[0], archive=["c"])
 
@@ -623,7 +623,7 @@ def test_a_head_record_is_never_far(session: Session) -> None:
 
     assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= RECORD_INTERVAL
     assert reopened(session).heads.heads == session.heads.heads
-    assert len(session.head.get_path()) == 1001
+    assert len(session.head.path()) == 1001
 
 
 def test_head_records_in_a_batch_of_annotations_keep_one_root() -> None:
@@ -631,7 +631,7 @@ def test_head_records_in_a_batch_of_annotations_keep_one_root() -> None:
     session.extend([st.Usage(kind=str(number)) for number in range(300)])
     session.append(st.user("first"))
 
-    assert len(session.tree.get_roots()) == 1
+    assert len(session.tree.roots()) == 1
 
 
 def test_closing_says_where_the_current_place_is_when_the_last_line_is_elsewhere(tmp_path: Path) -> None:
@@ -744,7 +744,7 @@ def test_after_branch_moved_one_can_go_on_as_a_new_branch() -> None:
     branch.append(st.user("mine"))
 
     assert texts(branch) == ["one", "two", "mine"]
-    assert texts(mine.get_branch("main")) == ["one", "two", "theirs"]
+    assert texts(mine.branch("main")) == ["one", "two", "theirs"]
 
 
 def test_a_move_by_somebody_else_is_not_overruled() -> None:
@@ -824,7 +824,7 @@ def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None
 
     mine.restore_heads({**mine.heads.heads, "main": mine.resolve_place("HEAD~1")})
 
-    assert (texts(mine.get_branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
+    assert (texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
     assert "later" in mine.heads.heads
     assert agent.name == "agent"
     with pytest.raises(st.InvalidOperation, match="no move to undo"):
@@ -906,7 +906,7 @@ def test_reading_an_old_file_changes_nothing_and_the_first_append_rewrites_it_wi
     assert path.with_name("old.jsonl.bak").read_bytes() == LINEAR
     again = st.open(path)
     assert (again.header.version, again.needs_migration) == (3, False)
-    assert again.tree.get_parent(again.head.leaf or "") == leaf
+    assert again.tree.parent(again.head.leaf or "") == leaf
     assert b'"x":1.0' in path.read_bytes()
 
 
@@ -995,7 +995,7 @@ def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> 
     session.refresh()
     assert [problem.kind for problem in session.problems] == ["missing_head"]
     with pytest.raises(st.NotFound):
-        session.head.get_path()
+        session.head.path()
     assert session.branches[0].entry_count == 0
 
     session.navigate(one)
@@ -1042,7 +1042,7 @@ def test_a_branch_explains_its_context(session: Session) -> None:
     explanation = session.head.explain()
 
     assert [item.reaches_model for item in explanation.entries] == [False, True, True]
-    assert explanation.tokens == session.head.build_context().count_tokens()
+    assert explanation.tokens == session.head.context().tokens()
     assert session.resolve_place(session.tree.entries[-1]) == session.head.leaf
 
 
@@ -1062,7 +1062,7 @@ def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
     session.refresh()
 
     assert (session.head.name, session.head.leaf) == ("main", "p")
-    assert session.get_branch("agent").leaf != "p"
+    assert session.branch("agent").leaf != "p"
 
 
 def test_a_line_that_begins_like_a_message_and_is_no_json_is_nobodys_head(tmp_path: Path) -> None:
@@ -1073,7 +1073,7 @@ def test_a_line_that_begins_like_a_message_and_is_no_json_is_nobodys_head(tmp_pa
         file.write(session.tree[one].raw.replace(one.encode(), b"bad") + b"}\n")
     session = st.open(path)
     assert [problem.kind for problem in session.problems][:1] == ["malformed_line"]
-    assert session.build_context().leaf == session.head.leaf == one
+    assert session.context().leaf == session.head.leaf == one
 
     entry = session.append(st.user("two"))
 
@@ -1104,7 +1104,7 @@ def test_the_state_of_a_branch_is_that_of_its_context(session: Session) -> None:
     for branch in (session.head, reopened(session).head):
         state = branch.state
         assert (state.thinking_level, state.provider, state.model) == ("high", "anthropic", "claude")
-        assert state == branch.build_context().state
+        assert state == branch.context().state
     assert reopened(session).head.state == session.head.state
 
 
@@ -1113,13 +1113,13 @@ def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves
     session.create_branch("a", at=session.tree[one]).append(st.user("a"))
     session.move("a", [st.user("on")], branch="main", archive=["a"])
     assert session.head.name == "main"
-    reopened(session).get_branch("main").append(st.user("meanwhile"))
+    reopened(session).branch("main").append(st.user("meanwhile"))
 
     with pytest.raises(st.BranchMoved, match="'main'"):
         session.undo()
     session.undo()
 
-    assert (session.head.name, session.get_branch("main").leaf) == ("a", two)
+    assert (session.head.name, session.branch("main").leaf) == ("a", two)
     assert not session.heads.archived
 
 
@@ -1154,7 +1154,7 @@ def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:
         session.append(st.ContextEdit(target=session.head.leaf or ""))
     session.append(st.ContextEdit(target=one))
 
-    assert session.head.build_context().messages == ()
+    assert session.head.context().messages == ()
 
 
 def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: Path) -> None:
@@ -1213,10 +1213,10 @@ def test_a_head_record_that_names_an_unreadable_line_means_the_nearest_above(tmp
         session.append(st.user("three"), branch="other")
 
     with st.open(damaged(tmp_path / "s.jsonl", "two")) as session:
-        assert session.get_branch("main").leaf == one.id
+        assert session.branch("main").leaf == one.id
         assert [problem.kind for problem in session.problems] == ["malformed_line"]
         session.append(st.user("four"), branch="main")
-        assert texts(session.get_branch("main")) == ["one", "four"]
+        assert texts(session.branch("main")) == ["one", "four"]
         assert reopened(session).heads.heads == session.heads.heads
 
 
@@ -1230,7 +1230,7 @@ def test_a_branch_whose_name_is_that_of_another_place_is_not_what_the_place_mean
     path.write_bytes(path.read_bytes().replace(b'"other"', b'"HEAD@{2}"'))
 
     assert st.open(path).resolve_place("HEAD@{2}") == one.id
-    assert st.open(path).build_context("HEAD@{2}").leaf == one.id
+    assert st.open(path).context("HEAD@{2}").leaf == one.id
 
 
 def test_any_number_of_unreadable_lines_one_behind_the_other_moves_nobody(tmp_path: Path) -> None:
@@ -1471,7 +1471,7 @@ def test_a_rewrite_that_was_broken_in_on_keeps_to_what_was_known(
 
     assert texts(session.head) == (["one", "theirs", "two"] if done else ["one", "two"])
     assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
-    assert session.head.get_path()[0].id == one
+    assert session.head.path()[0].id == one
 
 
 @pytest.mark.parametrize("how", ["append", "extend", "archive"])
@@ -1552,7 +1552,7 @@ def test_a_message_stays_on_the_branch_that_was_current_when_it_was_said(tmp_pat
     entry = session.append(st.user("said"))
 
     assert (entry.branch, session.heads.current) == ("main", "elsewhere")
-    assert session.get_branch("main").leaf == entry.id == reopened(session).get_branch("main").leaf
+    assert session.branch("main").leaf == entry.id == reopened(session).branch("main").leaf
 
 
 def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path, monkeypatch) -> None:
@@ -1635,11 +1635,11 @@ def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_e
     if is_read:
         assert old.resolve_place(first.id) == first.id
 
-    assert len(old.build_context(first.id).messages) == 1
-    assert len(old.build_context(f"branch:{first.id}").messages) == 3
-    assert old.resolve_place(f"branch:{first.id}") == old.get_branch(first.id).leaf == third.id
+    assert len(old.context(first.id).messages) == 1
+    assert len(old.context(f"branch:{first.id}").messages) == 3
+    assert old.resolve_place(f"branch:{first.id}") == old.branch(first.id).leaf == third.id
     old.label(first.id, "start")
-    assert old.tree.get_label(first.id) == "start"
+    assert old.tree.label(first.id) == "start"
     late = old.append(st.user("late"), parent=first.id, branch=None)
     assert late.parent == first.id
     assert old.switch(f"branch:{first.id}").name == first.id
@@ -1647,7 +1647,7 @@ def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_e
     assert old.resolve_place("other") == third.id
     old.switch(first.id)
     assert (old.head.name, old.head.leaf) == ("other", first.id)
-    assert old.get_branch("main").leaf == second.id
+    assert old.branch("main").leaf == second.id
 
 
 def test_bytes_that_are_not_utf8_are_reported_and_survive_a_migration(tmp_path: Path) -> None:

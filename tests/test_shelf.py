@@ -455,7 +455,7 @@ def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
     def refused(*_: object, **__: object) -> None:
         raise OSError(getattr(errno, said), said)
 
-    monkeypatch.setattr(shelf, "AT_ONCE", 7)
+    monkeypatch.setattr(shelf, "COPY_SIZE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
     monkeypatch.setattr(os, "link", refused)

@@ -97,7 +97,7 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
     if len(branches) < 2:
         raise InvalidOperation("comparing takes two branches or more")
     ancestor = tree.find_common_ancestor(*(leaf for _, leaf in branches))
-    stats = tuple(compute_stats(name, leaf, tree.get_path(leaf, after=ancestor)) for name, leaf in branches)
+    stats = tuple(compute_stats(name, leaf, tree.path(leaf, after=ancestor)) for name, leaf in branches)
     winner, reason = _find_winner(stats, metric)
     return Comparison(
         branches=stats,
@@ -118,7 +118,7 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
 def diff(tree: Tree, a: tuple[str, EntryId | None], b: tuple[str, EntryId | None]) -> Diff:
     """What stands on each side of the common ancestor of two places."""
     ancestor = tree.find_common_ancestor(a[1], b[1])
-    left, right = tree.get_path(a[1], after=ancestor), tree.get_path(b[1], after=ancestor)
+    left, right = tree.path(a[1], after=ancestor), tree.path(b[1], after=ancestor)
     return Diff(
         common_ancestor=ancestor,
         first=(left[0].id if left else None, right[0].id if right else None),

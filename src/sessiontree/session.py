@@ -376,7 +376,7 @@ class Session:
             self._unnamed_branch = Branch(self, None)
         return self._unnamed_branch
 
-    def build_context(self, place: Place = "HEAD") -> Context:
+    def context(self, place: Place = "HEAD") -> Context:
         """What the model sees from a place. From the head of a branch, only the end of the file is read."""
         unread = self._state is None and self.header.version == VERSION
         if unread and isinstance(place, str) and place != "root" and not _is_entry_like(place):
@@ -388,7 +388,7 @@ class Session:
                 return context
         return build_context(self.tree, self.resolve_place(place))
 
-    def get_branch(self, name: str) -> Branch:
+    def branch(self, name: str) -> Branch:
         """The branch called `name`. Raises `NotFound`."""
         self._check_branch(name)
         return Branch(self, name)
@@ -826,7 +826,7 @@ class Session:
             name = begun if branch is None else branch
             was = self._get_head(name) if isinstance(expected, UnsetType) else expected
             leaf = self.tree.skip_annotations(self.resolve_place(place))
-            hidden = {self.get_branch(other).name for other in archive} - {name}
+            hidden = {self.branch(other).name for other in archive} - {name}
 
             def build() -> EntryBatch:
                 self._check_head(name, was)
@@ -868,7 +868,8 @@ class Session:
             stays = move.switched or move.is_other_branch
             back = self.heads.heads[move.branch] if stays else move.leaf
             plan = msgspec.structs.replace(
-                plan_move(self.tree, self._get_readable_leaf(), back), undone=describe_move(move, self.heads, self.tree)
+                plan_move(self.tree, self._get_readable_leaf(), back),
+                undo_description=describe_move(move, self.heads, self.tree),
             )
             others = {name: leaf for name, leaf in move.other_heads if name in self.heads.heads}
             was = self.heads.current
@@ -987,12 +988,12 @@ class Branch:
     @property
     def leaf(self) -> EntryId | None:
         """The branch's head; `None` is before everything."""
-        self.session.get_branch(self.name)
+        self.session.branch(self.name)
         return self.session.heads.heads[self.name]
 
     @property
     def info(self) -> BranchInfo:
-        name = self.session.get_branch(self.name).name
+        name = self.session.branch(self.name).name
         return next(info for info in self.session.branches if info.name == name)
 
     def append(self, body: Body) -> Entry:
@@ -1003,19 +1004,19 @@ class Branch:
         """Write entries as a chain, all or none."""
         return self.session.extend(bodies, branch=self.name)
 
-    def get_path(self) -> list[Entry]:
+    def path(self) -> list[Entry]:
         """Entries from the root to the head."""
-        return self.session.tree.get_path(self.leaf)
+        return self.session.tree.path(self.leaf)
 
-    def build_context(self) -> Context:
+    def context(self) -> Context:
         """What the model sees from here."""
-        return self.session.build_context() if self._name is None else build_context(self.session.tree, self.leaf)
+        return self.session.context() if self._name is None else build_context(self.session.tree, self.leaf)
 
     @property
     def state(self) -> State:
         """What holds here: model, thinking level, mode and rules. It takes less than the context."""
         return (
-            self.session.build_context().state
+            self.session.context().state
             if self._name is None
             else read_state(find_context_path(self.session.tree, self.leaf))
         )
@@ -1051,7 +1052,7 @@ def compare(session: Session, branches: Sequence[str], metric: str = "cost") -> 
     """What branches cost and did after they parted, and which one is ahead, if the figures tell."""
     from sessiontree.comparison import compare as compare_branches
 
-    return compare_branches(session.tree, [(name, session.get_branch(name).leaf) for name in branches], metric)
+    return compare_branches(session.tree, [(name, session.branch(name).leaf) for name in branches], metric)
 
 
 def diff(session: Session, a: Place, b: Place) -> Diff:

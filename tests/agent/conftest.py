@@ -45,7 +45,7 @@ def scripted(agent: Agent) -> ScriptedModel:
 
 def said(branch: Branch) -> list[str]:
     """The messages on a branch's path, each as `role: text`."""
-    return [f"{get_role(message)}: {extract_text(message.get('content'))}" for message in messages(branch.get_path())]
+    return [f"{get_role(message)}: {extract_text(message.get('content'))}" for message in messages(branch.path())]
 
 
 def messages(entries: list[Entry]) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def messages(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def last(branch: Branch) -> dict[str, Any]:
-    return messages(branch.get_path())[-1]
+    return messages(branch.path())[-1]
 
 
 def sent(agent: Agent, index: int = -1) -> list[str]:

@@ -51,7 +51,7 @@ async def test_models_answer_the_same_message_side_by_side(session: Session, ask
     attempts = await fan_out(session, question, [Variant(model=model) for model in models])
 
     assert [attempt.outcome.text for attempt in attempts] == ["I heard 'Which?'"] * 2
-    assert [attempt.branch.build_context().state.model for attempt in attempts] == ["small", "large"]
+    assert [attempt.branch.context().state.model for attempt in attempts] == ["small", "large"]
     assert models[0].requests[0].messages == models[1].requests[0].messages
 
 
@@ -154,7 +154,7 @@ async def test_giving_up_aborts_them_all_and_writes_that_down(session: Session, 
         await asyncio.wait_for(fanning, 10)
 
     for name in ("variant-1", "variant-2"):
-        assert session.get_branch(name).get_path()[-1].body.message["stopReason"] == "aborted"
+        assert session.branch(name).path()[-1].body.message["stopReason"] == "aborted"
 
 
 async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Session, asked: str) -> None:
@@ -165,6 +165,6 @@ async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Sessio
 
     assert session.heads.current == "main"
     assert said(session.head)[-1] == "assistant: I heard 'a table'"
-    assert "The cache was too large." in str(session.head.build_context().to_llm()[-1])
-    assert all(session.get_branch(name).info.archived for name in ("variant-1", "variant-2"))
+    assert "The cache was too large." in str(session.head.context().to_llm()[-1])
+    assert all(session.branch(name).info.archived for name in ("variant-1", "variant-2"))
     assert cache.branch.leaf is not None

@@ -83,7 +83,7 @@ async def test_the_model_and_the_thinking_level_are_written_once(agent: MakeAgen
     await made.prompt("1")
     await made.prompt("2")
 
-    settings = [entry.body for entry in session.head.get_path() if entry.type.endswith("_change")]
+    settings = [entry.body for entry in session.head.path() if entry.type.endswith("_change")]
     assert settings == [ModelChange(provider="scripted", model="scripted"), ThinkingLevelChange("high")]
     assert [request.thinking for request in scripted(made).requests] == ["high", "high"]
     assert Agent(session.head, ScriptedModel()).thinking == "high"
@@ -94,7 +94,7 @@ async def test_images_go_with_a_prompt(agent: MakeAgent, session: Session) -> No
 
     await agent("A dot.").prompt("What is it?", [image])
 
-    assert messages(session.head.get_path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
+    assert messages(session.head.path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
 
 
 async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
@@ -119,7 +119,7 @@ async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
 
 async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
     made = agent("Hello there.")
-    events = made.stream_events()
+    events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
 
     seen = [event async for event in events]
@@ -136,7 +136,7 @@ async def all_of(events: Any) -> list[Any]:
 async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str) -> None:
     made = agent("Never.")
     made.hooks.on(handled, lambda event, context: {"cancel": True})
-    events = made.stream_events()
+    events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
 
     await asyncio.wait_for(all_of(events), 30)
@@ -147,7 +147,7 @@ async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str)
 async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -> None:
     made = agent("Never.")
     for refused in (made.continue_, made.send_queued):
-        events = made.stream_events()
+        events = made.events()
         asking = asyncio.create_task(refused())
 
         assert await asyncio.wait_for(all_of(events), 30) == []
@@ -158,16 +158,16 @@ async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -
 
 async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
     made = agent("Never.")
-    assert await asyncio.wait_for(all_of(made.stream_events()), 30) == []
+    assert await asyncio.wait_for(all_of(made.events()), 30) == []
 
-    events = made.stream_events()
+    events = made.events()
     made.close()
     assert await asyncio.wait_for(all_of(events), 30) == []
 
 
 async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgent) -> None:
     made = agent(["One", Delay(0.05), " more."])
-    events = made.stream_events()
+    events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
     await asyncio.sleep(0)
     with pytest.raises(InvalidOperation, match="is running"):
@@ -180,8 +180,8 @@ async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgen
 async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_more(agent: MakeAgent) -> None:
     made = agent("One.", "Two.")
     before = len(made.hooks._listeners)
-    unread = made.stream_events()
-    events = made.stream_events()
+    unread = made.events()
+    events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
     async for _ in events:
         break
@@ -214,7 +214,7 @@ async def test_tools_are_called_and_the_model_sees_what_they_brought(agent: Make
     await made.prompt("Go")
 
     assert said(session.head) == ["user: Go", "assistant: ", "toolResult: x", "assistant: It says x."]
-    result = messages(session.head.get_path())[2]
+    result = messages(session.head.path())[2]
     assert (result["toolCallId"], result["toolName"], result["isError"]) == ("c1", "echo", False)
     assert sent(made) == ["user: Go", "assistant: ", "toolResult: x"]
     assert [spec.name for spec in scripted(made).requests[0].tools] == ["echo"]
@@ -267,7 +267,7 @@ async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAge
 
     await made.prompt("Go")
 
-    results = messages(session.head.get_path())[2:7]
+    results = messages(session.head.path())[2:7]
     assert all(result["isError"] for result in results)
     assert [result["content"][0]["text"] for result in results] == [
         "There is no tool 'nothing'; there are echo, fail, leave.",
@@ -285,7 +285,7 @@ async def test_details_that_json_cannot_hold_become_text(agent: MakeAgent, sessi
     made = agent([call("c1", "odd")], "Done.", tools=[Tool(name="odd", description="", run=run)])
 
     assert (await made.prompt("Go")).ok
-    assert messages(session.head.get_path())[2]["details"] == {"path": "/x", "1": 2}
+    assert messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
 
 
 async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: MakeAgent, session: Session) -> None:
@@ -305,7 +305,7 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
 
     assert (await made.prompt("Go")).text == "Done."
 
-    _, answer, refused, _, result, _ = messages(session.head.get_path())
+    _, answer, refused, _, result, _ = messages(session.head.path())
     assert answer["content"][0]["text"] == "Paid for."
     assert answer["content"][1]["arguments"] == '{"text":' + "[" * 301 + "]" * 301 + "}"
     assert refused["content"][0]["text"] == "the arguments of echo are wrong: Expected `object`, got `str`"
@@ -325,7 +325,7 @@ async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_i
 
     assert (await made.prompt("Go")).ok
 
-    long, after = messages(session.head.get_path())[2:4]
+    long, after = messages(session.head.path())[2:4]
     assert not long["isError"]
     assert "bytes are in" in long["content"][1]["text"]
     assert after["content"] == [{"type": "text", "text": "still here"}]
@@ -370,7 +370,7 @@ async def test_output_of_a_tool_in_a_thread_is_shown_in_the_loop_while_it_runs(a
     made = agent(call("c1", "build"), "Done.", tools=[build])
     threads: set[threading.Thread] = set()
     made.hooks.listen(lambda event: threads.add(threading.current_thread()))
-    events = made.stream_events()
+    events = made.events()
     building = asyncio.create_task(made.prompt("Go"))
     async for event in events:
         if isinstance(event, ToolUpdate):
@@ -905,7 +905,7 @@ async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_p
 
     again = st.open(file)
     for name in ("a", "b", "c", "d"):
-        assert said(again.get_branch(name)) == [
+        assert said(again.branch(name)) == [
             "user: Begin",
             *(
                 line
@@ -989,7 +989,7 @@ async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
     made = agent([call("c1", "remember")], "Done.", tools=[remember])
 
     assert (await made.prompt("Go")).ok
-    assert [entry.type for entry in session.head.get_path()][-3:] == ["custom", "message", "message"]
+    assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
 
 
 async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_next_request(
@@ -1027,7 +1027,7 @@ async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, ses
 
     assert (await agent(model=other).continue_()).ok
 
-    assert session.head.get_path()[-2].body == ModelChange(provider="scripted", model="other")
+    assert session.head.path()[-2].body == ModelChange(provider="scripted", model="other")
 
 
 # Responsive
@@ -1085,4 +1085,4 @@ async def test_message_end_carries_the_entry_that_was_written(agent: MakeAgent, 
     await made.prompt("1")
 
     ended = [event.entry.id for event in events if isinstance(event, MessageEnd)]
-    assert ended == [entry.id for entry in session.head.get_path() if entry.type == "message"]
+    assert ended == [entry.id for entry in session.head.path() if entry.type == "message"]

@@ -32,7 +32,7 @@ def full_disk(*_: Any, **__: Any) -> None:
 
 
 def kinds(session: Session) -> list[str]:
-    return [entry.type for entry in session.head.get_path() if not entry.type.endswith("_change")]
+    return [entry.type for entry in session.head.path() if not entry.type.endswith("_change")]
 
 
 async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
@@ -133,7 +133,7 @@ async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Se
 
     assert (await made.prompt("Go")).text == "I see."
     assert said(session.head)[0] == "user: as it was"
-    (noted,) = [entry.body for entry in session.head.get_path() if isinstance(entry.body, CustomMessage)]
+    (noted,) = [entry.body for entry in session.head.path() if isinstance(entry.body, CustomMessage)]
     assert (noted.content, noted.details) == ("Noted", {"job": 7})
 
 
@@ -147,7 +147,7 @@ async def test_a_text_with_images_may_wait_for_the_next_turn(agent: MakeAgent, s
     assert made.queued.next_turn == ("By the way", "And this")
     await made.prompt("Go")
     assert said(session.head) == ["user: By the way", "user: And this", "user: Go", "assistant: I see."]
-    first = next(entry for entry in session.head.get_path() if entry.type == "message")
+    first = next(entry for entry in session.head.path() if entry.type == "message")
     assert first.body.message["content"] == [{"type": "text", "text": "By the way"}, image]
 
 
@@ -207,7 +207,7 @@ async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, ses
     with pytest.raises(st.InvalidOperation, match="nothing waits to be said"):
         await agent("One.").send_queued()
 
-    assert session.head.get_path() == []
+    assert session.head.path() == []
 
 
 async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(agent: MakeAgent) -> None:
@@ -368,7 +368,7 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
     await made.prompt("Well?")
 
     assert (ran.output, ran.exit_code) == ("one", 2)
-    shown = [entry.body.message for entry in session.head.get_path() if entry.type == "message"][:2]
+    shown = [entry.body.message for entry in session.head.path() if entry.type == "message"][:2]
     assert [{**message, "timestamp": 0} for message in shown] == [
         {
             "role": "bashExecution",
@@ -418,7 +418,7 @@ async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeA
     await made.run_bash("echo beside")
     await asking
 
-    assert [entry.body.message["role"] for entry in session.head.get_path() if entry.type == "message"] == [
+    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
         "user",
         "assistant",
         "bashExecution",

@@ -114,7 +114,7 @@ async def test_a_branch_sends_its_own_path_alone(server: FakeServer, session: Se
     await agent.prompt("main only")
 
     other = agent_on(session, server)
-    other.branch = session.get_branch("idea")
+    other.branch = session.branch("idea")
     await other.prompt("idea only")
 
     assert wire(server) == [SYSTEM, user("1"), model("One."), user("idea only")]
@@ -158,7 +158,7 @@ async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: Fake
     server.add("One.", "Two.")
     agent = agent_on(session, server)
     await agent.prompt("1")
-    answer = session.head.get_path()[-1]
+    answer = session.head.path()[-1]
 
     session.append(ContextEdit(target=answer.id, replacement={"content": "Edited."}))
     await agent.prompt("2")

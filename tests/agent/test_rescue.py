@@ -125,7 +125,7 @@ async def test_the_result_of_a_tool_that_is_too_long_is_kept(session: Session) -
 
     assert (await made.prompt("Go")).text == "Done."
 
-    result = next(message for message in messages(session.head.get_path()) if message["role"] == "toolResult")
+    result = next(message for message in messages(session.head.path()) if message["role"] == "toolResult")
     assert not result["isError"]
     assert result["content"][0]["text"] + rest_of(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
     assert 40_000 < len(result["content"][0]["text"]) <= 50_000, "a model is shown what fits its window"
@@ -243,7 +243,7 @@ async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_
 
     assert model.asked == 1
     assert outcome.cut_off
-    answer = next(message for message in messages(session.head.get_path()) if message["role"] == "assistant")
+    answer = next(message for message in messages(session.head.path()) if message["role"] == "assistant")
     assert answer["content"][0]["text"].startswith(INCOMPLETE_CALL.format(name="write") + '{"content": "xxx')
 
 
@@ -334,7 +334,7 @@ async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_mea
 
     with full:
         assert isinstance((await made.prompt("1")).error, UnsavedMessages)
-    asked = session.head.get_path()[-1]
+    asked = session.head.path()[-1]
     session.append(st.user("Somebody else goes on"))
 
     assert (await made.prompt("2")).text == "Two."

@@ -51,7 +51,7 @@ async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_nothing
         "assistant: This is nearly",
         "assistant: This is whole.",
     ]
-    assert [message["stopReason"] for message in messages(session.head.get_path())[1:]] == ["error", "error", "stop"]
+    assert [message["stopReason"] for message in messages(session.head.path())[1:]] == ["error", "error", "stop"]
     retries = [event for event in told if isinstance(event, RetryScheduled)]
     assert [(retry.attempt, retry.attempts) for retry in retries] == [(1, 4), (2, 4)]
     assert "the stream was cut off" in retries[0].text

@@ -34,7 +34,7 @@ def small(*answers: Any) -> ScriptedModel:
 def types(session: Session) -> list[str]:
     return [
         get_role(entry.body.message) if entry.type == "message" else entry.type  # type: ignore[union-attr]
-        for entry in session.head.get_path()
+        for entry in session.head.path()
         if not entry.type.endswith("_change")
     ]
 
@@ -53,8 +53,8 @@ async def test_a_conversation_that_is_too_long_is_compacted_after_the_run(agent:
 
     assert [event.reason for event in events if isinstance(event, Compacted)] == ["threshold"]
     assert types(session)[-1] == "compaction"
-    assert isinstance(session.head.get_path()[-1].body, Compaction)
-    assert "The summary." in session.head.get_path()[-1].body.summary
+    assert isinstance(session.head.path()[-1].body, Compaction)
+    assert "The summary." in session.head.path()[-1].body.summary
 
 
 async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAgent, session: Session) -> None:
@@ -66,8 +66,8 @@ async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAge
         assert (await made.prompt(words)).ok
 
     assert [event.attempt for event in events if isinstance(event, RetryScheduled)] == [1]
-    assert isinstance(session.head.get_path()[-1].body, Compaction)
-    assert "The summary." in session.head.get_path()[-1].body.summary
+    assert isinstance(session.head.path()[-1].body, Compaction)
+    assert "The summary." in session.head.path()[-1].body.summary
 
 
 async def test_a_conversation_that_is_too_long_is_compacted_before_the_prompt(
@@ -147,12 +147,12 @@ async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent:
 
     assert outcome.ok
     assert outcome.text == "Two."
-    failed = session.head.get_path()[-4]
+    failed = session.head.path()[-4]
     assert types(session) == [
         "user", "assistant", "user", "assistant", "context_edit", "compaction", "assistant",
     ]  # fmt: skip
     assert failed.body.message["stopReason"] == "error"  # type: ignore[union-attr]
-    assert session.head.get_path()[-3].body == ContextEdit(target=failed.id, replacement=None)
+    assert session.head.path()[-3].body == ContextEdit(target=failed.id, replacement=None)
     (compacted,) = [event for event in events if isinstance(event, Compacted)]
     assert (compacted.reason, compacted.will_retry) == ("overflow", True)
 

@@ -73,7 +73,7 @@ def ran(session: Session) -> list[Entry]:
 
 
 def roles(session: Session) -> list[str]:
-    return [get_role(message) for message in messages(session.head.get_path())]
+    return [get_role(message) for message in messages(session.head.path())]
 
 
 async def test_what_a_command_printed_is_on_the_branch_where_it_was_begun(
@@ -139,7 +139,7 @@ async def test_of_two_commands_the_first_to_end_is_written_first(
     await two.over()
     await one.over()
 
-    shown = [message["command"].rpartition("/")[2] for message in messages(session.head.get_path())]
+    shown = [message["command"].rpartition("/")[2] for message in messages(session.head.path())]
     assert shown == ["two", "one"]
 
 
@@ -200,7 +200,7 @@ async def test_a_compaction_is_not_disturbed_and_is_followed_by_it(
     gate.set()
 
     assert (await compacting).entry is not None
-    assert [entry.type for entry in session.head.get_path()][-2:] == ["compaction", "message"]
+    assert [entry.type for entry in session.head.path()][-2:] == ["compaction", "message"]
     assert roles(session)[-1] == "bashExecution"
 
 
@@ -285,4 +285,4 @@ async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made
     message = last(session.head)
     assert message["truncated"] is True
     assert "fullOutputPath" not in message
-    assert "The output is cut." in extract_text(session.head.build_context().to_llm()[-1]["content"])
+    assert "The output is cut." in extract_text(session.head.context().to_llm()[-1]["content"])

@@ -93,7 +93,7 @@ async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path
                 assert (await merge(branch, session.head, hooks=agent.hooks, model=model)).summary_entry
                 session.archive_branch(branch.name)
             if turn % 30 == 0:
-                back = [entry for entry in session.head.get_path() if entry.type == "message"][-6]
+                back = [entry for entry in session.head.path() if entry.type == "message"][-6]
                 moved = await navigate(session, back, hooks=agent.hooks, model=model, summarize=True)
                 assert moved.summary_entry
             memory.append(tracemalloc.get_traced_memory()[0])
@@ -105,7 +105,7 @@ async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path
     assert file.stat().st_size > turns * len(OUTPUT)
     assert (late - early) / (2 * quarter) < len(OUTPUT) / 2, "what has left the context stays in memory"
     assert model.summaries > turns // 20
-    context = session.head.build_context()
+    context = session.head.context()
     session.close()
-    assert st.open(file).build_context() == context
+    assert st.open(file).context() == context
     assert [problem for problem in st.open(file).problems if problem.severity == "fault"] == []

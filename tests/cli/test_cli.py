@@ -325,7 +325,7 @@ def test_log_lists_the_path_raw_as_json_and_with_labels_and_branches_as_text(cli
     raw = cli("log", "@", "--at", "main", "--json").splitlines()
     text = cli("log", "@", "--at", "main")
 
-    entries = st.open("@").get_branch("main").get_path()
+    entries = st.open("@").branch("main").path()
     assert [line.encode() for line in raw] == [entry.raw for entry in entries]
     assert "[here] assistant: two" in text
     assert "assistant: four (main)" in text
@@ -471,7 +471,7 @@ def test_fork_makes_a_session_of_its_own(data, talk) -> None:
     whole = data("fork", "@", "--whole")
 
     assert path["forkedFrom"] == talk[1]
-    assert [entry.id for entry in st.open("copy.jsonl").head.get_path()][-2:] == talk[:2]
+    assert [entry.id for entry in st.open("copy.jsonl").head.path()][-2:] == talk[:2]
     assert len(st.open(whole["session"]).tree) == 5
 
 

@@ -69,7 +69,7 @@ def test_commands_move_durably(cli: Run, server: FakeServer) -> None:
     assert moved.endswith("with a summary")
     assert words == "two"
 
-    body = st.recent().head.get_path()[-1].body
+    body = st.recent().head.path()[-1].body
     assert isinstance(body, st.BranchSummary)
 
 
@@ -186,7 +186,7 @@ def test_a_turn_that_a_command_triggers_is_run_and_its_answer_printed(cli: Run, 
 
     assert read_asked(server) == ["user: The build broke."]
     with st.recent() as session:
-        assert [entry.type for entry in session.head.get_path()][-2:] == ["custom_message", "message"]
+        assert [entry.type for entry in session.head.path()][-2:] == ["custom_message", "message"]
 
 
 def test_a_turn_that_a_command_triggers_and_that_fails_is_an_error(

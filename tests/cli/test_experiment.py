@@ -151,7 +151,7 @@ def test_the_winner_is_promoted_on_request(cli: Run, server: FakeServer, questio
 
     with st.open("sums") as session:
         assert session.heads.current == "main"
-        assert "Experiment ab-1: short won" in str(session.head.build_context().to_llm()[-1])
+        assert "Experiment ab-1: short won" in str(session.head.context().to_llm()[-1])
         assert [info.name for info in session.branches if not info.archived] == ["main"]
 
 

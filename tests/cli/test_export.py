@@ -120,9 +120,9 @@ def test_a_branch_and_a_subtree_are_sessions_that_open(cli: Run, talk: Path) -> 
     cli("export", "talk.jsonl", "--branch", "cache", "-o", "path.jsonl")
     cli("export", "talk.jsonl", "--subtree", "main", "-o", "below.jsonl")
 
-    assert st.open("path.jsonl").build_context().messages == st.open(talk).build_context("cache").messages
+    assert st.open("path.jsonl").context().messages == st.open(talk).context("cache").messages
     below = st.open("below.jsonl")
-    assert [entry.id for entry in below.tree.get_roots()] == [st.open(talk).resolve_place("main")]
+    assert [entry.id for entry in below.tree.roots()] == [st.open(talk).resolve_place("main")]
     below.append(st.user("it can be gone on with"))
 
 

@@ -37,7 +37,7 @@ def test_every_prompt_goes_to_every_model_on_a_branch_of_its_own(cli: Run, serve
     with st.open("speed") as session:
         assert session.heads.current == "main"
         assert session.head.leaf == question
-        assert session.get_branch("variant-4").leaf == lines[3]["head"]
+        assert session.branch("variant-4").leaf == lines[3]["head"]
 
 
 def test_without_a_prompt_the_models_answer_what_is_there(cli: Run, server: FakeServer, question: str) -> None:

@@ -328,7 +328,7 @@ def test_a_branch_is_rebased_with_copies(cli: Run, ids) -> None:
 
     assert shown == f"{ids[3][:8]} → {read_head('cache').id[:8]} on cache, 2 copies\n"
     with st.open("speed", read_only=True) as session:
-        said = [message["role"] for message in session.get_branch("cache").build_context().messages]
+        said = [message["role"] for message in session.branch("cache").context().messages]
     assert said == ["user", "assistant"] * 3
 
 

@@ -115,7 +115,7 @@ def test_an_image_says_enough_by_itself(cli: Run, server: FakeServer, here: Path
     assert cli("-p", "@dot.png") == "A dot.\n"
 
     (session,) = st.sessions()
-    (said,) = [entry.body.message for entry in st.open(session.id).head.get_path() if entry.type == "message"][:1]
+    (said,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
     assert [block["type"] for block in said["content"]] == ["image"]
 
 
@@ -153,7 +153,7 @@ def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: FakeServ
     assert read_asked(server)[-3:] == ["user: 1", "assistant: One.", "user: 3"]
     again = st.open(id)
     assert again.head.name == "main"
-    assert len(again.get_branch("idea").get_path()) > len(again.head.get_path())
+    assert len(again.branch("idea").path()) > len(again.head.path())
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_failing_model_has_an_exit_code_of_its_own(
     assert captured.out == ""
     assert captured.err.startswith("sessiontree: openai:scripted: ")
     (session,) = st.sessions()
-    last = st.open(session.id).head.get_path()[-1].body.message
+    last = st.open(session.id).head.path()[-1].body.message
     assert last["stopReason"] == "error"
 
 
@@ -350,7 +350,7 @@ def test_a_signal_aborts_and_what_had_arrived_is_kept(server: FakeServer, here: 
     assert done.stderr == "sessiontree: aborted\n"
     assert done.stdout.startswith("word word")
     (session,) = st.sessions()
-    last = st.open(session.id).head.get_path()[-1].body.message
+    last = st.open(session.id).head.path()[-1].body.message
     assert last["stopReason"] == "aborted"
     assert last["content"][0]["text"].startswith("word word")
 
@@ -435,7 +435,7 @@ def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server
 
     assert pipe.wait(20) == 1
     (session,) = st.sessions()
-    assert st.open(session.id).head.get_path()[-1].body.message["stopReason"] == "aborted"
+    assert st.open(session.id).head.path()[-1].body.message["stopReason"] == "aborted"
 
 
 def test_it_reads_from_a_pipe_and_waits_for_nobody_else(server: FakeServer, here: Path) -> None:
@@ -464,7 +464,7 @@ def test_a_stream_that_breaks_off_is_tried_again_and_told_on_standard_error(
     assert "the stream was cut off" in captured.err
     assert "Retrying (1 of 3) in 0 s…" in captured.err
     with st.recent() as session:
-        assert [entry.type for entry in session.head.get_path()].count("message") == 3
+        assert [entry.type for entry in session.head.path()].count("message") == 3
 
 
 def test_an_answer_that_cannot_be_saved_is_printed_and_that_is_told(

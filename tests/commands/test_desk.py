@@ -35,7 +35,7 @@ from tests.commands.conftest import MakeController, ScriptedModels, make_scripte
 
 def list_messages(branch: Branch) -> list[str]:
     """The messages of a branch."""
-    return [format_entry(entry) for entry in branch.get_path() if entry.type == "message"]
+    return [format_entry(entry) for entry in branch.path() if entry.type == "message"]
 
 
 async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeController, session: Session) -> None:
@@ -98,7 +98,7 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
     at.abort()
 
     assert (await asyncio.wait_for(running, 10)).text == "begun"
-    assert session.head.get_path()[-1].body.message["cancelled"] is True
+    assert session.head.path()[-1].body.message["cancelled"] is True
     assert (await at.submit("!echo again")).text == "again"
 
 
@@ -117,7 +117,7 @@ async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_a
     assert running.done()
     assert running.result().text == "begun"
     with st.open(session.file) as again:
-        message = again.head.get_path()[-1].body.message
+        message = again.head.path()[-1].body.message
         assert (message["output"], message["cancelled"]) == ("begun", True)
 
 
@@ -137,7 +137,7 @@ async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gon
     await at.branch_here("elsewhere")
     await over("other")
     await asyncio.wait_for(beside, 10)
-    on_main = session.get_branch("main").get_path()[-1]
+    on_main = session.branch("main").path()[-1]
     assert (on_main.parent, on_main.body.message["output"]) == (last, "begun\nover")
     assert session.heads.current == "elsewhere"
 
@@ -184,7 +184,7 @@ async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that
 
     assert outcome is not None
     assert outcome.text == "Fine."
-    assert [entry.body.message["role"] for entry in session.head.get_path() if entry.type == "message"] == [
+    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
         "user",
         "assistant",
         "toolResult",
@@ -399,7 +399,7 @@ async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
     assert list_messages(side) == ["one", "1", "two", "Aside."]
     await run(at, "/pop")
     assert list_messages(side)[:2] == ["one", "1"]
-    assert side.get_path()[-1].type == "branch_summary"
+    assert side.path()[-1].type == "branch_summary"
     await run(at, "/clear")
     assert side.leaf is None
 
@@ -415,8 +415,8 @@ async def test_head_is_where_one_works_though_another_branch_is_current(desk: Ma
 
     await run(at, "/label mine")
     await run(at, "/label above HEAD~1")
-    assert session.tree.get_label(aside.id) == "mine"
-    assert session.tree.get_label(session.tree.get_parent(aside.id) or "") == "above"
+    assert session.tree.label(aside.id) == "mine"
+    assert session.tree.label(session.tree.parent(aside.id) or "") == "above"
     assert "user: aside" in await run(at, "/diff main")
     assert "← active" in (await run(at, "/tree")).splitlines()[-1]
     await run(at, "/fork HEAD")
@@ -438,7 +438,7 @@ async def test_who_works_beside_the_current_branch_goes_to_others_without_making
         await run(at, "/undo")
 
     assert session.heads.current == "main"
-    assert list_messages(session.get_branch("third")) == ["one", "1", "go on", "Third."]
+    assert list_messages(session.branch("third")) == ["one", "1", "go on", "Third."]
     await run(at, "/switch main")
     await run(at, "/switch third")
     assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
@@ -456,7 +456,7 @@ async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current
 
     assert at.branch.name == "main"
     assert at.agent.branch == at.branch
-    assert list_messages(session.get_branch("main")) == ["one", "1", "two", "Here."]
+    assert list_messages(session.branch("main")) == ["one", "1", "two", "Here."]
 
 
 async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(

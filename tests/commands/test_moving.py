@@ -13,7 +13,7 @@ from tests.commands.conftest import FakeHost, MakeController, Person, record_eve
 
 
 def list_messages(session: Session) -> list[str]:
-    return [str(message.get("content")) for message in session.head.build_context().to_llm()]
+    return [str(message.get("content")) for message in session.head.context().to_llm()]
 
 
 async def test_without_a_person_the_tree_is_drawn(desk: MakeController, session: Session) -> None:
@@ -47,7 +47,7 @@ async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: Mak
 
     await run(at, f"/tree {answer}")
 
-    summary = session.head.get_path()[-1].body
+    summary = session.head.path()[-1].body
     assert isinstance(summary, BranchSummary)
     assert "We tried two." in summary.summary
     assert at.model.requests[0].messages[0]["content"].count("the numbers") == 1
@@ -59,7 +59,7 @@ async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeController, s
 
     assert "with a summary" in await run(at, f"/tree {answer}")
 
-    summary = session.head.get_path()[-1].body
+    summary = session.head.path()[-1].body
     assert isinstance(summary, BranchSummary)
     assert summary.summary == "Two was no good."
     assert at.model.requests == []
@@ -92,7 +92,7 @@ async def test_pop_goes_before_the_last_message_of_the_user_with_a_summary(
 
     assert "with a summary" in await run(at, "/pop")
 
-    entry = session.head.get_path()[-1]
+    entry = session.head.path()[-1]
     assert isinstance(entry.body, BranchSummary)
     assert entry.parent == before
     assert at.host.editor == "two"
@@ -123,13 +123,13 @@ async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> N
 async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeController, session: Session) -> None:
     at = desk("First.", "Second.")
     await at.submit("hello")
-    prompt = session.head.get_path()[-2]
+    prompt = session.head.path()[-2]
 
     done = await at.submit("/retry")
 
     assert done.outcome is not None
     assert done.outcome.text == "Second."
-    assert [child.id for child in session.tree.get_children(prompt.id)][-1] == session.head.leaf
+    assert [child.id for child in session.tree.children(prompt.id)][-1] == session.head.leaf
     assert at.model.requests[0].messages == at.model.requests[1].messages
 
 
@@ -153,7 +153,7 @@ async def test_a_branch_made_here_is_where_the_agent_goes_on(desk: MakeControlle
     await at.submit("two")
 
     assert session.heads.current == "side"
-    assert session.get_branch("main").leaf == answer
+    assert session.branch("main").leaf == answer
     assert list_messages(session)[-1].count("On the side.")
     assert any(isinstance(event, Navigated) for event in told)
 
@@ -164,7 +164,7 @@ async def test_a_branch_from_a_message_of_the_user_begins_before_it(desk: MakeCo
 
     await run(at, f"/branch-here again {first}")
 
-    assert [entry.type for entry in session.head.get_path()] == ["branch_point"]
+    assert [entry.type for entry in session.head.path()] == ["branch_point"]
     assert at.host.editor == "one"
 
 
@@ -190,7 +190,7 @@ async def test_switch_takes_a_branch_or_an_entry_or_asks(desk: MakeController, s
     assert session.heads.current == "side"
     await run(at, "/switch main~1")
     assert session.heads.current == "side"
-    assert session.head.leaf == session.tree.get_parent(answer)
+    assert session.head.leaf == session.tree.parent(answer)
     with pytest.raises(NotFound):
         await run(at, "/switch nowhere")
 
@@ -264,7 +264,7 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
     at = desk()
 
     assert (await run(at, "/cherry-pick side~1 side")).startswith("copied 2 entries;")
-    assert session.head.get_path()[-2].body.message["content"] == "try it"
+    assert session.head.path()[-2].body.message["content"] == "try it"
 
     await run(at, "/switch side")
     before = session.head.leaf
@@ -288,7 +288,7 @@ async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeContro
     at = desk("A lot of words.")
 
     assert "compacted" in await run(at, "/compact how many")
-    assert isinstance(session.head.get_path()[-1].body, Compaction)
+    assert isinstance(session.head.path()[-1].body, Compaction)
     assert "how many" in str(at.model.requests[0].messages)
 
     await run(at, "/uncompact")

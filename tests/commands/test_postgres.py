@@ -30,7 +30,7 @@ async def test_new_fork_and_resume_stay_in_the_database(
     assert other.location.startswith(database)
     assert len({session.id, forked.id, other.id}) == 3
     assert at.session.id == session.id
-    assert [message["role"] for message in st.open(other.location).build_context().messages] == ["user", "assistant"]
+    assert [message["role"] for message in st.open(other.location).context().messages] == ["user", "assistant"]
     monkeypatch.delenv("SESSIONTREE_STORE")
     await run(at, "/new third")
     assert at.session.location.startswith(database), "beside the session that one was in"

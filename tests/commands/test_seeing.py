@@ -99,7 +99,7 @@ async def test_another_model_goes_on_from_here(desk: MakeController, session: Se
 
     assert done.outcome is not None
     assert done.outcome.text == "From the large one."
-    assert session.head.build_context().state.model == "large"
+    assert session.head.context().state.model == "large"
     with pytest.raises(NotFound):
         await run(at, "/model scripted:none")
 

@@ -53,7 +53,7 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
     assert [type(event) for event in told] == [BeforeFork, Forked, SessionShutdown, SessionStart]
     await at.submit("two, please")
     assert [str(message["content"]) for message in at.model.requests[0].messages][-1] == "two, please"
-    assert len(at.session.head.get_path()) > 2
+    assert len(at.session.head.path()) > 2
     assert st.open(session.file).head.leaf == last
 
 
@@ -75,7 +75,7 @@ async def test_a_clone_is_a_new_session_at_the_same_place(desk: MakeController, 
     await run(at, "/clone")
 
     assert at.session.id != session.id
-    assert at.session.head.build_context().messages == st.open(session.file).head.build_context().messages
+    assert at.session.head.context().messages == st.open(session.file).head.context().messages
 
 
 async def test_a_new_session_takes_the_place_of_this_one(desk: MakeController, session: Session) -> None:
@@ -298,7 +298,7 @@ async def test_an_exported_branch_has_its_whole_path(desk: MakeController, sessi
     talk(session, "first of all", "1")
     session.create_branch("cache")
     talk(session, "on the branch", "2")
-    session.get_branch("main").append(st.user("on the other one"))
+    session.branch("main").append(st.user("on the other one"))
 
     told = await run(desk(), f"/export-branch {given}")
 
@@ -340,8 +340,8 @@ async def test_an_exported_branch_is_a_session_that_begins_at_the_entry(desk: Ma
     await run(desk(), f"/export-branch {answer} part.jsonl")
 
     part = st.open(Path(session.cwd) / "part.jsonl")
-    below = [entry.id for entry in session.head.get_path()]
-    assert [entry.id for entry in part.head.get_path()] == below[below.index(answer) :]
+    below = [entry.id for entry in session.head.path()]
+    assert [entry.id for entry in part.head.path()] == below[below.index(answer) :]
     assert not part.problems
 
 
@@ -351,9 +351,9 @@ async def test_what_is_exported_beside_the_current_branch_is_of_the_branch_that_
     talk(session, "one", "1")
     session.create_branch("aside", current=False)
     session.append(st.user("on main"))
-    session.get_branch("aside").append(st.user("on aside"))
+    session.branch("aside").append(st.user("on aside"))
 
-    await run(desk(branch=session.get_branch("aside")), "/export-branch HEAD part.md")
+    await run(desk(branch=session.branch("aside")), "/export-branch HEAD part.md")
 
     text = (Path(session.cwd) / "part.md").read_text()
     assert "on aside" in text

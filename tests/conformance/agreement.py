@@ -25,7 +25,7 @@ def differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
         (
             entry.id,
             depth,
-            tree.get_label(entry.id),
+            tree.label(entry.id),
             setter.timestamp if (setter := tree.get_label_entry(entry.id)) else None,
         )
         for entry, depth in tree.walk()
@@ -35,9 +35,7 @@ def differences(session: Session, pi: Mapping[str, Any]) -> list[str]:
         *_unequal("folder", session.cwd, pi["header"]["cwd"]),
         *_unequal("number of entries", len(tree), pi["entryCount"]),
         *_unequal("leaf", leaf, tree.skip_annotations(pi["leafId"])),
-        *_unequal(
-            "path", real_ids(session, [entry.id for entry in tree.get_path(leaf)]), real_ids(session, pi["branch"])
-        ),
+        *_unequal("path", real_ids(session, [entry.id for entry in tree.path(leaf)]), real_ids(session, pi["branch"])),
         *_unequal("labels", tree.labels, pi["labels"]),
         *_unequal("name", session.name, pi["name"]),
         *_unequal_lists(

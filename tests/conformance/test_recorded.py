@@ -99,7 +99,7 @@ def test_a_recorded_file_opens_with_pis_leaf_path_tree_labels_name_and_contexts(
 def test_the_current_context_is_the_same_read_from_the_end_of_the_file_alone(file: Path) -> None:
     session = st.open(file)
 
-    assert st.open(file).build_context() == st.build_context(session.tree, session.heads.leaf)
+    assert st.open(file).context() == st.build_context(session.tree, session.heads.leaf)
 
 
 @each_file
@@ -183,7 +183,7 @@ def test_a_path_fork_has_the_lines_of_pis_own(file: Path, command: Command, tmp_
         assert fork_differences(parsed(tmp_path / name), fork["lines"]) == []
     assert printed["forkedFrom"] == by_library.forked_from == fork["at"]
     assert parsed(tmp_path / "command.jsonl")[0]["id"] == printed["session"]
-    of_path, of_fork = st.build_context(source.tree, fork["at"]), by_library.head.build_context()
+    of_path, of_fork = st.build_context(source.tree, fork["at"]), by_library.head.context()
     assert (of_fork.messages, of_fork.state) == (of_path.messages, of_path.state)
 
 
@@ -197,7 +197,7 @@ def test_reading_changes_nothing(file: Path, command: Command, tmp_path: Path) -
 
     with st.open(copy) as session:
         leaf = place(session.heads.leaf)
-        assert session.head.build_context().messages
+        assert session.head.context().messages
         assert session.head.explain().entries
     for arguments in (
         ("tree", copy),
@@ -222,7 +222,7 @@ def test_the_installed_command_answers_as_the_library_does() -> None:
 
     done = subprocess.run([installed, "context", file, "--json"], capture_output=True, timeout=60, check=True)
 
-    context = st.open(file).head.build_context()
+    context = st.open(file).head.context()
     assert done.stderr == b""
     assert json.loads(done.stdout) == {
         "leaf": context.leaf,
@@ -238,7 +238,7 @@ def test_the_installed_command_answers_as_the_library_does() -> None:
 def test_a_version_1_file_loads_as_one_chain_in_the_order_of_its_lines() -> None:
     session, lines = st.open(VERSION_1), parsed(VERSION_1)
 
-    path = session.head.get_path()
+    path = session.head.path()
     assert [json.loads(entry.raw).get("message") for entry in path] == [line.get("message") for line in lines[1:]]
     assert (session.header.version, session.needs_migration) == (1, True)
     assert [problem for problem in session.problems if problem.severity == "fault"] == []
@@ -251,7 +251,7 @@ def test_a_version_1_file_is_migrated_with_a_backup_and_the_same_contexts(
     file = tmp_path / "old.jsonl"
     shutil.copyfile(VERSION_1, file)
     old = st.open(file)
-    places = [entry.id for entry in old.head.get_path()][::50]
+    places = [entry.id for entry in old.head.path()][::50]
 
     match by:
         case "library":
@@ -274,7 +274,7 @@ def test_a_version_1_file_is_migrated_with_a_backup_and_the_same_contexts(
 @pytest.mark.parametrize("whole", [False, True], ids=["path", "whole"])
 def test_a_version_1_file_forks_into_a_session_of_today(whole: bool, command: Command, tmp_path: Path) -> None:
     source = st.open(VERSION_1)
-    at = source.head.get_path()[500].id
+    at = source.head.path()[500].id
     file = tmp_path / "fork.jsonl"
 
     command("fork", VERSION_1, "-o", file, *(["--whole"] if whole else ["--at", at]))
@@ -282,6 +282,6 @@ def test_a_version_1_file_forks_into_a_session_of_today(whole: bool, command: Co
     forked = st.open(file)
     assert (forked.header.version, forked.needs_migration) == (3, False)
     assert forked.header.parent_session == str(VERSION_1)
-    expected = source.head.build_context() if whole else st.build_context(source.tree, at)
-    assert forked.head.build_context() == expected
-    assert len(forked.head.get_path()) == (1018 if whole else 501)
+    expected = source.head.context() if whole else st.build_context(source.tree, at)
+    assert forked.head.context() == expected
+    assert len(forked.head.path()) == (1018 if whole else 501)

@@ -39,7 +39,7 @@ def make_chain(**bodies):
 def build_path(**bodies):
     """A chain of entries, each with its body."""
     tree = grow(">".join(bodies), **bodies)
-    return tree.get_path(list(bodies)[-1])
+    return tree.path(list(bodies)[-1])
 
 
 # Budgets
@@ -318,7 +318,7 @@ def test_after_any_chain_of_compactions_every_result_has_its_call_and_every_call
     tree = Tree(entries)
     leaf = entries[-1].id if entries else None
     for number, keep in enumerate(keeps):
-        path = tree.get_path(leaf)
+        path = tree.path(leaf)
         plan = plan_compaction(path, keep, most=most, at_most_half=half)
         if plan is None:
             break
@@ -341,7 +341,7 @@ def is_absorbed(one):
 
 @given(entry_lists(30), st.integers(0, 12), st.none() | st.integers(0, 40))
 def test_a_plan_loses_nothing_that_a_model_was_sent(entries, keep, most):
-    path = Tree(entries).get_path(entries[-1].id if entries else None)
+    path = Tree(entries).path(entries[-1].id if entries else None)
     plan = plan_compaction(path, keep, most=most)
     if plan is None:
         return

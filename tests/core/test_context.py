@@ -125,7 +125,7 @@ def test_whoever_changes_a_context_changes_nothing_else(given):
 @pytest.mark.parametrize("wire", [{"message": {"role": "user"}}, {"message": {"role": "assistant"}}, {}])
 def test_what_a_line_leaves_out_is_made_anew_for_each_context(wire):
     def read():
-        return build_path_context(grow("a", a={"type": "message", **wire}).get_path("a")).messages[0]
+        return build_path_context(grow("a", a={"type": "message", **wire}).path("a")).messages[0]
 
     before, changed = repr(read()), read()
     changed.setdefault("content", []).append("CHANGED")
@@ -549,7 +549,7 @@ def test_an_edit_that_takes_a_call_away_takes_its_result_away_too():
 def test_tokens_are_those_of_the_request():
     seen = build_last_context(grow("a>b", a=user("1234"), b=make_calls("c1")))
 
-    assert seen.count_tokens() == 1 + estimate_tokens(seen.messages[1]) + -(-len(NO_RESULT) // 4)
+    assert seen.tokens() == 1 + estimate_tokens(seen.messages[1]) + -(-len(NO_RESULT) // 4)
 
 
 # Explaining
@@ -710,7 +710,7 @@ def test_an_entry_reaches_the_model_just_when_a_request_says_what_it_says(entrie
 
     heard = said(explanation.context.to_llm())
     assert {item.entry.id for item in explanation.entries if item.reaches_model} == {
-        entry.id for entry in tree.get_path(leaf) if mark(entry.id) in heard
+        entry.id for entry in tree.path(leaf) if mark(entry.id) in heard
     }
 
 
@@ -720,9 +720,9 @@ def test_an_explanation_covers_the_path_and_adds_up_to_the_request(entries, data
 
     explanation = explain(tree, leaf)
 
-    assert [item.entry for item in explanation.entries] == tree.get_path(leaf)
+    assert [item.entry for item in explanation.entries] == tree.path(leaf)
     assert explanation.context == build_context(tree, leaf)
-    assert explanation.tokens == explanation.context.count_tokens()
+    assert explanation.tokens == explanation.context.tokens()
     assert all(item.reaches_model or item.tokens == 0 for item in explanation.entries)
 
 
@@ -750,7 +750,7 @@ def test_what_a_compaction_stands_for_need_not_be_read_to_know_the_context(
 ) -> None:
     session = memory()
     for kind, number in steps:
-        path = session.head.get_path()
+        path = session.head.path()
         anchor = path[number % len(path)].id if path and number % 3 else None
         spoken = [entry.id for entry in path if entry.type == "message"]
         match kind:
@@ -769,7 +769,7 @@ def test_what_a_compaction_stands_for_need_not_be_read_to_know_the_context(
                 session.append(ResetBoundary())
 
     tree, leaf = session.tree, session.head.leaf
-    assert build_context(tree, leaf) == build_path_context(tree.get_path(leaf))
+    assert build_context(tree, leaf) == build_path_context(tree.path(leaf))
 
 
 def test_a_long_history_before_a_compaction_is_not_read() -> None:

@@ -44,7 +44,7 @@ def test_a_chain_of_a_million_entries_needs_no_recursion():
     last = str(count - 1)
     tree = Tree(make_chain(count))
 
-    path = tree.get_path(last)
+    path = tree.path(last)
 
     assert (len(path), path[0].id, path[-1].id) == (count, "0", last)
     assert sum(1 for _ in tree.walk(last)) == count
@@ -71,6 +71,6 @@ def test_a_cycle_of_many_entries_is_cut_once():
     last = str(count - 1)
     tree = Tree(make_chain(count, first=last))
 
-    assert tree.get_parent("0") is None
-    assert len(tree.get_path(last)) == count
+    assert tree.parent("0") is None
+    assert len(tree.path(last)) == count
     assert [(problem.kind, problem.entry) for problem in find_problems(tree, Heads())] == [("cycle", "0")]

@@ -559,7 +559,7 @@ def test_the_work_of_replaying_records_grows_with_the_file_and_no_faster(bodies)
 def test_the_work_of_replaying_a_chain_of_annotations_grows_with_the_file_and_no_faster(monkeypatch):
     lines = [entry("e0"), *(make_label(f"e{number}", f"e{number - 1}") for number in range(1, 500))]
     tree, heads, steps = Tree(lines), Heads(), []
-    parent = tree.get_parent
+    parent = tree.parent
     monkeypatch.setattr(tree, "parent", lambda id: steps.append(id) or parent(id))
 
     heads.replay(lines, tree)

@@ -10,5 +10,5 @@ from tests.strategies import damaged_entry_lists, places
 def test_the_model_above_a_place_is_the_one_that_holds_there(entries, data):
     tree = Tree(entries)
     place = data.draw(places(entries))
-    state = read_state(tree.get_path(place))
+    state = read_state(tree.path(place))
     assert find_model_above(tree.walk_up(place)) == (state.provider, state.model)

@@ -327,7 +327,7 @@ def build_rows(tree, leaf=None, filter="default", *words):
 
 
 def join_row_ids(rows):
-    return "".join(map(rows.id, range(len(rows))))
+    return "".join(map(rows.get_id, range(len(rows))))
 
 
 BRANCHED = grow("a>b>c>d a>e>f e>g>h")
@@ -544,7 +544,7 @@ def test_a_row_names_as_many_calls_as_it_can_hold():
 def search_calls(tree):
     """The call that each result answers, by a plain search of all that is above it."""
     found = {}
-    for id in tree.ids():
+    for id in tree.iter_ids():
         message = get_message(tree, id)
         for above in (
             list(tree.walk_up_ids(id))[1 : outline_module.CALL_SEARCH_LIMIT]
@@ -589,7 +589,7 @@ def test_calls_are_those_that_a_search_upwards_finds(tree):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_are_found_as_well_when_what_was_looked_at_is_forgotten(monkeypatch, seed):
-    monkeypatch.setattr(outline_module, "REACH", 4)
+    monkeypatch.setattr(outline_module, "CALL_SEARCH_LIMIT", 4)
     chance = random.Random(seed)
     tree = Tree()
     for number in range(600):

@@ -227,5 +227,5 @@ def test_what_entries_said_is_what_the_context_at_the_leaf_has_of_them():
 def test_the_last_prompt_is_the_users_last_message():
     tree = grow("a>b>c", b=user("again"), c=REPLY)
 
-    assert find_last_prompt(tree.get_path("c")) is tree["b"]
+    assert find_last_prompt(tree.path("c")) is tree["b"]
     assert find_last_prompt([]) is None

@@ -152,7 +152,7 @@ def test_every_entry_that_lost_its_place_is_reported(entries):
 
     found = list_problems(tree)
 
-    lost = {entry.id for entry in tree if entry.parent is not None and tree.get_parent(entry.id) is None}
+    lost = {entry.id for entry in tree if entry.parent is not None and tree.parent(entry.id) is None}
     assert {problem.entry for problem in found if problem.kind in ("orphan", "self_parent", "cycle")} == lost
     assert sum(problem.kind == "duplicate_id" for problem in found) == len(entries) - len(tree)
 

@@ -34,7 +34,7 @@ def test_an_unknown_entry_is_an_error():
 
 def test_an_unknown_leaf_is_an_error_not_an_empty_path():
     with pytest.raises(NotFound, match="deadbeef"):
-        grow("a>b").get_path("deadbeef")
+        grow("a>b").path("deadbeef")
 
 
 def test_ids_are_found_by_their_beginning_in_file_order():
@@ -55,12 +55,12 @@ def test_real_entries_are_counted_and_the_last_annotation_is_known():
 def test_a_path_goes_from_the_root_to_the_leaf():
     tree = grow("a>b>c b>d")
 
-    assert ids(tree.get_path("d")) == "abd"
+    assert ids(tree.path("d")) == "abd"
     assert ids(tree.walk_up("d")) == "dba"
 
 
 def test_before_everything_the_path_is_empty():
-    assert grow("a>b").get_path(None) == []
+    assert grow("a>b").path(None) == []
 
 
 def test_children_come_oldest_first_then_in_file_order():
@@ -68,29 +68,29 @@ def test_children_come_oldest_first_then_in_file_order():
     for id, time in [("b", "2026-01-01T00:00:03Z"), ("c", "2026-01-01T00:00:01+00:00"), ("d", "2026-01-01T00:00:03Z")]:
         tree.add(entry(id, "a", line=len(tree) + 2, timestamp=time))
 
-    assert ids(tree.get_children("a")) == "cbd"
-    assert ids(tree.get_children("b")) == ""
+    assert ids(tree.children("a")) == "cbd"
+    assert ids(tree.children("b")) == ""
 
 
 def test_a_child_without_a_time_counts_as_the_oldest():
     tree = grow("a>b")
     tree.add(entry("c", "a", line=9, timestamp="soon"))
 
-    assert ids(tree.get_children("a")) == "cb"
+    assert ids(tree.children("a")) == "cb"
 
 
 def test_roots_are_the_children_of_nothing():
-    assert ids(grow("a>b c").get_roots()) == "ac"
+    assert ids(grow("a>b c").roots()) == "ac"
 
 
 def test_the_tree_grows_after_it_was_looked_at():
     tree = grow("a>b")
-    assert ids(tree.get_children("a")) == "b"
+    assert ids(tree.children("a")) == "b"
 
     tree.add(entry("c", "a", line=9))
 
-    assert ids(tree.get_children("a")) == "bc"
-    assert ids(tree.get_path("c")) == "ac"
+    assert ids(tree.children("a")) == "bc"
+    assert ids(tree.path("c")) == "ac"
 
 
 def test_an_annotation_is_no_real_place():
@@ -109,7 +109,7 @@ def test_the_length_of_a_path_is_that_of_its_entries(entries, data):
 
     lengths = tree.measure_paths(leaves)
 
-    assert {leaf: lengths[leaf] for leaf in leaves} == {leaf: len(tree.get_path(leaf)) for leaf in leaves}
+    assert {leaf: lengths[leaf] for leaf in leaves} == {leaf: len(tree.path(leaf)) for leaf in leaves}
 
 
 def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
@@ -181,7 +181,7 @@ def test_a_walk_that_was_interrupted_anywhere_is_whole_the_next_time(shape):
         interrupted(lambda tree=tree: list(tree.walk_ids()), call)
 
         assert list(tree.walk_ids()) == whole
-        assert [tree.get_parent(id) for id, _ in whole] == [hang(*shape).get_parent(id) for id, _ in whole]
+        assert [tree.parent(id) for id, _ in whole] == [hang(*shape).parent(id) for id, _ in whole]
 
 
 # Labels and the name
@@ -198,7 +198,7 @@ def test_labels_are_live_in_file_order_until_they_are_cleared():
 
     tree.add(entry("f", "e", Label(target="a")))
     assert tree.labels == {"b": "second"}
-    assert tree.get_label("a") is None
+    assert tree.label("a") is None
     assert tree.get_label_entry("a") is None
 
 
@@ -228,25 +228,25 @@ def test_an_empty_name_takes_it_away_and_is_told_from_none_at_all():
 def test_an_orphan_is_a_root():
     tree = hang("a", "b<gone", "c<b")
 
-    assert tree.get_parent("b") is None
-    assert ids(tree.get_roots()) == "ab"
-    assert ids(tree.get_path("c")) == "bc"
+    assert tree.parent("b") is None
+    assert ids(tree.roots()) == "ab"
+    assert ids(tree.path("c")) == "bc"
 
 
 def test_an_orphan_is_adopted_when_its_parent_comes_later():
     tree = hang("b<a")
-    assert ids(tree.get_roots()) == "b"
+    assert ids(tree.roots()) == "b"
 
     tree.add(entry("a", line=9))
 
-    assert ids(tree.get_roots()) == "a"
-    assert ids(tree.get_path("b")) == "ab"
+    assert ids(tree.roots()) == "a"
+    assert ids(tree.path("b")) == "ab"
 
 
 def test_its_own_parent_is_a_root():
     tree = hang("a<a", "b<a")
 
-    assert ids(tree.get_path("b")) == "ab"
+    assert ids(tree.path("b")) == "ab"
     assert draw_walk(tree) == "a0 b1"
 
 
@@ -254,24 +254,24 @@ def test_its_own_parent_is_a_root():
 def test_a_cycle_is_cut_at_the_member_that_stands_first_in_the_file(lines, path):
     tree = hang(*lines.split())
 
-    assert ids(tree.get_path("a")) == path
-    assert ids(tree.get_roots()) == lines[0]
+    assert ids(tree.path("a")) == path
+    assert ids(tree.roots()) == lines[0]
 
 
 def test_what_hangs_from_a_cycle_stays_with_it():
     tree = hang("x<b", "a<b", "b<a")
 
-    assert ids(tree.get_path("x")) == "abx"
+    assert ids(tree.path("x")) == "abx"
 
 
 def test_of_entries_with_one_id_the_last_counts():
     tree = hang("a", "b<a", "c", "b<c")
 
-    assert ids(tree.get_path("b")) == "cb"
+    assert ids(tree.path("b")) == "cb"
     assert len(tree) == 3
     assert len(tree.entries) == 4
     assert ids(tree) == "acb"
-    assert ids(tree.get_children("a")) == ""
+    assert ids(tree.children("a")) == ""
 
 
 @pytest.mark.parametrize("lines", ["a b<gone", "a b<b", "a<b b<a", "a b<a b<a"])
@@ -293,10 +293,10 @@ def test_moving_the_leaf_splits_the_old_path_in_two(entries, data):
     tree = Tree(entries)
     old, new = data.draw(places(entries)), data.draw(places(entries))
 
-    kept = tree.get_path(tree.find_common_ancestor(old, new))
+    kept = tree.path(tree.find_common_ancestor(old, new))
 
-    assert kept + tree.find_abandoned(old, new) == tree.get_path(old)
-    assert tree.get_path(new)[: len(kept)] == kept
+    assert kept + tree.find_abandoned(old, new) == tree.path(old)
+    assert tree.path(new)[: len(kept)] == kept
 
 
 @given(damaged_entry_lists())
@@ -306,8 +306,8 @@ def test_whatever_the_input_every_entry_has_one_place_and_every_walk_ends(entrie
     walked = [(entry.id, depth) for entry, depth in tree.walk()]
 
     assert sorted(id for id, _ in walked) == sorted({entry.id for entry in entries})
-    assert all(len(tree.get_path(id)) == depth + 1 for id, depth in walked)
-    assert all(id in [child.id for child in tree.get_children(tree.get_parent(id))] for id, _ in walked)
+    assert all(len(tree.path(id)) == depth + 1 for id, depth in walked)
+    assert all(id in [child.id for child in tree.children(tree.parent(id))] for id, _ in walked)
 
 
 @given(damaged_entry_lists(), st.data())
@@ -315,7 +315,7 @@ def test_moving_the_leaf_splits_the_old_path_in_damaged_sessions_too(entries, da
     tree = Tree(entries)
     old, new = data.draw(places(entries)), data.draw(places(entries))
 
-    assert tree.get_path(tree.find_common_ancestor(old, new)) + tree.find_abandoned(old, new) == tree.get_path(old)
+    assert tree.path(tree.find_common_ancestor(old, new)) + tree.find_abandoned(old, new) == tree.path(old)
 
 
 @given(damaged_entry_lists())
@@ -359,14 +359,14 @@ def test_below_nothing_or_under_an_id_that_is_there_a_tree_does_not_just_grow():
 
     assert (list(tree.entries), tree.is_sound) == (before, True)
     assert tree.try_append_message(entry("c", "b"))
-    assert ids(tree.get_path("c")) == "abc"
+    assert ids(tree.path("c")) == "abc"
 
 
 def test_a_chain_is_entries_one_under_another():
     first = entry("a", line=2)
     tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source)])
 
-    assert (ids(tree.get_path("c")), len(tree), tree.is_sound) == ("abc", 3, True)
+    assert (ids(tree.path("c")), len(tree), tree.is_sound) == ("abc", 3, True)
     assert [found.line for found in tree] == [2, 3, 4]
 
 
@@ -374,13 +374,13 @@ def test_of_a_chain_that_repeats_an_id_the_last_counts():
     first = entry("a", line=2)
     tree = Tree([first, Chain(ids=["b", "a"], parent=None, line=3, source=first.source)])
 
-    assert (ids(tree.get_path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
+    assert (ids(tree.path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
 
 
 def test_a_chain_under_nothing_is_a_root():
     tree = Tree([Chain(ids=["b", "c"], parent="a", line=2, source=entry("x").source)])
 
-    assert (ids(tree.get_roots()), tree.is_sound) == ("b", False)
+    assert (ids(tree.roots()), tree.is_sound) == ("b", False)
 
 
 @given(damaged_entry_lists())
@@ -407,10 +407,10 @@ def test_the_nearest_real_entry_is_another_once_a_missing_parent_is_there():
 def test_a_line_upsets_others_by_an_id_that_was_there_or_was_missed():
     tree = grow("a>b")
     tree.add(entry("d", "c", line=4))
-    assert (tree.history_changes, tree.get_parent("d")) == (0, None)
+    assert (tree.history_changes, tree.parent("d")) == (0, None)
 
     tree.add(entry("c", "b", line=5))
-    assert (tree.history_changes, tree.get_parent("d")) == (1, "c")
+    assert (tree.history_changes, tree.parent("d")) == (1, "c")
 
     tree.extend([Chain(ids=["e", "a"], parent="d", line=6, source=tree["d"].source)])
     assert tree.history_changes == 2

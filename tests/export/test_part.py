@@ -21,7 +21,7 @@ def test_a_path_is_a_session_with_the_same_context_at_its_end() -> None:
     path = export_part(session, branch="cache")
 
     assert path.leaf == session.resolve_place("cache")
-    assert build_context(path.tree, path.leaf).messages == session.build_context("cache").messages
+    assert build_context(path.tree, path.leaf).messages == session.context("cache").messages
     assert path.name == session.name
     assert list(path.tree.labels.values()) == ["two ways"]
     assert not path.problems
@@ -33,7 +33,7 @@ def test_a_subtree_is_a_session_whose_root_is_the_entry() -> None:
 
     below = export_part(session, subtree="two ways")
 
-    assert [entry.id for entry in below.tree.get_roots()] == [root]
+    assert [entry.id for entry in below.tree.roots()] == [root]
     assert below.tree.labels == {root: "two ways"}
     assert below.heads.heads == {
         "main": root,
@@ -62,7 +62,7 @@ def test_a_compaction_below_keeps_entries_from_the_new_root_on_when_its_anchor_i
     below = export_part(session, subtree="two ways")
 
     assert not below.problems
-    assert below.tree.get_path(below.leaf)[-1].body.first_kept == session.resolve_place("two ways")  # type: ignore[union-attr]
+    assert below.tree.path(below.leaf)[-1].body.first_kept == session.resolve_place("two ways")  # type: ignore[union-attr]
 
 
 def test_a_subtree_where_no_branch_ends_has_a_main_branch_at_its_newest_entry() -> None:
@@ -113,4 +113,4 @@ def test_every_subtree_of_every_session_is_sound(data: bytes) -> None:
 
         assert not faults
         assert entry.id in below.tree
-        assert len(below.tree.get_roots()) == 1
+        assert len(below.tree.roots()) == 1

@@ -142,7 +142,7 @@ async def test_a_message_without_a_model_is_written_and_that_nobody_answers_is_t
     with pytest.raises(InvalidOperation, match=r"nobody answers it: there is no model: /model chooses one"):
         await api.send_message("Later.", trigger_turn=True)
 
-    assert isinstance(desk.session.head.get_path()[-1].body, CustomMessage)
+    assert isinstance(desk.session.head.path()[-1].body, CustomMessage)
 
 
 async def test_state_is_an_entry_that_the_model_does_not_see(api: ExtensionApi) -> None:

@@ -30,14 +30,14 @@ async def test_the_custom_summarizer_writes_the_summary(load: Load) -> None:
 
     await run(loaded.desk, "/pop")
 
-    summary = session.head.get_path()[-1].body
+    summary = session.head.path()[-1].body
     assert isinstance(summary, BranchSummary)
     assert summary.summary == "What was tried:\n- assistant: 2"
     assert summary.details == {"custom": True}
     assert summary.from_hook
     assert not loaded.desk.model.requests
     await run(loaded.desk, "/tree root")
-    assert len(session.head.get_path()) == 0
+    assert len(session.head.path()) == 0
 
 
 async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +48,7 @@ async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch:
 
     await run(loaded.desk, "/compact count them")
 
-    compaction = loaded.desk.session.head.get_path()[-1].body
+    compaction = loaded.desk.session.head.path()[-1].body
     assert isinstance(compaction, Compaction)
     assert compaction.summary == "Many words were said."
     assert compaction.details == {"model": "scripted:cheap"}
@@ -69,7 +69,7 @@ async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
 
     await run(loaded.desk, "/compact")
 
-    assert loaded.desk.session.head.get_path()[-1].body.summary.startswith("Words were said.")
+    assert loaded.desk.session.head.path()[-1].body.summary.startswith("Words were said.")
     assert any("custom_compaction failed with ModelError" in notice for notice in loaded.notices)
 
 
@@ -141,4 +141,4 @@ async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
     assert [text for _, text in told] == ["[x] tests", "[ ] tests\n[ ] docs", "[ ] tests\n[ ] docs"]
     state = loaded.extensions.loaded[0].api.path("todo")[-1]
     assert loaded.extensions.ui_registry.renderers["todo"](state) == "to do: docs"
-    assert "docs" not in str(desk.session.head.build_context().to_llm())
+    assert "docs" not in str(desk.session.head.context().to_llm())

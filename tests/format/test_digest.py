@@ -123,7 +123,7 @@ def test_the_branches_of_a_digest_are_those_of_the_tree(data: bytes) -> None:
 
     found = made.find_branches(entry.id for entry in tree)
 
-    paths = {name: {entry.id for entry in tree.get_path(leaf)} for name, leaf in heads.heads.items()}
+    paths = {name: {entry.id for entry in tree.path(leaf)} for name, leaf in heads.heads.items()}
     for id, name in found.items():
         leading = {name for name, path in paths.items() if id in path}
         assert name in leading if leading else name is None
@@ -407,7 +407,7 @@ def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyP
     names = [CountedName(f"b{number}") for number in range(2000)]
     heads = {CountedName(name): None for name in names}
     said = {"current": names[0], "heads": heads, "archived": [*names, ["odd"], None]}
-    monkeypatch.setattr(module, "_value", lambda raw: said)
+    monkeypatch.setattr(module, "_decode_value", lambda raw: said)
     record = {"type": "custom", "id": "r", "parentId": None, "customType": "sessiontree.head", "data": {}}
     CountedName.compared = 0
 

@@ -161,7 +161,7 @@ def test_a_fork_across_a_damaged_line_keeps_the_history_above_it(line):
 
     fork = Tree(fork_path(tree, "d"))
 
-    assert ids(fork.get_path("d")) == "abd"
+    assert ids(fork.path("d")) == "abd"
     assert build_context(fork, "d").messages == build_context(tree, "d").messages
     assert fork["b"].raw == line.replace(b'"parentId":"l"', b'"parentId":"a"', 1)
 

@@ -64,7 +64,7 @@ def test_lines_can_stay_where_they_are_until_somebody_looks():
 
 @pytest.mark.parametrize("size", [1, 300, 500, 10_000])
 def test_what_is_fetched_are_whole_lines(size, monkeypatch):
-    monkeypatch.setattr(jsonl, "FETCH", size)
+    monkeypatch.setattr(jsonl, "FETCH_SIZE", size)
     data = file_of(header(), A, "junk" * 100, B, "", A)
     fetched = []
 

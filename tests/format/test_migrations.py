@@ -133,7 +133,7 @@ def test_a_stack_pop_becomes_a_summary_at_the_place_it_went_back_to():
 def test_a_stack_pop_with_nothing_to_leave_leaves_the_root():
     [pop], tree = open_tree(make_v1_file({"type": "stack_pop", "backToIndex": 0, "summary": "S"}))
 
-    assert (pop.body.abandoned_leaf, tree.get_parent(pop.id)) == ("root", None)
+    assert (pop.body.abandoned_leaf, tree.parent(pop.id)) == ("root", None)
 
 
 def test_a_line_that_is_no_entry_does_not_break_the_chain():
@@ -211,7 +211,7 @@ def test_the_example_of_the_first_draft_gives_its_five_messages():
     assert (reader.dialect, reader.header.id, reader.header.cwd) == ("uuid", "abc", "/project")
     assert replayed(*entries).leaf == "m8"
     assert [problem.kind for problem in find_problems(tree, Heads())] == []
-    assert [entry.id for entry in tree.get_path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
+    assert [entry.id for entry in tree.path("m8")] == ["m1", "m2", "bs1", "m7", "m8"]
     assert read_context(tree, "m8") == [
         ("user", "Build a CLI"),
         ("assistant", "I'll create..."),
@@ -243,7 +243,7 @@ def test_a_stack_summary_is_a_branch_summary():
 
     assert entries[0].body == BranchSummary(summary="first", abandoned_leaf="root")
     assert entries[2].body == BranchSummary(summary="second", abandoned_leaf="given")
-    assert ids(tree.get_path("c")) == "ac"
+    assert ids(tree.path("c")) == "ac"
 
 
 def test_a_compaction_of_the_first_draft_keeps_its_anchor():

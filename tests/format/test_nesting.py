@@ -32,7 +32,7 @@ def test_text_and_value_are_nested_too_deeply_at_the_same_depth(given, indent, l
     value, depth = given
     raw = json.dumps(value, indent=indent).encode()
 
-    with patch.object(nesting, "LONG", long):
+    with patch.object(nesting, "LONG_LINE", long):
         assert is_deep(value) is is_deep_text(raw) is (depth > NESTING_LIMIT)
     assert can_be_deep(raw) or depth <= NESTING_LIMIT
 

@@ -76,7 +76,7 @@ def test_a_line_that_begins_well_and_is_no_json_keeps_its_place_and_its_text() -
     sound, kinds = repair_tree(tree)
 
     assert kinds == ["malformed_line"]
-    assert [entry.id for entry in sound.get_path("c")] == ["a", "b", "c"]
+    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
     body = sound["b"].body
     assert (body.custom_type, body.data) == (UNREADABLE_LINE, {"line": 3, "text": broken.decode()})
 
@@ -89,7 +89,7 @@ def test_a_line_without_the_message_that_it_should_have_keeps_its_place_and_its_
     sound, kinds = repair_tree(tree)
 
     assert kinds == ["malformed_line", "orphan"]
-    assert [entry.id for entry in sound.get_path("c")] == ["a", "b", "c"]
+    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
     assert sound["d"].parent is None
     assert '"message":5' in sound["b"].body.data["text"]
 
@@ -156,7 +156,7 @@ def test_what_would_be_too_long_is_left_out_but_for_its_place(monkeypatch, text:
 
     assert [(repair.kind, "too long" in repair.message) for repair in done] == [(kind, True)]
     sound = build_tree(file_of(header(), *lines))
-    assert [entry.id for entry in sound.get_path("c")] == ["a", "b", "c"]
+    assert [entry.id for entry in sound.path("c")] == ["a", "b", "c"]
     assert sound["b"].body.data == {"line": 3}
 
 

@@ -307,7 +307,7 @@ def test_duplicate_keys_are_read_as_everybody_reads_them() -> None:
     context = read_tail_context(split_blocks(data, 60))
 
     assert context == read_whole_context(data)
-    assert [entry.id for entry in read_heads(data)[0].get_path("b")] == ["b"]
+    assert [entry.id for entry in read_heads(data)[0].path("b")] == ["b"]
 
 
 def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeypatch) -> None:

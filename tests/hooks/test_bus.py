@@ -265,7 +265,7 @@ async def test_what_a_handler_changes_of_entries_in_place_is_a_copy(hooks: Hooks
     await hooks.emit(TurnEnd(number=1, message=None, tool_results=(entry,)))
 
     assert seen == [(entry.id, "hi!")] * 2
-    assert session.head.build_context().messages[0]["content"] == "hi"
+    assert session.head.context().messages[0]["content"] == "hi"
 
 
 async def test_what_a_handler_changes_in_place_is_a_copy(hooks: Hooks) -> None:

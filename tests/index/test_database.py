@@ -153,7 +153,7 @@ def test_a_full_disk_is_no_obstacle(shelf: Path, monkeypatch) -> None:
         error.sqlite_errorcode = sqlite3.SQLITE_FULL
         raise error
 
-    monkeypatch.setattr(database, "_prepare", full)
+    monkeypatch.setattr(database, "_prepare_connection", full)
 
     assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])
 
@@ -244,7 +244,7 @@ def test_what_another_process_has_written_meanwhile_is_not_written_over(shelf: P
 
         return keep
 
-    monkeypatch.setattr(listing, "_keep", between(real_listing, lambda: only(shelf), "listing"))
+    monkeypatch.setattr(listing, "_save_scans", between(real_listing, lambda: only(shelf), "listing"))
     monkeypatch.setattr(texts, "_keep", between(real_texts, lambda: found("apple", shelf), "texts"))
 
     assert only(shelf).entry_count == 1

@@ -27,7 +27,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         starts.append(start)
         return real(fd, digest, start, stop, passed)
 
-    monkeypatch.setattr(reading, "_take", take)
+    monkeypatch.setattr(reading, "_feed_lines", take)
     return starts
 
 
@@ -234,7 +234,7 @@ def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monke
 
 
 def test_how_far_it_is_can_be_followed_within_a_file(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(reading, "BLOCK", 1 << 10)
+    monkeypatch.setattr(reading, "BLOCK_SIZE", 1 << 10)
     for name in ("s", "t"):
         put(shelf, name, header(id=name), *(say(f"e{n}", None, "apple pie") for n in range(60)))
     steps: list[tuple[int, int]] = []

@@ -168,7 +168,7 @@ def test_only_what_a_model_is_sent_is_in_context() -> None:
 
 
 def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(texts, "CHUNK", 20)
+    monkeypatch.setattr(texts, "CHUNK_SIZE", 20)
     for name, minutes in (("s", (1, 5, 3)), ("t", (4, 2))):
         lines = [say(f"{name}{m}", None, "apple pie", timestamp=f"2026-01-01T00:0{m}:00.000Z") for m in minutes]
         put(shelf, name, header(id=name), *lines)
@@ -180,7 +180,7 @@ def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
 
 def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(reading.iter_blocks, "__defaults__", (1 << 10,))
-    monkeypatch.setattr(search, "PIECE", 1 << 11)
+    monkeypatch.setattr(search, "RANGE_SIZE", 1 << 11)
     lines = [say(f"e{n}", None, "apple pie", timestamp=format_timestamp(n * 60_000)) for n in range(3000)]
     put(shelf, "s", header(), *lines)
     decoded: list[bytes] = []
@@ -197,7 +197,7 @@ def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) ->
 
 @pytest.mark.parametrize("piece", [1, 100, 1000])
 def test_every_line_is_looked_at_whatever_the_pieces(shelf: Path, monkeypatch, piece: int) -> None:
-    monkeypatch.setattr(search, "PIECE", piece)
+    monkeypatch.setattr(search, "RANGE_SIZE", piece)
     put(shelf, "s", header(), *(say(f"e{n}", None, f"apple {'x' * n * n}") for n in range(30)), "")
 
     assert sorted(found("apple", shelf)) == sorted(f"e{n}" for n in range(30))
@@ -308,7 +308,7 @@ def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(s
         opened.append(path)
         return reading.open_read_only(path)
 
-    monkeypatch.setattr(search, "open_session", open_session)
+    monkeypatch.setattr(search, "open_read_only", open_session)
 
     assert [hit.snippet for hit in st.search("apple", dir=shelf, limit=2)] == ["apple 19", "apple 18"]
     assert opened == [str(shelf / "s19.jsonl"), str(shelf / "s18.jsonl")]
@@ -360,7 +360,7 @@ def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path
         assert found(query, shelf) == ["b", "a"]
         return real(*given)
 
-    monkeypatch.setattr(search, "candidates", meanwhile)
+    monkeypatch.setattr(search, "find_candidates", meanwhile)
 
     assert found(query, shelf) == ["b", "a"]
 

@@ -13,7 +13,7 @@ from tests.index.shelves import found, put, say
 
 
 def test_many_small_updates_do_not_fill_the_index_with_what_is_gone(shelf: Path, index: Path, monkeypatch) -> None:
-    monkeypatch.setattr(texts, "COMMON", 3)
+    monkeypatch.setattr(texts, "COMMON_LIMIT", 3)
     path = put(shelf, "s", header(), say("a0", None, "apple 0"))
     for number in range(1, 12):
         found("apple", shelf)
@@ -29,7 +29,7 @@ def test_many_small_updates_do_not_fill_the_index_with_what_is_gone(shelf: Path,
 
 
 def test_large_files_are_taken_in_piece_by_piece(shelf: Path, index: Path, monkeypatch) -> None:
-    monkeypatch.setattr(texts, "CHUNK", 200)
+    monkeypatch.setattr(texts, "CHUNK_SIZE", 200)
     monkeypatch.setattr(texts, "AT_ONCE", 50)
     lines = [say(f"e{n}", f"e{n - 1}" if n else None, f"word{n} " * 20) for n in range(60)]
     path = put(shelf, "s", header(), *lines)
@@ -44,7 +44,7 @@ def test_large_files_are_taken_in_piece_by_piece(shelf: Path, index: Path, monke
 
 
 def test_a_search_takes_in_only_as_much_as_there_is_time_for(shelf: Path, index: Path, monkeypatch) -> None:
-    monkeypatch.setattr(texts, "CHUNK", 200)
+    monkeypatch.setattr(texts, "CHUNK_SIZE", 200)
     monkeypatch.setattr(search, "index_texts", lambda db, files, seconds: texts.index_texts(db, files, seconds=0))
     for name in "st":
         lines = [say(f"{name}{n}", f"{name}{n - 1}" if n else None, f"word{n} " * 20) for n in range(5)]

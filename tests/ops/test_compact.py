@@ -43,7 +43,7 @@ async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(sessio
 
 
 async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
 
     await compact(session.head, ScriptedModel(["s"], info=SMALL), hooks)
 
@@ -96,7 +96,7 @@ async def test_earlier_compactions_are_shown_newest_first(session, hooks, told, 
 
 
 async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
     hooks.on(BeforeCompact, lambda event, ctx: {"cancel": True})
 
     outcome = await compact(session.head, ScriptedModel([]), hooks)
@@ -179,7 +179,7 @@ async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_i
 
 @pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
 async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids, answer) -> None:
-    before = session.lines()
+    before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError) as failed:
         await compact(session.head, ScriptedModel([answer], info=SMALL), hooks, reason="threshold")
@@ -189,7 +189,7 @@ async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks
 
 
 async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
         compact(session.head, ScriptedModel([[Delay(30), "s"]], info=SMALL), hooks, signal=signal)

@@ -23,20 +23,18 @@ Operation = Callable[[Session, Hooks], Awaitable[Any]]
 
 OPERATIONS: dict[str, Operation] = {
     "compact": lambda session, hooks: compact(session.head, ScriptedModel(["S"] * 3), hooks),
-    "uncompact": lambda session, hooks: uncompact(session.get_branch("short"), hooks),
+    "uncompact": lambda session, hooks: uncompact(session.branch("short"), hooks),
     "navigate": lambda session, hooks: navigate(session, "start", hooks=hooks, label="here"),
     "navigate_summary": lambda session, hooks: navigate(
         session, "start", hooks=hooks, model=ScriptedModel(["S"]), summarize=True, label="here"
     ),
     "fork": lambda session, hooks: fork(session, "start", hooks=hooks),
-    "merge": lambda session, hooks: merge(
-        session.get_branch("a"), session.head, hooks=hooks, model=ScriptedModel(["S"])
-    ),
+    "merge": lambda session, hooks: merge(session.branch("a"), session.head, hooks=hooks, model=ScriptedModel(["S"])),
     "promote": lambda session, hooks: promote(
-        session.get_branch("a"), session.get_branch("base"), hooks=hooks, model=ScriptedModel(["S"] * 3)
+        session.branch("a"), session.branch("base"), hooks=hooks, model=ScriptedModel(["S"] * 3)
     ),
     "cherry_pick": lambda session, hooks: cherry_pick(session.head, ["a"], hooks=hooks),
-    "rebase": lambda session, hooks: rebase(session.get_branch("a"), "b", hooks=hooks),
+    "rebase": lambda session, hooks: rebase(session.branch("a"), "b", hooks=hooks),
 }
 
 

@@ -9,7 +9,7 @@ from tests.ops.conftest import talk
 
 
 def said(session: Session) -> list[str]:
-    return [st.core.messages.text(message["content"]) for message in session.build_context().messages]
+    return [st.core.messages.extract_text(message["content"]) for message in session.context().messages]
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_a_handler_may_cancel_and_nothing_is_made(tmp_path, hooks, told) -
 
 
 async def test_the_source_is_not_touched(session, hooks, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
 
     await fork(session, ids[2], hooks=hooks, position="before")
 

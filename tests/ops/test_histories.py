@@ -34,7 +34,7 @@ class History:
 
     def branch(self, number: int) -> Branch:
         names = list(self.session.heads.heads)
-        return self.session.get_branch(names[number % len(names)])
+        return self.session.branch(names[number % len(names)])
 
     def place(self, number: int) -> st.Entry | None:
         entries = [None, *self.session.tree]
@@ -90,7 +90,7 @@ class History:
 
     async def edit(self, a: int, b: int) -> None:
         branch = self.branch(a)
-        path = [entry for entry in branch.get_path() if entry.type == "message"]
+        path = [entry for entry in branch.path() if entry.type == "message"]
         if path:
             replacement = {"content": "edited"} if b % 2 else None
             branch.append(st.ContextEdit(target=path[b % len(path)].id, replacement=replacement))
@@ -135,7 +135,7 @@ def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_w
             assert state(Session(played.store)) == state(session)
             assert not [problem for problem in session.problems if problem.severity == "fault"]
             for name in session.heads.heads:
-                assert paired(session.get_branch(name).build_context().to_llm())
+                assert paired(session.branch(name).context().to_llm())
 
     asyncio.run(play())
 

@@ -15,7 +15,7 @@ from tests.model.weights import local_model  # noqa: F401 - a fixture
 
 async def say(branch: st.Branch, model: LocalModel, text: str) -> None:
     branch.append(st.user(text))
-    messages = branch.build_context().to_llm()
+    messages = branch.context().to_llm()
     branch.append(st.Message(await complete(model, Request(messages=messages, max_tokens=60))))
 
 
@@ -40,5 +40,5 @@ async def test_a_conversation_with_the_local_model_is_summarized_compacted_and_f
     assert compacted.entry is not None
     with st.open(file) as again:
         assert again.head.leaf == leaf == compacted.entry.id
-        assert again.build_context().messages[0]["role"] == "compactionSummary"
+        assert again.context().messages[0]["role"] == "compactionSummary"
         assert not [problem for problem in again.problems if problem.severity == "fault"]

@@ -30,11 +30,11 @@ def main(session: Session) -> Branch:
         )
         branch.append(st.tool_result(name, "edit", "ok"))
     session.switch("main")
-    return session.get_branch("main")
+    return session.branch("main")
 
 
 def said(branch: Branch) -> list[str]:
-    return [st.core.messages.text(m.get("content")) or m.get("summary", "") for m in branch.build_context().messages]
+    return [st.core.messages.extract_text(m.get("content")) or m.get("summary", "") for m in branch.context().messages]
 
 
 def notices(told) -> list[str]:
@@ -153,7 +153,7 @@ async def test_an_abort_when_all_is_written_waits_for_no_handler_that_is_told(ma
 
 
 async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:
-    before = session.lines()
+    before = session.read_lines()
     hooks.on(BeforeMerge, lambda event, ctx: {"cancel": True})
 
     outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
@@ -171,7 +171,7 @@ async def test_without_a_model_or_a_text_nothing_is_merged(main, session, hooks,
 
 
 async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, session, hooks) -> None:
-    before = session.lines()
+    before = session.read_lines()
     signal = Signal()
 
     with pytest.raises(ModelError):
@@ -250,7 +250,7 @@ async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(main, session
     plan = session.undo()
 
     assert (session.branches, session.heads.current) == before
-    assert plan.undone == "the merge of cache into main"
+    assert plan.undo_description == "the merge of cache into main"
     assert session.undo().undone == "the switch from dict to main"
 
 
@@ -272,7 +272,7 @@ async def test_undo_of_a_merge_works_after_the_session_was_opened_again(tmp_path
         session.create_branch("cache").append(st.user("try a cache"))
         session.switch("main")
         leaf = session.head.leaf
-        await merge(session.get_branch("cache"), session.head, hooks=hooks, summary="It works.")
+        await merge(session.branch("cache"), session.head, hooks=hooks, summary="It works.")
 
     with st.open(session.file) as again:
         plan = again.undo()
@@ -295,7 +295,7 @@ async def test_a_merge_right_behind_a_promotion_without_a_summary_is_undone_by_i
     promoted = main.leaf
     await merge(session.branch("store"), main, hooks=hooks, summary="It works.")
 
-    assert session.undo().undone == "the merge of store into main"
+    assert session.undo().undo_description == "the merge of store into main"
     assert main.leaf == promoted
     assert session.undo().undone == "the move of main, which archived dict"
 
@@ -338,7 +338,7 @@ async def test_undo_takes_back_what_was_done_to_a_branch_that_is_not_current(mai
         assert again.heads.undoable == session.heads.undoable
     plan = session.undo()
 
-    assert plan.undone == undone
+    assert plan.undo_description == undone
     assert (session.head, main.leaf) == (main, mine.id)
     assert [info for info in session.branches if info.name != "main"] == [one for one in before if one.name != "main"]
     assert session.undo().undone == "the switch from dict to main"
@@ -372,7 +372,7 @@ async def test_undoing_a_promotion_shows_the_branches_again_that_it_hid(main, se
     plan = session.undo()
 
     assert session.branches == before
-    assert plan.undone == "the move of main, which archived cache, dict"
+    assert plan.undo_description == "the move of main, which archived cache, dict"
 
 
 async def test_a_branch_that_was_hidden_before_a_promotion_stays_so_when_that_is_undone(main, session, hooks) -> None:
@@ -445,7 +445,7 @@ async def test_a_session_may_be_promoted_from_before_everything(session, hooks) 
 
 
 async def test_a_cancelled_or_aborted_promotion_leaves_the_session_as_it_was(main, session, hooks) -> None:
-    before, signal = session.lines(), Signal()
+    before, signal = session.read_lines(), Signal()
     signal.abort()
 
     aborted = await promote(session.branch("dict"), main, hooks=hooks, model=model(), signal=signal)
@@ -569,7 +569,7 @@ async def test_a_branch_that_grew_while_a_handler_thought_has_the_copies_at_its_
 
 async def test_a_branch_goes_on_from_another_place_and_the_originals_stay(main, session, hooks, told) -> None:
     cache = session.branch("cache")
-    old, before = cache.leaf, session.lines()
+    old, before = cache.leaf, session.read_lines()
 
     outcome = await rebase(cache, "dict", hooks=hooks)
 

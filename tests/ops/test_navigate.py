@@ -45,7 +45,7 @@ async def test_choosing_anything_else_goes_there_and_the_first_message_before_ev
 
 
 async def test_choosing_the_leaf_does_nothing_and_asks_nobody(session, hooks, told, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
 
     outcome = await navigate(session, "HEAD", hooks=hooks, label="x")
 
@@ -93,7 +93,7 @@ async def test_handlers_are_always_asked_and_shown_the_whole_plan(session, hooks
 
 
 async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
     hooks.on("session_before_tree", lambda event, ctx: {"cancel": True})
 
     outcome = await navigate(session, ids[2], hooks=hooks, summarize=True, model=model())
@@ -309,7 +309,7 @@ async def test_the_label_goes_on_the_summary_and_else_on_the_target(session, hoo
 
 
 async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
 
     with pytest.raises(InvalidOperation, match="cannot have a label"):
         await navigate(session, "root", hooks=hooks, label="x")
@@ -322,7 +322,7 @@ async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> 
 
 @pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
 async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, answer) -> None:
-    before = session.lines()
+    before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError):
         await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(answer), label="x")
@@ -332,7 +332,7 @@ async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, 
 
 
 async def test_aborting_leaves_the_head_where_it_is(session, hooks, ids) -> None:
-    before = session.lines()
+    before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
         navigate(session, ids[1], hooks=hooks, summarize=True, model=model([Delay(30), "s"]), signal=signal)

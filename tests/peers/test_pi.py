@@ -73,7 +73,7 @@ def disagreements(pi: Pi, file: Path, leaves: list[str | None] | None = None) ->
     """Where we and pi differ over a file, read whole, and read from its end for the current context alone."""
     seen = pi_sees(pi, file, leaves)
     [current] = [context for context in seen["contexts"] if context["leaf"] == seen["leafId"]]
-    return [*differences(st.open(file), seen), *context_differences(st.open(file).build_context(), current)]
+    return [*differences(st.open(file), seen), *context_differences(st.open(file).context(), current)]
 
 
 def parsed(file: Path) -> list[dict[str, Any]]:

@@ -167,7 +167,7 @@ class OurWriter:
     def speak_as_agent(self) -> None:
         """On any branch, which does not become current by that."""
         branch = self.random.choice(list(self.session.heads.heads))
-        self.session.get_branch(branch).append(st.Message(self.speaker.any_message()))
+        self.session.branch(branch).append(st.Message(self.speaker.any_message()))
 
     def late_result(self) -> None:
         self.session.append(st.Message(self.speaker.any_message()), parent=self.somewhere(), branch=None)
@@ -180,7 +180,7 @@ class OurWriter:
         self.session.append(st.ThinkingLevelChange(self.random.choice(LEVELS)))
 
     def compact(self) -> None:
-        path = self.session.head.get_path()
+        path = self.session.head.path()
         keep = self.random.choice(path).id if path and self.random.random() < 0.8 else None
         self.session.append(
             st.Compaction(
@@ -220,7 +220,7 @@ class OurWriter:
         )
 
     def edit_context(self) -> None:
-        path = [entry for entry in self.session.head.get_path()[-12:] if is_editable(entry)]
+        path = [entry for entry in self.session.head.path()[-12:] if is_editable(entry)]
         if path:
             replacement = self.random.choice((None, {"content": self.speaker.content()}))
             self.session.append(st.ContextEdit(target=self.random.choice(path).id, replacement=replacement))

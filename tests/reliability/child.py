@@ -243,7 +243,7 @@ def read_a_hostile_file(file: str) -> None:
     start = time.monotonic()
     try:
         with st.open(file, durability="none") as session:
-            session.build_context()
+            session.context()
             told["entries"] = len(session.tree)
             told["problems"] = sorted({problem.kind for problem in session.problems})
             session.append(st.user("and on"))

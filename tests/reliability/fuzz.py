@@ -108,7 +108,7 @@ def read_all_of_it(file: Path) -> None:
     """Ask a file everything that can be asked of it."""
     with st.open(file, read_only=True) as session:
         with suppress(SessionTreeError):
-            session.build_context()
+            session.context()
         assert session.problems is not None
         for entry in itertools.islice(session.tree, 50):
             assert entry.body is not None
@@ -121,7 +121,7 @@ def read_all_of_it(file: Path) -> None:
     with st.open(file, durability="none") as session:
         session.append(st.user("and on"))
     with st.open(file) as session:
-        assert session.head.get_path()[-1].body is not None
+        assert session.head.path()[-1].body is not None
 
 
 def exercise(data: bytes, folder: Path) -> None:

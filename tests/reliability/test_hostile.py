@@ -110,7 +110,7 @@ def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(
     other.write_bytes(file_of(header(id="other"), first))
 
     for calls in (0, 100, 300, 500):
-        assert deeper(calls, lambda: st.open(file).build_context().leaf) == "a"
+        assert deeper(calls, lambda: st.open(file).context().leaf) == "a"
         assert deeper(calls, lambda: st.open(file).heads.leaf) == "a"
     session = st.open(file)
     assert [(problem.kind, problem.line) for problem in session.problems] == [("malformed_line", 3)]
@@ -122,7 +122,7 @@ def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(
     for form in ("html", "md", "json", "jsonl"):
         assert b"apple" in export(session.read_lines(), form=form).content
     session.append(st.user("cherry"))
-    assert [message["content"] for message in st.open(file).build_context().messages] == ["apple", "cherry"]
+    assert [message["content"] for message in st.open(file).context().messages] == ["apple", "cherry"]
 
 
 @pytest.mark.parametrize("start", [b"", file_of(header())], ids=["no header", "a header"])
@@ -184,7 +184,7 @@ def test_blocks_of_blank_lines_are_passed_over(tmp_path: Path) -> None:
     for blank in (b"\n" * (1 << 19), b"\n\n" + b" " * (1 << 17) + b"\n\n"):
         file.write_bytes(first + blank + entry("b", "a").raw + b"\n" + blank)
 
-        assert len(st.open(file).build_context().messages) == 2
+        assert len(st.open(file).context().messages) == 2
         assert [entry.id for entry in st.open(file).tree] == ["a", "b"]
 
 

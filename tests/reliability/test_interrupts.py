@@ -151,9 +151,9 @@ def test_what_was_written_before_it_broke_in_is_seen(
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two")) if alone else session.extend([st.user("two")])
 
-    assert [message["content"] for message in session.build_context().messages] == ["one", "two"]
+    assert [message["content"] for message in session.context().messages] == ["one", "two"]
     session.append(st.user("three"))
-    assert [message["content"] for message in st.open(session.file).build_context().messages] == ["one", "two", "three"]
+    assert [message["content"] for message in st.open(session.file).context().messages] == ["one", "two", "three"]
 
 
 def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
@@ -170,9 +170,9 @@ def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
         with pytest.raises(KeyboardInterrupt):
             session.refresh()
 
-    assert [message["content"] for message in session.build_context().messages] == ["one"]
+    assert [message["content"] for message in session.context().messages] == ["one"]
     assert len(session.refresh()) == 1
-    assert [message["content"] for message in session.build_context().messages] == ["one", "two"]
+    assert [message["content"] for message in session.context().messages] == ["one", "two"]
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -189,8 +189,8 @@ def test_a_timeout_out_of_a_signal_handler_is_not_told_as_the_disks(
     session.append(st.user("three"))
 
     said = ["one", "two", "three"] if late else ["one", "three"]
-    assert [message["content"] for message in session.build_context().messages] == said
-    assert [message["content"] for message in st.open(session.file).build_context().messages] == said
+    assert [message["content"] for message in session.context().messages] == said
+    assert [message["content"] for message in st.open(session.file).context().messages] == said
 
 
 def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
@@ -230,7 +230,7 @@ def test_what_was_written_is_seen_when_a_signal_handler_lets_out_that_it_was_ref
             session.append(st.user("two"))
     session.append(st.user("three"))
 
-    assert [message["content"] for message in session.build_context().messages] == ["one", "two", "three"]
+    assert [message["content"] for message in session.context().messages] == ["one", "two", "three"]
     assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
 
 
@@ -367,9 +367,9 @@ def test_a_batch_whose_taking_back_was_broken_in_on_is_no_part_of_the_session(
             session.extend([st.user("two"), st.user("three")])
 
     with st.open(session.file) as again:
-        assert [message["content"] for message in again.build_context().messages] == ["one"]
+        assert [message["content"] for message in again.context().messages] == ["one"]
         again.append(st.user("four"))
-        assert [message["content"] for message in again.build_context().messages] == ["one", "four"]
+        assert [message["content"] for message in again.context().messages] == ["one", "four"]
     assert len(list(session.file.parent.glob("*.torn-*"))) == 1
 
 

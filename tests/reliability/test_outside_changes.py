@@ -131,7 +131,7 @@ def test_what_others_append_is_taken_in(tmp_path: Path, change: Change, settled:
     kept = b"".join(path.read_bytes() for path in file.parent.glob("*.torn-*"))
     assert now.startswith(before)
     assert changed.removeprefix(before).strip() in now + kept, "what they wrote is lost"
-    assert [entry.id for entry in st.open(file).get_branch("main").get_path()][-1] == mine.id
+    assert [entry.id for entry in st.open(file).branch("main").path()][-1] == mine.id
 
 
 @settled
@@ -191,9 +191,9 @@ def test_of_a_file_that_was_edited_in_place_nothing_is_read_from_the_wrong_place
     file, session = made(tmp_path)
     session.close()
     looks: list[Callable[[st.Session], object]] = [
-        lambda session: session.build_context(),
+        lambda session: session.context(),
         lambda session: session.read_lines(),
-        lambda session: [entry.body for entry in session.head.get_path()],
+        lambda session: [entry.body for entry in session.head.path()],
         lambda session: st.fork(session, whole=True, file=tmp_path / "fork.jsonl"),
     ]
     opened = [st.open(file) for _ in looks]

@@ -89,7 +89,7 @@ def write_and_kill(
 def check_branches(session: st.Session, acks: list[str]) -> None:
     """Every acknowledged entry is on the path of its branch: nobody was pushed aside."""
     for name in session.heads.heads:
-        path = {entry.id for entry in session.get_branch(name).get_path()}
+        path = {entry.id for entry in session.branch(name).path()}
         aside = [id for id in acks if session.tree[id].branch == name and id not in path]
         assert not aside, f"{len(aside)} entries of {name} are not on it"
 

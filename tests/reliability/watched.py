@@ -41,7 +41,7 @@ def ask(file: str) -> None:
     import sessiontree as st
 
     with st.open(file) as session:
-        session.build_context()
+        session.context()
         assert len(session.tree) == 3
         assert session.problems is not None
         assert [entry.body for entry in session.tree]

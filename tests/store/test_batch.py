@@ -127,7 +127,7 @@ def test_a_note_that_is_not_for_us_to_read_says_nothing(path: Path, monkeypatch:
     def refused(*_: object) -> None:
         raise PermissionError(errno.EACCES, "")
 
-    monkeypatch.setattr(batch, "begun", refused)
+    monkeypatch.setattr(batch, "find_unfinished_batch", refused)
 
     assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
 
@@ -217,7 +217,7 @@ def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, 
         os.pwrite(lock, b"half a note", 0)
         raise OSError(errno.ENOSPC, "")
 
-    monkeypatch.setattr(batch, "note", full)
+    monkeypatch.setattr(batch, "write_note", full)
     with pytest.raises(StoreError, match="No space left"):
         store.append([FIRST.strip(), SECOND.strip()], after=cursor)
 

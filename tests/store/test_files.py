@@ -215,7 +215,7 @@ def test_a_file_system_that_keeps_whole_seconds_takes_longer_to_settle(
 def test_what_happens_above_a_folder_is_noticed_when_the_look_is_old(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "BELIEVED", 0.05)
+    monkeypatch.setattr(files, "TRUST_SECONDS", 0.05)
     folder = looked_at(place)
     place.parent.rename(place.parent.with_name("elsewhere"))
     place.mkdir(parents=True)

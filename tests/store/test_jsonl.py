@@ -230,7 +230,7 @@ def test_a_file_that_was_rewritten_in_place_is_a_conflict_even_if_it_is_longer_n
 def test_lines_are_fetched_again_wherever_they_stand(
     path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes, many: int
 ) -> None:
-    monkeypatch.setattr(jsonl, "MANY", many)
+    monkeypatch.setattr(jsonl, "LARGE_READ", many)
     JsonlStore(str(path)).create([b"{}", b'{"a":1}'])
     with path.open("ab") as file:
         file.write(last)
@@ -247,7 +247,7 @@ def test_lines_are_fetched_again_wherever_they_stand(
 def test_lines_that_do_not_stand_where_they_stood_are_a_conflict(
     path: Path, monkeypatch: pytest.MonkeyPatch, rewritten: bytes, many: int
 ) -> None:
-    monkeypatch.setattr(jsonl, "MANY", many)
+    monkeypatch.setattr(jsonl, "LARGE_READ", many)
     store = JsonlStore(str(path))
     store.create([b"{}", b'{"a":1}', b'{"b":2}'])
     store.read()
@@ -733,7 +733,7 @@ def test_what_another_program_put_behind_a_write_that_failed_is_not_taken_back(p
 
 
 def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "LONGEST", 1 << 16)
+    monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     os.truncate(path, 1 << 40)  # a hole: all of it would fit into no memory
@@ -752,7 +752,7 @@ def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: py
 
 
 def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jsonl, "LONGEST", 1 << 16)
+    monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     os.truncate(path, 1 << 40)

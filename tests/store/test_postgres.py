@@ -182,7 +182,7 @@ def test_a_server_that_has_less_than_postgresql_will_do(server: Server) -> None:
         end = session.store.read_end().cursor
         st.open(f"{url}#s").append(st.user("more"))
 
-        assert session.store.wait(end, 60)
+        assert session.store.wait_for_change(end, 60)
         assert [entry.parent for entry in session.refresh()] == [seen.id]
     assert [hit.entry for hit in catalog.search("word", all=True, dir=url)] == [seen.id]
 
@@ -410,7 +410,7 @@ def test_a_session_settles_an_unknown_outcome_by_reading_on(proxy: Proxy, shared
     with pytest.raises(st.BranchMoved):
         session.append(st.user("cut me here"))
 
-    assert [entry.body.message["content"] for entry in session.head.get_path()] == ["first", "cut me here"]
+    assert [entry.body.message["content"] for entry in session.head.path()] == ["first", "cut me here"]
 
 
 def test_reading_goes_on_when_every_connection_is_reset(proxy: Proxy, shared_database: str) -> None:
@@ -441,13 +441,13 @@ def test_the_context_of_every_branch_takes_few_statements_and_is_that_of_the_who
 ) -> None:
     session = deep(shared_database, 3000)
     where = session.location
-    whole = {name: session.get_branch(name).build_context() for name in ("main", "aside")}
+    whole = {name: session.branch(name).context() for name in ("main", "aside")}
     session.close()
 
     for name, most in (("main", 6), ("aside", 11)):
         again = st.open(where)
         statements.clear()
-        context = again.build_context(name)
+        context = again.context(name)
         assert context == whole[name]
         assert len(statements) <= most, statements
     assert len(whole["aside"].messages) == 3002
@@ -456,13 +456,13 @@ def test_the_context_of_every_branch_takes_few_statements_and_is_that_of_the_who
 def test_a_compacted_path_is_read_no_further_than_its_compaction(shared_database: str, statements: list[str]) -> None:
     session = deep(shared_database, 1000)
     session.switch("aside")
-    kept = session.head.get_path()[-2].id
+    kept = session.head.path()[-2].id
     session.append(st.Compaction(summary="so far", first_kept=kept, tokens_before=9))
-    whole = session.head.build_context()
+    whole = session.head.context()
     again = st.open(session.location)
     statements.clear()
 
-    context = again.build_context("aside")
+    context = again.context("aside")
 
     assert context == whole
     assert len(context.messages) == 3
@@ -483,7 +483,7 @@ def test_ids_that_no_index_can_hold_are_found_by_reading(shared_database: str) -
 
     session = Session(store)
 
-    assert [message["content"] for message in session.build_context().messages] == ["1", "more", "more", "end"]
+    assert [message["content"] for message in session.context().messages] == ["1", "more", "more", "end"]
 
 
 def test_a_session_that_was_read_is_not_asked_for_again(shared_database: str, statements: list[str]) -> None:
@@ -548,14 +548,14 @@ def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database:
             Session(store)
         return
 
-    lazy = {name: Session(store).build_context(name) for name, head in ours.heads.heads.items() if head in ours.tree}
+    lazy = {name: Session(store).context(name) for name, head in ours.heads.heads.items() if head in ours.tree}
     theirs = Session(store)
 
     assert theirs.read_lines() == ours.read_lines()
     assert theirs.heads.heads == ours.heads.heads
     assert theirs.problems == ours.problems
     for name, context in lazy.items():
-        assert context == ours.build_context(name)
+        assert context == ours.context(name)
 
 
 @pytest.mark.parametrize(
@@ -652,8 +652,8 @@ def test_a_fork_of_a_long_path_writes_few_rows_and_is_read_whole(shared_database
     assert own[0] < 10
     as_file = catalog.fork(session, name="fork", dir=os.environ["HOME"])
     assert len(forked.tree) == len(as_file.tree) == 2005
-    assert forked.head.build_context() == as_file.head.build_context()
-    assert [entry.raw for entry in forked.head.get_path()] == [entry.raw for entry in as_file.head.get_path()]
+    assert forked.head.context() == as_file.head.context()
+    assert [entry.raw for entry in forked.head.path()] == [entry.raw for entry in as_file.head.path()]
     assert not [problem for problem in forked.problems if problem.severity == "fault"]
     assert forked.read_lines()[1:-3] == as_file.read_lines()[1:-3]
 
@@ -664,7 +664,7 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     forked.append(st.user("only in the fork"))
     again = catalog.fork(forked, whole=True)
     session.append(st.user("only in the source"))
-    paths = [[entry.raw for entry in each.head.get_path()] for each in (forked, again)]
+    paths = [[entry.raw for entry in each.head.path()] for each in (forked, again)]
 
     assert len(paths[0]) == 303
     assert paths[0] == paths[1]
@@ -672,15 +672,15 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     assert [hit.session for hit in catalog.search("fork", all=True, dir=database)] == [again.id, forked.id]
     fresh = st.open(again.location)
     statements.clear()
-    assert fresh.build_context("main") == again.head.build_context()
+    assert fresh.context("main") == again.head.context()
     assert len(statements) <= 8
     held = [st.open(each.location) for each in (forked, again)]
-    assert [len(each.build_context().messages) for each in held] == [303, 303]
+    assert [len(each.context().messages) for each in held] == [303, 303]
     shelf.purge(session.location)
     assert [len(each.tree) for each in held] == [len(forked.tree), len(again.tree)]
     for each, path in zip((forked, again), paths, strict=True):
         alone = st.open(each.location)
-        assert [entry.raw for entry in alone.head.get_path()] == path
+        assert [entry.raw for entry in alone.head.path()] == path
         alone.append(st.user("still alive"))
     assert catalog.sessions(all=True, dir=database)[0].entry_count > 300
 
@@ -717,8 +717,8 @@ def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> N
 
     forked = catalog.fork(Session(store))
 
-    assert [(entry.id, entry.parent) for entry in forked.head.get_path()] == [("a", None), ("b", "a"), ("c", "b")]
-    assert st.open(forked.location).build_context().messages == Session(store).build_context().messages
+    assert [(entry.id, entry.parent) for entry in forked.head.path()] == [("a", None), ("b", "a"), ("c", "b")]
+    assert st.open(forked.location).context().messages == Session(store).context().messages
 
 
 # Operating it
@@ -743,7 +743,7 @@ def test_a_dump_is_restored_as_it_was(server: Server, database: str, tmp_path: P
     assert rows(other, "SELECT 1 FROM pg_class WHERE relname = 'entry_said'"), "searching has its index"
     assert {copied.state for copied in verify(database, other)} == {"same"}
     again = st.open(f"{other}#{forked.id}")
-    assert again.head.build_context() == forked.head.build_context()
+    assert again.head.context() == forked.head.context()
     again.append(st.user("goes on"))
 
 

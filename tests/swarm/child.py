@@ -38,8 +38,8 @@ async def run(session: Session, calls: str, strategy: str) -> SwarmStatus:
         swarm = Swarm.open(session, known[0].id, **options)
     else:
         swarm = await Swarm.create(session, "crowd", "Do it", agents=3, strategy=strategy, **options)
-    if swarm.get_status().status in ("completed", "failed"):
-        return swarm.get_status()
+    if swarm.status().status in ("completed", "failed"):
+        return swarm.status()
     return await swarm.run()
 
 

@@ -56,7 +56,7 @@ def build_model(
 
 def list_messages(session: Session, branch: str) -> list[str]:
     """The messages on a branch, each as `role: text`."""
-    bodies = [entry.body for entry in session.get_branch(branch).get_path()]
+    bodies = [entry.body for entry in session.branch(branch).path()]
     return [f"{get_role(b.message)}: {extract_text(b.message['content'])}" for b in bodies if isinstance(b, Message)]
 
 

@@ -116,12 +116,12 @@ async def test_of_a_swarm_that_was_given_up_only_what_was_completed_is_progress(
     await swarm.start()
     await doors.wait_for_calls(4)
     doors.open()
-    while not any(agent.status == "completed" for agent in swarm.get_status().agents):
+    while not any(agent.status == "completed" for agent in swarm.status().agents):
         await asyncio.sleep(0)
 
     await swarm.cancel()
 
-    assert (swarm.get_status().status, swarm.get_status().progress) == ("cancelled", 0.25)
+    assert (swarm.status().status, swarm.status().progress) == ("cancelled", 0.25)
 
 
 async def test_agents_that_were_scaled_away_are_no_work_that_is_left(session: Session) -> None:
@@ -130,13 +130,13 @@ async def test_agents_that_were_scaled_away_are_no_work_that_is_left(session: Se
     await swarm.start()
     await doors.wait_for_calls(4)
     await swarm.scale(2)
-    while sum(agent.status == "cancelled" for agent in swarm.get_status().agents) < 2:
+    while sum(agent.status == "cancelled" for agent in swarm.status().agents) < 2:
         await asyncio.sleep(0)
     doors.open()
-    while not any(agent.status == "completed" for agent in swarm.get_status().agents):
+    while not any(agent.status == "completed" for agent in swarm.status().agents):
         await asyncio.sleep(0)
 
-    assert swarm.get_status().progress == 0.5
+    assert swarm.status().progress == 0.5
     await swarm.cancel()
 
 
@@ -152,10 +152,10 @@ async def test_the_time_of_a_swarm_at_work_goes_on_while_nothing_is_written(sess
     )
     await swarm.start()
     await doors.wait_for_calls(1)
-    before = swarm.get_status()
+    before = swarm.status()
 
     later[0] = 60_000
-    after = swarm.get_status()
+    after = swarm.status()
 
     assert after.seconds >= before.seconds + 60
     assert after.agents[0].seconds >= before.agents[0].seconds + 60
@@ -169,7 +169,7 @@ async def test_what_a_person_says_on_an_agents_branch_afterwards_is_not_the_agen
     session.append(st.user("And now?"), branch="crowd/worker-1")
     session.append(st.assistant("Now.", usage={"input": 1, "output": 1, "cost": 9}), branch="crowd/worker-1")
 
-    assert swarm.get_status() == status
+    assert swarm.status() == status
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ async def test_the_first_end_is_the_end(session: Session) -> None:
     ):
         session.append(build_record_body(fact), branch="crowd")
 
-    assert (swarm.get_status().status, swarm.get_status().reason) == ("cancelled", "enough")
+    assert (swarm.status().status, swarm.status().reason) == ("cancelled", "enough")
     await swarm.destroy()
-    assert swarm.get_status().status == "destroyed"
+    assert swarm.status().status == "destroyed"
 
 
 async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> None:
@@ -253,7 +253,7 @@ async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> No
         build_record_body(CreatedRecord(swarm=swarm.id, name="main", task="Take over", strategy="x", agents=99))
     )
 
-    assert swarm.get_status().task == "Do it"
+    assert swarm.status().task == "Do it"
 
 
 async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -> None:
@@ -265,7 +265,7 @@ async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -
 
     await SwarmJournal(session, swarm.id).append_record(PausedRecord(swarm=swarm.id))
 
-    assert [entry.type for entry in session.get_branch("crowd").get_path()][-2:] == ["message", "custom"]
+    assert [entry.type for entry in session.branch("crowd").path()][-2:] == ["message", "custom"]
     assert not session.problems
 
 

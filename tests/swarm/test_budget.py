@@ -297,7 +297,7 @@ async def test_summaries_that_make_room_count(session: Session) -> None:
     status = await Swarm(session, "crowd", "Do it", agents=1, model=model).run()
 
     assert status.status == "completed"
-    assert [entry.type for entry in session.get_branch("crowd/worker-1").get_path()].count("compaction") == 1
+    assert [entry.type for entry in session.branch("crowd/worker-1").path()].count("compaction") == 1
     assert status.cost == pytest.approx(0.1 * len(model.requests))
 
 
@@ -324,7 +324,7 @@ def test_time_at_work_is_limited_without_waiting_for_anybody() -> None:
             while ("swarm", "seconds", level) not in swarm._state.reached_levels:
                 await asyncio.sleep(0.25)
             times.append((level, round(loop.time())))
-        assert swarm.get_status().status == "paused"
+        assert swarm.status().status == "paused"
         status = await swarm.wait()
         assert (status.status, status.seconds) == ("paused", pytest.approx(100, abs=1))
         assert [agent.status for agent in status.agents] == ["completed", "pending"]
@@ -395,7 +395,7 @@ async def test_nobody_begins_once_the_budget_is_used_up(session: Session) -> Non
     status = await swarm.run()
 
     assert [agent.status for agent in status.agents] == ["completed", "pending"]
-    assert [entry.type for entry in session.get_branch("line/stage-2").get_path()][-2:] == [
+    assert [entry.type for entry in session.branch("line/stage-2").path()][-2:] == [
         "agent_action",
         "branch_summary",
     ]

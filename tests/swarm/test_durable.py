@@ -221,7 +221,7 @@ def check_integrity(session: Session) -> None:
 
 
 def list_messages(session: Session, branch: str) -> list[str]:
-    bodies = [entry.body for entry in session.get_branch(branch).get_path()]
+    bodies = [entry.body for entry in session.branch(branch).path()]
     return [
         f"{get_role(body.message)}: {extract_text(body.message.get('content'))}"
         for body in bodies
@@ -578,7 +578,7 @@ async def test_a_cancelled_swarm_stops_its_agents_wherever_they_are(place: Share
     await wait_until(lambda: len(place.server.requests) == 2)
     await swarm.cancel("it takes too long")
     assert place.server.wait_for(lambda server: server.disconnects == gone + 2)
-    assert swarm.get_status().status == "cancelled"
+    assert swarm.status().status == "cancelled"
     assert [worker.work for worker in await executor.list_workers()] == [()]
     await executor.close()
     check_integrity(session)
@@ -663,7 +663,7 @@ async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
         await executor.run(work, swarm.run_job)
     moved.rename(file)
     await executor.close()
-    assert swarm.get_status().status == "created"
+    assert swarm.status().status == "created"
 
 
 async def test_what_a_dead_swarm_process_has_sent_is_found_and_waited_for(place: SharedServer, tmp_path: Path) -> None:

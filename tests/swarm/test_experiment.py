@@ -81,7 +81,7 @@ async def test_each_run_is_on_a_branch_of_its_own_and_nobody_is_moved(session: S
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
 
     assert [run.branch for run in result.runs] == ["ab-1/short-1", "ab-1/long-1", "ab-1/short-2", "ab-1/long-2"]
-    assert said(session.get_branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
+    assert said(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
     assert result.at == leaf
     assert not session.problems
@@ -167,7 +167,7 @@ async def test_arms_may_be_models_that_answer_what_is_there(session: Session) ->
 
     result = await run_experiment(session, question, arms, runs=2, metric="time")
 
-    assert [session.get_branch(run.branch).build_context().state.model for run in result.runs] == ["small", "large"] * 2
+    assert [session.branch(run.branch).context().state.model for run in result.runs] == ["small", "large"] * 2
 
 
 async def test_arms_may_differ_in_their_settings(session: Session) -> None:
@@ -271,7 +271,7 @@ async def test_runs_that_failed_are_made_again_when_it_goes_on(session: Session)
     assert all(run.ok for run in again.runs)
     (failed,) = [run for run in first.runs if not run.ok]
     assert f"{failed.branch}.2" in [run.branch for run in again.runs]
-    assert session.get_branch(failed.branch).info.archived
+    assert session.branch(failed.branch).info.archived
     assert len(broken.requests) == 3
 
 
@@ -409,7 +409,7 @@ async def test_one_that_is_done_needs_its_tools_no_more(session: Session) -> Non
 
     again = Experiment.open(session, "ab-1", model=build_model())
 
-    assert again.build_result() == await again.run() == done
+    assert again.result() == await again.run() == done
 
 
 async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(session: Session) -> None:
@@ -458,7 +458,7 @@ async def test_cancelling_it_aborts_what_is_under_way_and_it_can_go_on(session: 
         await asyncio.wait_for(going, 10)
     result = await Experiment.open(session, "ab-1", model=build_model()).run()
 
-    assert session.get_branch("ab-1/short-1").get_path()[-1].body.message["stopReason"] == "aborted"
+    assert session.branch("ab-1/short-1").path()[-1].body.message["stopReason"] == "aborted"
     assert sorted(run.branch for run in result.runs) == ["ab-1/long-1.2", "ab-1/short-1.2"]
 
 
@@ -485,7 +485,7 @@ async def test_branches_that_were_renamed_are_followed(session: Session) -> None
     assert (result.name, result.id) == ("tone", first.id)
     assert "kept" in [run.branch for run in result.runs]
     assert sum(run.branch.startswith("tone/") for run in result.runs) == 3
-    assert made.build_result() == result
+    assert made.result() == result
     assert list_experiments(session) == [result]
 
 
@@ -531,7 +531,7 @@ async def test_records_that_are_not_what_they_should_be_are_passed_over(session:
 
 async def test_figures_beyond_all_measure_are_none(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
-    record = next(entry for entry in session.get_branch("ab-1").get_path()[::-1] if entry.custom_type is not None)
+    record = next(entry for entry in session.branch("ab-1").path()[::-1] if entry.custom_type is not None)
     assert isinstance(record.body, Custom)
     data = {**record.body.data, "cost": 1e308}
     session.append(Custom(custom_type="sessiontree.experiment", data=data), branch="ab-1")
@@ -735,11 +735,11 @@ async def test_the_best_run_is_promoted(session: Session) -> None:
     result = await run_experiment(session, "HEAD", ARMS, runs=5, model=build_model(one=0.01, length=0.05))
     assert result.best is not None
 
-    await promote(session.get_branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
+    await promote(session.branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
 
     assert said(session.head)[-1] == "assistant: 42"
-    assert "The others cost more." in str(session.head.build_context().to_llm()[-1])
-    assert all(session.get_branch(run.branch).info.archived for run in result.runs)
+    assert "The others cost more." in str(session.head.context().to_llm()[-1])
+    assert all(session.branch(run.branch).info.archived for run in result.runs)
 
 
 async def test_the_wire_form_has_everything(session: Session) -> None:

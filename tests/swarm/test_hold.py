@@ -247,7 +247,7 @@ async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, m
     await swarm.start()
     while not model.requests:
         await asyncio.sleep(0.005)
-    at = session.get_branch("w/worker-1").leaf
+    at = session.branch("w/worker-1").leaf
 
     with await asyncio.to_thread(acquire_elsewhere, database):
         async with asyncio.timeout(60):
@@ -255,7 +255,7 @@ async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, m
 
     assert (status.status, swarm.is_running) == ("running", False)
     last = session.tree.entries[-1]
-    assert (session.get_branch("w/worker-1").leaf, last.branch, last.parent) == (at, None, at), "it moves nobody there"
+    assert (session.branch("w/worker-1").leaf, last.branch, last.parent) == (at, None, at), "it moves nobody there"
     assert extract_text(last.body.message["content"]) == "half of "
 
 

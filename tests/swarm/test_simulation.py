@@ -127,7 +127,7 @@ class World:
         self.data = disk.image if dead else disk.data
         assert self.data is not None
         self._check_tree(open_session(CrashingStore(self.data), loop, Random(0)))
-        return not dead and swarm.get_status().status in END_STATES
+        return not dead and swarm.status().status in END_STATES
 
     async def _open_swarm(self, session: Session, model: RandomModel, loop: InstantLoop) -> Swarm:
         outfit = {
@@ -156,7 +156,7 @@ class World:
         return swarm
 
     async def _run_swarm(self, swarm: Swarm, session: Session, model: RandomModel, last: bool) -> None:
-        if swarm.get_status().status in END_STATES:
+        if swarm.status().status in END_STATES:
             return
         await swarm.start()
         meddling = asyncio.create_task(self._interfere(swarm, session, last))
@@ -182,7 +182,7 @@ class World:
         random = self.random
         for _ in range(random.randint(0, 6)):
             await asyncio.sleep(random.choice([0, 0.1, 1, 5]))
-            agents = [agent.id for agent in swarm.get_status().agents]
+            agents = [agent.id for agent in swarm.status().agents]
             try:
                 match random.randrange(9):
                     case 0:
@@ -236,14 +236,12 @@ class World:
 
     def _check(self, session: Session, disk: CrashingStore, swarm: Swarm) -> None:
         self._check_live(session, swarm)
-        status = swarm.get_status()
+        status = swarm.status()
         assert all(agent.status in ("completed", "failed", "cancelled") for agent in status.agents)
         if status.status == "completed":
             assert status.progress == 1
             merged = {
-                id
-                for entry in session.tree.get_path(session.get_branch(status.branch).leaf)
-                for id in get_merge_sources(entry)
+                id for entry in session.tree.path(session.branch(status.branch).leaf) for id in get_merge_sources(entry)
             }
             for agent in swarm._state.unread_agents:
                 done = next(e for e in reversed(session.tree.entries) if _is_action(e, agent.id, "complete"))
@@ -256,7 +254,7 @@ class World:
             if isinstance(entry.body, Message):
                 self._check_place(session, entry)
         for name in session.heads.heads:
-            merged = [id for entry in session.get_branch(name).get_path() for id in get_merge_sources(entry)]
+            merged = [id for entry in session.branch(name).path() for id in get_merge_sources(entry)]
             assert len(merged) == len(set(merged)), f"a result stands twice on {name}"
         for status in list_swarms(session):
             assert status.status != "failed" or any(why in (status.reason or "") for why in DEFEATS), status.reason
@@ -275,7 +273,7 @@ class World:
         """An answer stands below what it is an answer to."""
         message = entry.body.message
         if get_role(message) == "assistant" and not is_failed_turn(message):
-            asked = build_context(session.tree, session.tree.get_parent(entry.id)).to_llm()
+            asked = build_context(session.tree, session.tree.parent(entry.id)).to_llm()
             assert f"asked {compute_digest(asked)}" in extract_text(message["content"]), (
                 f"{entry.id} stands at a wrong place"
             )

@@ -46,7 +46,7 @@ async def test_parallel_agents_do_the_task_at_the_same_time_each_on_a_branch_of_
         "assistant: Met.",
     ]
     assert session.heads.current == "main"
-    assert len(session.head.get_path()) == 2
+    assert len(session.head.path()) == 2
     assert not session.problems
 
 
@@ -55,10 +55,10 @@ async def test_results_join_on_the_swarms_branch_with_their_sources(session: Ses
 
     status = await swarm.run()
 
-    path = session.get_branch("pair").get_path()
+    path = session.branch("pair").path()
     merges = [entry for entry in path if isinstance(entry.body, BranchSummary)]
     assert [get_merge_sources(entry) for entry in merges] == [
-        [session.get_branch(agent.branch).leaf] for agent in status.agents
+        [session.branch(agent.branch).leaf] for agent in status.agents
     ]
     assert "Result of worker-1:\n\nOne. Two." in merges[0].body.summary
     assert status.result == "worker-1:\nOne. Two.\n\nworker-2:\nOne. Two."
@@ -162,8 +162,8 @@ async def test_map_reduce_plans_parts_maps_each_and_reduces_what_came_of_them(se
     ]
     assert status.result == "sum of 3 results"
     assert "dogs" not in "\n".join(list_messages(session, "zoo/mapper-1"))
-    own = [entry for entry in session.get_branch("zoo").get_path() if get_merge_sources(entry)]
-    assert [get_merge_sources(entry) for entry in own] == [[session.get_branch("zoo/reducer").leaf]]
+    own = [entry for entry in session.branch("zoo").path() if get_merge_sources(entry)]
+    assert [get_merge_sources(entry) for entry in own] == [[session.branch("zoo/reducer").leaf]]
 
 
 async def test_parts_may_be_given_and_no_more_mappers_work_at_once_than_there_are_agents(session: Session) -> None:
@@ -287,9 +287,9 @@ async def test_a_tree_agent_splits_its_task_and_goes_on_with_what_came_of_the_pa
     assert [agent.task for agent in status.agents] == ["trees,bushes", "do trees", "do bushes"]
     assert status.result == "put together 2"
     assert ("agent-1", "branch") in list_actions(session)
-    parent = session.get_branch("grove/agent-1").get_path()
+    parent = session.branch("grove/agent-1").path()
     assert [get_merge_sources(entry) for entry in parent if get_merge_sources(entry)] == [
-        [session.get_branch(f"grove/agent-1.{number}").leaf] for number in (1, 2)
+        [session.branch(f"grove/agent-1.{number}").leaf] for number in (1, 2)
     ]
     assert not session.problems
 

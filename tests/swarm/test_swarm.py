@@ -108,7 +108,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(
 async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
-    assert Swarm.open(session, swarm.id).get_status() == swarm.get_status()
+    assert Swarm.open(session, swarm.id).status() == swarm.status()
     assert Swarm.open(session, "crowd").id == swarm.id
     with pytest.raises(NotFound, match="no swarm 'other'"):
         Swarm.open(session, "other")
@@ -116,7 +116,7 @@ async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> No
 
 async def test_a_swarm_that_is_not_in_the_session_has_no_status(session: Session) -> None:
     with pytest.raises(InvalidOperation, match="not in the session yet"):
-        Swarm(session, "crowd", "Do it", model=build_model()).get_status()
+        Swarm(session, "crowd", "Do it", model=build_model()).status()
 
 
 # Running
@@ -453,9 +453,9 @@ async def test_scaling_up_makes_more_agents_and_scaling_down_cancels_the_last(se
 
     await swarm.scale(4)
     await doors.wait_for_calls(4)
-    assert list_states(swarm.get_status()) == {f"worker-{number}": "running" for number in range(1, 5)}
+    assert list_states(swarm.status()) == {f"worker-{number}": "running" for number in range(1, 5)}
     await swarm.scale(1)
-    while "running" in [list_states(swarm.get_status())[f"worker-{number}"] for number in (2, 3, 4)]:
+    while "running" in [list_states(swarm.status())[f"worker-{number}"] for number in (2, 3, 4)]:
         await asyncio.sleep(0)
     doors.open()
     status = await swarm.wait()
@@ -476,7 +476,7 @@ async def test_an_agent_that_was_scaled_away_goes_on_when_it_is_wanted_again(ses
     await swarm.start()
     await doors.wait_for_calls(2)
     await swarm.scale(1)
-    while list_states(swarm.get_status())["worker-2"] != "cancelled":
+    while list_states(swarm.status())["worker-2"] != "cancelled":
         await asyncio.sleep(0)
     await swarm.scale(2)
     await doors.wait_for_calls(3)
@@ -544,7 +544,7 @@ async def test_cancelling_aborts_the_agents_and_keeps_what_they_have(session: Se
 
     await swarm.cancel("enough")
 
-    status = swarm.get_status()
+    status = swarm.status()
     assert (status.status, status.reason) == ("cancelled", "enough")
     assert list_states(status) == {"worker-1": "cancelled", "worker-2": "cancelled"}
     assert doors.waiting == 0
@@ -580,7 +580,7 @@ async def test_destroying_hides_the_branches_and_deletes_the_events_but_nothing_
     await swarm.destroy()
     await swarm.destroy()
 
-    assert swarm.get_status().status == "destroyed"
+    assert swarm.status().status == "destroyed"
     assert [branch.name for branch in session.branches if not branch.archived] == ["main"]
     assert not Path(spool).exists()
     assert len(session.tree) > entries
@@ -611,7 +611,7 @@ async def test_cancelling_the_task_that_runs_it_stops_the_agents_and_it_can_go_o
         await running
 
     assert doors.waiting == 0
-    assert swarm.get_status().status == "running"
+    assert swarm.status().status == "running"
     doors.open()
     assert (await swarm.run()).status == "completed"
 
@@ -699,7 +699,7 @@ async def test_a_swarm_whose_branch_was_renamed_goes_on(session: Session) -> Non
 
     assert status.status == "completed"
     assert status.branch == "gathering"
-    assert len([entry for entry in session.get_branch("gathering").get_path() if entry.type == "branch_summary"]) == 1
+    assert len([entry for entry in session.branch("gathering").path() if entry.type == "branch_summary"]) == 1
 
 
 # Branches
@@ -712,11 +712,11 @@ async def test_branches_are_made_where_agents_begin_and_nobody_is_moved(session:
     entry = await swarm.create_branch("other", "Another way")
 
     assert session.tree[entry].body.name == "other"
-    assert session.get_branch("other").info.description == "Another way"
+    assert session.branch("other").info.description == "Another way"
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
     assert (swarm.id, "branch") in list_actions(session)
-    assert swarm.get_status().branch_count == 2
-    assert swarm.get_status().current_branch == "crowd"
+    assert swarm.status().branch_count == 2
+    assert swarm.status().current_branch == "crowd"
 
 
 async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) -> None:
@@ -725,7 +725,7 @@ async def test_agents_begin_where_the_swarm_was_switched_to(session: Session) ->
     swarm = await Swarm.create(session, "line", "Do it", agents=1, strategy="pipeline", model=build_model())
 
     await swarm.switch_branch("line")
-    assert swarm.get_status().current_branch == "line"
+    assert swarm.status().current_branch == "line"
     with pytest.raises(NotFound):
         await swarm.switch_branch("nowhere")
     await swarm.switch_branch("aside")
@@ -744,7 +744,7 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(session: Sessi
         with pytest.raises(InvalidOperation, match="swarm line is completed: no agent of it would begin"):
             await refused
 
-    assert swarm.get_status() == status
+    assert swarm.status() == status
     assert session.branches == branches
 
 

@@ -116,7 +116,7 @@ async def test_an_agent_is_told_its_task_whatever_was_said_on_its_branch_before(
     session.extend(
         [st.user("How far are you?"), st.assistant("Here I am.", usage={"cost": 1})], branch="crowd/mapper-2"
     )
-    before = {agent.id: (agent.status, agent.attempts) for agent in swarm.get_status().agents}
+    before = {agent.id: (agent.status, agent.attempts) for agent in swarm.status().agents}
     doors.open(3)
     status = await swarm.wait()
 

@@ -48,7 +48,7 @@ async def test_the_tree_is_one_key_away_and_a_choice_moves(
         await app.wait_until(lambda: app.editor.text == "second question")
 
         assert "second answer" not in app.screen
-        assert [entry.type for entry in talk.head.get_path()] == ["session_info", "message", "message"]
+        assert [entry.type for entry in talk.head.path()] == ["session_info", "message", "message"]
 
 
 async def test_what_is_left_is_summarized(running: Running, talk: Session) -> None:
@@ -342,7 +342,7 @@ async def test_one_goes_on_beside_another_process_on_a_branch(running: Running, 
         await app.wait_for_text("on beside-2", "Beside.")
         talk.refresh()
         assert talk.heads.current == "main"
-        assert "On my own" not in str([entry.raw for entry in talk.head.get_path()])
+        assert "On my own" not in str([entry.raw for entry in talk.head.path()])
     other.release()
 
 
@@ -361,7 +361,7 @@ async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Run
         await app.wait_for_text("on beside-2")
         talk.refresh()
         assert (talk.heads.current, talk.heads.leaf) == ("main", before)
-        assert talk.get_branch("beside-2").leaf == talk.tree.get_path(before)[-3].id
+        assert talk.branch("beside-2").leaf == talk.tree.path(before)[-3].id
     other.release()
 
 

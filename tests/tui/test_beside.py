@@ -147,7 +147,7 @@ def test_a_long_side_is_cut_and_an_empty_one_says_so(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(beside, "MOST", 2)
     session = st.memory()
     session.extend([st.user(str(number)) for number in range(5)])
-    leaf, root = session.heads.leaf, session.tree.get_path(session.heads.leaf)[0].id
+    leaf, root = session.heads.leaf, session.tree.path(session.heads.leaf)[0].id
 
     long, empty = build_diff_sides(diff(session.tree, ("a", leaf), ("b", root))).sides
 

@@ -40,7 +40,7 @@ async def test_what_is_said_and_answered_is_shown_and_kept(running: Running) -> 
 
         await app.wait_for_text("What is it?", "It is forty-two.")
         assert app.editor.text == ""
-        assert [entry.type for entry in app.app.desk.branch.get_path()] == ["model_change", "message", "message"]
+        assert [entry.type for entry in app.app.desk.branch.path()] == ["model_change", "message", "message"]
 
 
 async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
@@ -256,7 +256,7 @@ def create_conversation() -> Session:
 
 
 def list_prompts(app: Driver) -> list[str]:
-    return [format_entry(entry) for entry in app.app.desk.branch.get_path() if not entry.type.endswith("_change")]
+    return [format_entry(entry) for entry in app.app.desk.branch.path() if not entry.type.endswith("_change")]
 
 
 async def test_what_is_said_while_a_summary_is_made_waits_and_is_said_where_one_arrives(running: Running) -> None:
@@ -471,7 +471,7 @@ async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running
         await app.submit("!echo again")
         await app.wait_until(lambda: "tool: ! echo again" in app.blocks and not app.chat._activity)
 
-        ran = [entry.body.message for entry in app.app.desk.branch.get_path()]
+        ran = [entry.body.message for entry in app.app.desk.branch.path()]
         assert [(one["command"], one["cancelled"]) for one in ran] == [
             ("echo seen; sleep 60", True),
             ("echo again", False),
@@ -490,7 +490,7 @@ async def test_escape_ends_a_shell_command_though_another_command_came_between(
         await app.press("escape")
         await app.wait_until_idle()
 
-        (ran,) = [entry.body.message for entry in app.app.desk.branch.get_path() if entry.type == "message"]
+        (ran,) = [entry.body.message for entry in app.app.desk.branch.path() if entry.type == "message"]
         assert (ran["output"], ran["cancelled"]) == ("begun", True)
 
 
@@ -502,7 +502,7 @@ async def test_of_two_shell_commands_the_one_that_goes_on_is_told_and_each_shows
         await app.submit("!echo slow; cat end; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "slow"))
         await app.submit("!echo quick")
-        await app.wait_until(lambda: len(app.app.desk.branch.get_path()) == 1)
+        await app.wait_until(lambda: len(app.app.desk.branch.path()) == 1)
         assert [block.text for block in app.chat.transcript.blocks if block.kind == "tool"] == ["slow\n", "quick"]
         assert await app.wait_for_text("running")
         await asyncio.to_thread((project / "end").write_text, "more")
@@ -540,7 +540,7 @@ async def test_what_a_shell_command_printed_is_kept_when_one_leaves(
         assert "is closed" not in str(app.blocks)
 
     with st.open(session.file) as again:
-        assert again.head.get_path()[-1].body.message["output"] == "begun"
+        assert again.head.path()[-1].body.message["output"] == "begun"
 
 
 @pytest.mark.parametrize(
@@ -695,7 +695,7 @@ async def test_what_is_said_arrives_in_that_order_also_where_an_image_takes_long
         read.set()
         await app.wait_for_text("One.", "Two.")
 
-        said = [entry.body.message for entry in app.app.desk.session.head.get_path() if entry.type == "message"]
+        said = [entry.body.message for entry in app.app.desk.session.head.path() if entry.type == "message"]
         assert [extract_text(message["content"])[:6] for message in said if message["role"] == "user"] == [
             "first ",
             "second",

@@ -213,5 +213,5 @@ def test_a_call_without_a_result_says_so() -> None:
     session = tree.memory()
     session.append(tree.assistant([{"type": "toolCall", "id": "c", "name": "bash", "arguments": {"command": "ls"}}]))
 
-    (block,) = BlockBuilder().build_all(session.head.get_path())
+    (block,) = BlockBuilder().build_all(session.head.path())
     assert (block.state, block.text) == ("failed", "(there is no result)")

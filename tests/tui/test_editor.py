@@ -326,7 +326,7 @@ async def test_a_long_paste_is_for_the_model_again_when_it_comes_back(
         await app.press("up")
         await submit_again()
         desk = app.app.desk
-        await desk.navigate(next(entry for entry in desk.branch.get_path() if entry.type == "message"))
+        await desk.navigate(next(entry for entry in desk.branch.path() if entry.type == "message"))
         await submit_again()
 
         assert desk.session.name is None

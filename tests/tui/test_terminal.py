@@ -341,7 +341,7 @@ def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) ->
             time.sleep(0.05)
     finally:
         subprocess.run(["tmux", "-S", str(tmp_path / "socket"), "kill-server"], capture_output=True, check=False)
-    assert [entry.type for entry in st.open(str(session.file)).head.get_path()][-2:] == ["message", "message"]
+    assert [entry.type for entry in st.open(str(session.file)).head.path()][-2:] == ["message", "message"]
 
 
 def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_waits_for_it() -> None:

@@ -149,10 +149,10 @@ async def test_a_label_is_edited_in_place_and_written():
         assert tree.screen.query_one(Input).display
         await tree.pilot.press(*"good", "enter")
         await tree.wait_until_idle()
-        assert session.tree.get_label(at) == "good"
+        assert session.tree.label(at) == "good"
         assert "[good] assistant: The cache is done." in tree.cursor
         await tree.press("L", *["backspace"] * 4, "enter")
-        assert session.tree.get_label(at) is None
+        assert session.tree.label(at) is None
         assert "good" not in tree.cursor
 
 
@@ -259,7 +259,7 @@ def test_in_a_real_terminal_a_place_is_chosen_by_keys(tmp_path):
         wait_for_text("gone")
     finally:
         subprocess.run([*tmux, "kill-server"], timeout=10)
-    assert st.open(file).head.get_path()[-1].body.message["content"][0]["text"] == "answer"
+    assert st.open(file).head.path()[-1].body.message["content"][0]["text"] == "answer"
 
 
 def test_without_a_terminal_the_command_says_so(tmp_path):

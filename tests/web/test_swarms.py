@@ -410,9 +410,9 @@ async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_pa
 async def wait_until_running(swarm: Swarm) -> str:
     """The branch of the first agent, once there is one."""
     async with asyncio.timeout(20):
-        while not swarm.get_status().agents:
+        while not swarm.status().agents:
             await asyncio.sleep(0.01)
-    return swarm.get_status().agents[0].branch
+    return swarm.status().agents[0].branch
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_i
         await swarm.start()
         branch = await wait_until_running(swarm)
         async with asyncio.timeout(20):
-            while swarm.get_status().agents[0].status == "pending":
+            while swarm.status().agents[0].status == "pending":
                 await asyncio.sleep(0.01)
         if state == "paused":
             await swarm.pause()

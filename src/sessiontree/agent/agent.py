@@ -188,7 +188,7 @@ class Agent:
         await self.wait_until_idle()
         await self._user_shell.shutdown()
 
-    def stream_events(self) -> AsyncGenerator[Event]:
+    def events(self) -> AsyncGenerator[Event]:
         """Every event from now on, until a run has ended.
 
         It ends too when a run is cancelled or refused before it begins, when the agent is closed, and when nothing

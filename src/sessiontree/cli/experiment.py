@@ -337,13 +337,13 @@ async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> 
     from sessiontree.ops.merge import promote
 
     assert result.best is not None
-    others = [session.get_branch(run.branch) for run in result.runs]
+    others = [session.branch(run.branch) for run in result.runs]
     rows = "\n".join("  ".join(row) for row in _build_result_rows(result))
     summary = f"Experiment {result.name}: {result.winner} won, {result.reason}.\n\n{rows}"
     await promote(
-        session.get_branch(result.best),
+        session.branch(result.best),
         session.head,
-        [*others, session.get_branch(result.name)],
+        [*others, session.branch(result.name)],
         hooks=hooks,
         summary=summary,
     )

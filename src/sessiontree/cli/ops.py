@@ -254,7 +254,7 @@ def compact(
 
     _check_exclusive(focus=focus, summary=summary)
     with open_session(session) as changed:
-        on = changed.head if branch is None else changed.get_branch(branch)
+        on = changed.head if branch is None else changed.branch(branch)
 
         async def run(work: _Operation) -> ops.CompactOutcome:
             found = None if summary is not None else work.resolve_model(on)
@@ -301,7 +301,7 @@ def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_
     from sessiontree.ops.compact import uncompact as take_back
 
     with open_session(session) as changed:
-        on = changed.head if branch is None else changed.get_branch(branch)
+        on = changed.head if branch is None else changed.branch(branch)
         outcome = _run_operation(changed, lambda work: take_back(on, work.hooks), extensions)
         plan = plan_move(changed.tree, outcome.old_leaf, outcome.new_leaf)
     _print_move(changed.tree, plan, outcome, as_json=as_json)
@@ -334,7 +334,7 @@ def merge(
 
     _check_exclusive(focus=focus, summary=summary)
     with open_session(session) as changed:
-        source, target = changed.get_branch(branch), changed.head if into is None else changed.get_branch(into)
+        source, target = changed.branch(branch), changed.head if into is None else changed.branch(into)
 
         async def run(work: _Operation) -> MergeOutcome:
             return await bring_back(
@@ -382,8 +382,8 @@ def promote(
 
     _check_exclusive(focus=focus, summary=summary)
     with open_session(session) as changed:
-        best, target = changed.get_branch(winner), changed.head if into is None else changed.get_branch(into)
-        rest = [changed.get_branch(name) for name in over] or find_other_branches(target, best)
+        best, target = changed.branch(winner), changed.head if into is None else changed.branch(into)
+        rest = [changed.branch(name) for name in over] or find_other_branches(target, best)
 
         async def run(work: _Operation) -> MergeOutcome:
             return await choose(
@@ -429,7 +429,7 @@ def cherry_pick(
     from sessiontree.ops.merge import cherry_pick as pick
 
     with open_session(session) as changed:
-        on = changed.head if onto is None else changed.get_branch(onto)
+        on = changed.head if onto is None else changed.branch(onto)
         outcome = _run_operation(changed, lambda work: pick(on, places, hooks=work.hooks), extensions)
     _print_copied_entries(outcome, on.name, as_json=as_json)
 
@@ -445,7 +445,7 @@ def rebase(session: str, place: str, branch: str | None, extensions: tuple[str, 
     from sessiontree.ops.merge import rebase as move
 
     with open_session(session) as changed:
-        on = changed.head if branch is None else changed.get_branch(branch)
+        on = changed.head if branch is None else changed.branch(branch)
         outcome = _run_operation(changed, lambda work: move(on, place, hooks=work.hooks), extensions)
     _print_copied_entries(outcome, on.name, as_json=as_json)
 

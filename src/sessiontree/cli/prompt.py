@@ -114,7 +114,7 @@ def prompt(
     source: Session | None = None
     if recent or session or fork or branch:
         source = open_session(fork or session or catalog.RECENT_ALIAS, read_only=fork is not None)
-    before = None if source is None else source.head if branch is None else source.get_branch(branch)
+    before = None if source is None else source.head if branch is None else source.branch(branch)
     asked: Model | None = None
     no_model: str | None = None
     try:

@@ -137,7 +137,7 @@ def _echo_tree_json(session: Session, filter: str) -> None:
                     "parent": shape.ids[above] if above >= 0 else None,
                     "type": entry.type,
                     "role": None if said is None else said.role,
-                    "label": tree.get_label(entry.id),
+                    "label": tree.label(entry.id),
                     "timestamp": entry.source.decode_timestamp(raw),
                     "depth": depths[position],
                     "text": format_entry(entry, raw),
@@ -179,7 +179,7 @@ def _format_rows(rows: Outline, session: Session) -> Iterator[str]:
     drawn = draw_rows(rows, session.heads)
     while several := list(islice(drawn, BATCH_SIZE)):
         for row, raw in zip(several, read_raws(row.entry for row in several), strict=True):
-            label = tree.get_label(row.entry.id)
+            label = tree.label(row.entry.id)
             hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
             yield join_parts(
                 (dim(row.prefix) if row.prefix else "")
@@ -215,14 +215,14 @@ def _warn_problems(session: Session) -> None:
 def log(session: str, at: str, as_json: bool) -> None:
     """List the entries from the root to a place."""
     opened_session = open_session(session, read_only=True)
-    path = opened_session.tree.get_path(opened_session.resolve_place(at))
+    path = opened_session.tree.path(opened_session.resolve_place(at))
     names = _group_branch_names(opened_session)
     calls = CallLookup(opened_session.tree)
     for entry in path:
         if as_json:
             echo_raw(entry.raw)
             continue
-        label = opened_session.tree.get_label(entry.id)
+        label = opened_session.tree.label(entry.id)
         echo(
             dim(f"{format_id(entry.id)}  {escape_line(format_local_time(entry.timestamp, seconds=True)):19}"),
             colorize(f"[{escape_line(label)}]", "yellow") if label else "",
@@ -247,11 +247,11 @@ def show(session: str, entry: str, as_json: bool) -> None:
     if as_json:
         echo_raw(shown.raw)
         return
-    label = opened_session.tree.get_label(id)
+    label = opened_session.tree.label(id)
     kind = shown.type + (f" ({get_entry_role(shown)})" if get_entry_role(shown) else "")
     for name, value in (
         ("entry", id),
-        ("parent", opened_session.tree.get_parent(id) or "root"),
+        ("parent", opened_session.tree.parent(id) or "root"),
         ("kind", kind),
         ("time", shown.timestamp),
         ("branch", shown.branch if isinstance(shown.branch, str) else ""),
@@ -305,7 +305,7 @@ def format_message(message: JsonObject) -> str:
 def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
     """Show what the model sees from a place."""
     opened_session = open_session(session, read_only=True)
-    for seen in [opened_session.build_context(place) for place in places or ("HEAD",)]:
+    for seen in [opened_session.context(place) for place in places or ("HEAD",)]:
         leaf = seen.leaf
         messages = seen.to_llm() if request else seen.convert_messages() if llm else list(seen.messages)
         explanation = explain(opened_session.tree, leaf) if explained else None
@@ -562,7 +562,7 @@ def _repair_session(found: _Examination, damaged: Session | str) -> _Examination
     try:
         return found._replace(report=rescue(damaged) if isinstance(damaged, str) else repair(damaged))
     except SessionTreeError as error:
-        return found._replace(refused=str(error))
+        return found._replace(repair_error=str(error))
 
 
 def _build_unreadable_problem(reason: str) -> Problem:

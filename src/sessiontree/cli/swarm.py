@@ -302,7 +302,7 @@ def resume(
         told = again.events.last if again.is_streaming else 0
         if durably is None and not again.is_held:
             check_not_with_workers(id, name)
-        status = again.get_status()
+        status = again.status()
         budget = override_budget(status.budget, max_cost, max_tokens, max_time)
         agent_budget = override_budget(status.agent_budget, max_agent_cost, max_agent_tokens, max_agent_time)
         if status.status == "paused":
@@ -497,11 +497,11 @@ async def _wait_with_progress(begun: _StartedSwarm, *, quiet: bool, durable: boo
 
     swarm = begun.swarm
     if not swarm.is_running:
-        return swarm.get_status()
+        return swarm.status()
     if not quiet:
         told = f"swarm {swarm.name} {swarm.id} in session {swarm.session.id}"
         click.echo(dim(escape_line(told)), err=True)
-    progress = ProgressTable(lambda: build_status_rows(swarm.get_status()), quiet=quiet)
+    progress = ProgressTable(lambda: build_status_rows(swarm.status()), quiet=quiet)
     telling = asyncio.create_task(_report_events(begun, progress))
     try:
         async with progress:
@@ -513,7 +513,7 @@ async def _wait_with_progress(begun: _StartedSwarm, *, quiet: bool, durable: boo
         await swarm.detach()
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
-    return swarm.get_status()
+    return swarm.status()
 
 
 async def _report_events(begun: _StartedSwarm, progress: ProgressTable) -> None:
@@ -572,7 +572,7 @@ def _control_swarm(
     with open_session(found) as target:
         swarm = Swarm.open(target, id)
         run_async(command(swarm))
-        status = swarm.get_status()
+        status = swarm.status()
         warn_set_aside(target)
     if as_json:
         echo_json(status_to_wire(status))
@@ -654,7 +654,7 @@ def events(
     found, id = _locate_swarm(name, session)
     with open_session(found, read_only=True) as read:
         swarm = Swarm.open(read, id)
-        known = [info.id for info in swarm.get_status().agents]
+        known = [info.id for info in swarm.status().agents]
         if agent is not None and agent not in known and not follow:
             raise NotFound("agent", agent, f"there are {', '.join(known) or 'none'}")
         wanted = _EventPrinter(set(types) or None, agent, as_json=as_json)
@@ -685,7 +685,7 @@ async def _print_events(swarm: Swarm, after: int, wanted: _EventPrinter, *, foll
     from sessiontree.swarm.status import END_STATES
 
     last = swarm.events.last
-    if swarm.get_status().status in END_STATES or not follow:
+    if swarm.status().status in END_STATES or not follow:
         while after < last and (some := swarm.events.read(after=after)):
             for event in some:
                 wanted.print_event(event)

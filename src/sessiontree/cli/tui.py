@@ -56,7 +56,7 @@ def chat(
     else:
         chosen = catalog.create(cwd=cwd or ".") if fresh else open_session(session or catalog.RECENT_ALIAS)
     if chosen is not None and branch is not None:
-        chosen.get_branch(branch)
+        chosen.branch(branch)
     light = "NO_COLOR" not in os.environ and has_light_background()
     SessionApp(
         AppOptions(

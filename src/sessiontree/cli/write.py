@@ -117,7 +117,7 @@ def append(
     with edit_session(session) as to:
         where: dict[str, Any] = {} if at is None else {"parent": at}
         if branch is not None:
-            where["branch"] = to.get_branch(branch).name
+            where["branch"] = to.branch(branch).name
         written = _append_at_head(
             to, lambda: _build_body(to, role, words, message, entry, at or branch or "HEAD", given), where
         )
@@ -188,7 +188,7 @@ def _parse_object(text: str, option: str) -> JsonObject:
 
 
 def _build_role_body(session: Session, role: str, text: str, place: str, given: dict[str, Any]) -> Body:
-    path = session.tree.get_path(session.resolve_place(place))
+    path = session.tree.path(session.resolve_place(place))
     match role:
         case "assistant":
             state = build_path_context(path).state
@@ -332,7 +332,7 @@ def label(session: str, place: str, text: str | None, clear: bool, as_json: bool
         target = changed.resolve_place(place)
         if text is not None or clear:
             changed.label(target, text)
-        shown = None if target is None else changed.tree.get_label(target)
+        shown = None if target is None else changed.tree.label(target)
     _print_value("label", shown, as_json=as_json)
 
 

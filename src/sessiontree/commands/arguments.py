@@ -33,7 +33,7 @@ def complete_prompts(desk: SessionController, begun: str) -> Iterable[str]:
     """The user's messages on the path, the last one first."""
     return [
         entry.id
-        for entry in reversed(desk.branch.get_path())
+        for entry in reversed(desk.branch.path())
         if isinstance(entry.body, Message) and get_role(entry.body.message) == "user"
     ]
 

@@ -450,9 +450,7 @@ class SessionController:
             return await self.move_to(place)
         self.ensure_idle()
         old = self.branch.leaf
-        self._branch = (
-            self.session.get_branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
-        )
+        self._branch = self.session.branch(name) if self.is_off_head else self.session.switch(f"{BRANCH_PREFIX}{name}")
         return await self._notify_navigated(old)
 
     async def undo(self) -> NavigatePlan:

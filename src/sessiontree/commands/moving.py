@@ -75,7 +75,7 @@ async def _run_undo(desk: SessionController, args: Sequence[str]) -> CommandOutc
 
 
 async def _run_retry(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    prompt = find_last_prompt(desk.branch.get_path())
+    prompt = find_last_prompt(desk.branch.path())
     if prompt is None:
         raise InvalidOperation("there is no message of the user to answer again")
     desk.agent  # noqa: B018 - without a model one does not set out
@@ -115,7 +115,7 @@ async def _run_branch_here(desk: SessionController, args: Sequence[str]) -> Comm
     name, place = [*args, None, None][:2]
     branch = await desk.branch_here(name, place)
     return CommandOutcome(
-        text=f"on the new branch {branch.name}, from {format_id(desk.session.tree.get_parent(branch.leaf or ''))}"
+        text=f"on the new branch {branch.name}, from {format_id(desk.session.tree.parent(branch.leaf or ''))}"
     )
 
 
@@ -161,7 +161,7 @@ async def _run_merge(desk: SessionController, args: Sequence[str]) -> CommandOut
     source, focus = [*args, None][:2]
     with desk.begin_move() as signal:
         outcome = await merge(
-            desk.session.get_branch(source or ""),
+            desk.session.branch(source or ""),
             desk.branch,
             hooks=desk.hooks,
             model=desk.model,
@@ -263,7 +263,7 @@ COMMANDS = (
         name="cherry-pick",
         help="Copy messages from anywhere in the tree to here, calls with their results",
         run=_run_cherry_pick,
-        arguments=(replace(PLACE, required=True, several=True),),
+        arguments=(replace(PLACE, required=True, repeated=True),),
     ),
     Command(
         name="rebase",

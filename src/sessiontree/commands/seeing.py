@@ -99,7 +99,7 @@ async def _run_compare(desk: SessionController, args: Sequence[str]) -> CommandO
 
 
 async def _run_copy(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    for entry in reversed(desk.branch.get_path()):
+    for entry in reversed(desk.branch.path()):
         if isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant":
             words = extract_text(entry.body.message.get("content"))
             if words:
@@ -219,7 +219,7 @@ COMMANDS = (
         name="compare",
         help="Compare what branches took; this one with another by default",
         run=_run_compare,
-        arguments=(replace(BRANCH, required=True, several=True),),
+        arguments=(replace(BRANCH, required=True, repeated=True),),
     ),
     Command(name="copy", help="Put the last answer on the clipboard", run=_run_copy),
     Command(

@@ -51,7 +51,7 @@ async def _choose_prompt(desk: SessionController) -> EntryId | None:
     """One of the user's messages on the path."""
     shown = {
         f"{format_id(entry.id)}  {make_excerpt(format_entry(entry))}": entry.id
-        for entry in desk.branch.get_path()
+        for entry in desk.branch.path()
         if _is_prompt(entry)
     }
     if not shown:

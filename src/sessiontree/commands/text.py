@@ -47,7 +47,7 @@ def draw_tree(session: Session, leaf: EntryId | None) -> str:
     tree, calls = session.tree, CallLookup(session.tree)
     lines: list[str] = []
     for row in build_outline(tree, leaf, heads=session.heads):
-        label = tree.get_label(row.entry.id)
+        label = tree.label(row.entry.id)
         parts = [
             f"[{label}]" if label else "",
             make_excerpt(format_entry_row(row.entry, calls)),

@@ -125,7 +125,7 @@ class Context(Struct, frozen=True, kw_only=True):
         made = {call.id for message in self.messages if not is_failed_turn(message) for call in get_tool_calls(message)}
         return failed - made
 
-    def count_tokens(self) -> int:
+    def tokens(self) -> int:
         """Estimated tokens of the whole request."""
         return sum(map(estimate_tokens, self.to_llm()))
 
@@ -495,7 +495,7 @@ def _apply_edit(message: JsonObject, edit: ContextEdit | None) -> list[JsonObjec
 
 def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     """For every entry on the path to `leaf`: does it reach the model, as what, and at what price."""
-    path = tree.get_path(leaf)
+    path = tree.path(leaf)
     context = build_path_context(path)
     projection = _Projection(path)
     selected = {entry.id for entry in projection.select_entries()}

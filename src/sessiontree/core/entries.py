@@ -277,7 +277,7 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or a pickle, has its bytes with it: what they are read from stays where it is."""
-        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "kept"}
+        fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "cached_body"}
         return partial(Entry, **{**fields, "source": self.source.detach(self.line)}), ()
 
     def __repr__(self) -> str:

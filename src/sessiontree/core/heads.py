@@ -222,7 +222,7 @@ class Heads:
             others = () if is_current else ((branch, head),)
             self._log_move(Move(self.current, self.leaf, False, others, merge=entry.id, is_other_branch=not is_current))
         elif branch == self.current and not (entry.parent == head and tree.is_sound):
-            above = entry.parent if tree.is_sound else tree.get_parent(entry.id)
+            above = entry.parent if tree.is_sound else tree.parent(entry.id)
             known = head if tree.is_before(head, entry.id) else None
             if tree.skip_annotations(above) != tree.skip_annotations(known):
                 self._log_move(Move(branch, head, False))
@@ -291,7 +291,7 @@ class Heads:
             mover, left = move.moved_head
             stays = not switched and not others and self.heads[mover] == left
             if stays and not hid:
-                move = replace(move, copies=True)
+                move = replace(move, wrote_copies=True)
             if data.get("undo") is not True:
                 self._log_move(move)
                 self._is_promotion = bool(move.newly_archived) and not stays

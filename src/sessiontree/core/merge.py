@@ -117,7 +117,7 @@ def _get_call_ids(entry: Entry) -> set[str]:
 
 
 def _find_caller(tree: Tree, result: Entry, call: str) -> Entry:
-    for entry in tree.walk_up(tree.get_parent(result.id)):
+    for entry in tree.walk_up(tree.parent(result.id)):
         if call in _get_call_ids(entry):
             return entry
     raise InvalidOperation(f"{result.id!r} is the result of a call that is not on its path")
@@ -127,14 +127,14 @@ def _find_results(tree: Tree, turn: Entry) -> dict[str, Entry]:
     """The first result of each call of a turn, in any branch below it, as far as the next turn."""
     calls = _get_call_ids(turn)
     found: dict[str, Entry] = {}
-    waiting = tree.get_children(turn.id)[::-1] if calls else []
+    waiting = tree.children(turn.id)[::-1] if calls else []
     while waiting and len(found) < len(calls):
         entry = waiting.pop()
         answered = _get_answered_call(entry)
         if answered in calls:
             found.setdefault(answered or "", entry)
         if not (isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant"):
-            waiting += tree.get_children(entry.id)[::-1]
+            waiting += tree.children(entry.id)[::-1]
     return found
 
 
@@ -188,7 +188,7 @@ def _find_copied_anchor(
     if anchor is None or anchor == entry.id:
         return None
     following: EntryId | None = None
-    for up in tree.walk_up(tree.get_parent(entry.id)):
+    for up in tree.walk_up(tree.parent(entry.id)):
         if up.id in copies:
             following = copies[up.id]
         if up.id == anchor:

@@ -249,7 +249,7 @@ class TreeShape:
     def get_search_text(self, position: int) -> str:
         """What a search looks through, folded: label, role, and what the row and the entry say. It was read before."""
         id = self.ids[position]
-        label = self.tree.get_label(id)
+        label = self.tree.label(id)
         return f"{fold(label)} {self._search_texts.texts[id]}" if label else self._search_texts.texts[id]
 
     def inherit(self, older: TreeShape) -> None:
@@ -607,7 +607,7 @@ class CallLookup:
                 caller, steps = self._callers[at]
                 break
             walked.append(at)
-            above = self._tree.get_parent(at)
+            above = self._tree.parent(at)
             stops = None if above is None else self._check_for_calls(above)
             if above is None or stops is None:
                 break

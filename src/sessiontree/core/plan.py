@@ -44,7 +44,7 @@ def plan_navigate(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) 
     if target is not None:
         editable = get_editable_text(tree[target], own_leaf=target == old_leaf)
         if editable is not None:
-            new_leaf, editor_text = tree.skip_annotations(tree.get_parent(target)), editable
+            new_leaf, editor_text = tree.skip_annotations(tree.parent(target)), editable
     return NavigatePlan(
         target=target,
         old_leaf=old_leaf,
@@ -89,7 +89,7 @@ def select_for_summary(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
             left = [entry.id for entry in abandoned[:index]]
             if body.first_kept in left:
                 kept = left.index(body.first_kept)
-            elif any(entry.id == body.first_kept for entry in tree.walk_up(tree.get_parent(abandoned[0].id))):
+            elif any(entry.id == body.first_kept for entry in tree.walk_up(tree.parent(abandoned[0].id))):
                 kept = 0
             else:
                 kept = index
@@ -157,7 +157,7 @@ NOT_FORKED = frozenset({"label", "branch_point"})
 
 def plan_fork(tree: Tree, leaf: EntryId | None) -> ForkPlan:
     """The path to `leaf` without labels, head records and branch points, chained anew."""
-    path = tree.get_path(leaf)
+    path = tree.path(leaf)
     kept = [entry for entry in path if not (entry.type in NOT_FORKED or entry.is_head_record)]
     ids = {entry.id for entry in kept}
     parents: dict[EntryId, EntryId | None] = {}

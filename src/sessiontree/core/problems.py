@@ -133,7 +133,7 @@ def _find_duplicates(tree: Tree) -> Iterator[Problem]:
 
 def _find_misplaced(tree: Tree) -> Iterator[Problem]:
     for entry in tree:
-        if entry.parent is None or tree.get_parent(entry.id) is not None:
+        if entry.parent is None or tree.parent(entry.id) is not None:
             continue
         if entry.parent == entry.id:
             yield _build_fault("self_parent", entry, f"entry {entry.id!r} names itself as its parent")

@@ -259,14 +259,14 @@ class Tree:
         """Ids that start with `prefix`, in file order."""
         return [id for id in self.iter_ids() if id.startswith(prefix)]
 
-    def get_label(self, id: EntryId) -> str | None:
+    def label(self, id: EntryId) -> str | None:
         entry = self._labels.get(id)
         return entry.body.text if entry is not None and isinstance(entry.body, Label) else None
 
     @property
     def labels(self) -> dict[EntryId, str]:
         """Live labels by the entry they are on, in the order those were first labeled."""
-        return {target: text for target in self._labels if (text := self.get_label(target))}
+        return {target: text for target in self._labels if (text := self.label(target))}
 
     def get_label_entry(self, id: EntryId) -> Entry | None:
         """The entry that set the live label of `id`."""
@@ -279,7 +279,7 @@ class Tree:
 
     # Shape
 
-    def get_parent(self, id: EntryId) -> EntryId | None:
+    def parent(self, id: EntryId) -> EntryId | None:
         """Where `id` hangs: its parent, or `None` for a root."""
         if self._must_resolve_parents:
             self._resolve_parents()
@@ -289,7 +289,7 @@ class Tree:
         item, offset = self._find_item(self._get_index(id))
         return item.get_parent(offset) if isinstance(item, Chain) else item.parent
 
-    def get_children(self, id: EntryId | None) -> list[Entry]:
+    def children(self, id: EntryId | None) -> list[Entry]:
         """Entries right below `id`, oldest first; below `None` are the roots."""
         return [self[child] for child in self.get_child_ids(id)]
 
@@ -321,8 +321,8 @@ class Tree:
         }
         return sorted(ids, key=ages.__getitem__)
 
-    def get_roots(self) -> list[Entry]:
-        return self.get_children(None)
+    def roots(self) -> list[Entry]:
+        return self.children(None)
 
     def walk_up(self, id: EntryId | None) -> Iterator[Entry]:
         """The entries from `id` to its root."""
@@ -343,11 +343,11 @@ class Tree:
     def walk_up_ids(self, id: EntryId | None) -> Iterator[EntryId]:
         """What `up` gives, without making an entry of any."""
         while id is not None:
-            above = self.get_parent(id)
+            above = self.parent(id)
             yield id
             id = above
 
-    def get_path(self, leaf: EntryId | None, *, after: EntryId | None = None) -> list[Entry]:
+    def path(self, leaf: EntryId | None, *, after: EntryId | None = None) -> list[Entry]:
         """Entries from the root, or from behind `after`, to `leaf`; empty for `None`, the place before everything."""
         path = list(
             self.walk_up(leaf) if after is None else takewhile(lambda entry: entry.id != after, self.walk_up(leaf))
@@ -368,7 +368,7 @@ class Tree:
                     id = item.parent
                 else:
                     walked.append((id, 1))
-                    id = self.get_parent(id)
+                    id = self.parent(id)
             length = 0 if id is None else lengths[id]
             for id, steps in reversed(walked):
                 length += steps
@@ -384,7 +384,7 @@ class Tree:
             item, _ = self._find_item(self._get_index(id))
             if isinstance(item, Chain) or not item.is_annotation:
                 break
-            above = self.get_parent(id)
+            above = self.parent(id)
             if id in self._real_ancestors:
                 id = self._real_ancestors[id]
                 break
@@ -402,7 +402,7 @@ class Tree:
 
     def find_abandoned(self, old: EntryId | None, new: EntryId | None) -> list[Entry]:
         """What leaves the path, oldest first, when the leaf moves from `old` to `new`."""
-        return self.get_path(old, after=self.find_common_ancestor(old, new))
+        return self.path(old, after=self.find_common_ancestor(old, new))
 
     def walk(self, active: EntryId | None = None) -> Iterator[tuple[Entry, int]]:
         """Every entry with its depth, depth first, oldest child first but the way to `active` before all."""

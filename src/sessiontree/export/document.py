@@ -38,7 +38,7 @@ def _build_branches(whole: Snapshot) -> Iterator[JsonObject]:
 def _build_entries(whole: Snapshot) -> Iterator[JsonObject]:
     for id in whole.tree.iter_ids():
         try:
-            yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.get_parent(id)}
+            yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.parent(id)}
         except NotJson:  # it begins like an entry, and is told among the problems
             continue
 

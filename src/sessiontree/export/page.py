@@ -137,7 +137,7 @@ class _PageEntries:
         return self.whole.calls.get(entry.id) if is_result else None
 
     def render_entry(self, number: int, entry: Entry, view: EntryView) -> str:
-        label = self.whole.tree.get_label(entry.id)
+        label = self.whole.tree.label(entry.id)
         shown = PageEntry(
             number=number,
             view=view,
@@ -175,7 +175,7 @@ class _PageEntries:
         html: dict[int, str] = {}
         for number in numbers:
             entry = self.get_entry(number)
-            entry = replace(entry, kept=entry.decode())  # many look at it, and nobody afterwards
+            entry = replace(entry, cached_body=entry.decode())  # many look at it, and nobody afterwards
             view = build_view(entry, self._find_call(entry))
             tokens, cost = _sum_usage(entry)
             columns["id"].append(make_visible(entry.id))

@@ -38,20 +38,20 @@ def select_subtree(whole: Snapshot, root: EntryId) -> list[bytes]:
     tree = whole.tree
     new_id = _create_id_source(whole, f"subtree {root}")
     lines = [_build_header(whole, root, new_id())]
-    hang: dict[EntryId | None, EntryId | None] = {tree.get_parent(root): None}
+    hang: dict[EntryId | None, EntryId | None] = {tree.parent(root): None}
     """What stands for each entry as a parent: itself, or the nearest one above that is copied."""
     below = {root}
     for entry, _ in tree.walk():
-        if tree.get_parent(entry.id) in below:
+        if tree.parent(entry.id) in below:
             below.add(entry.id)
     walked = [entry for entry, _ in tree.walk() if entry.id in below]
     for entry in walked:
         left = entry.id != root and (entry.type in NOT_COPIED or entry.is_head_record)
-        hang[entry.id] = hang[tree.get_parent(entry.id)] if left else entry.id
+        hang[entry.id] = hang[tree.parent(entry.id)] if left else entry.id
     kept = _find_kept_anchors(tree, root, walked, hang)
     copied = sorted((entry for entry in walked if hang[entry.id] == entry.id), key=lambda entry: entry.line)
     for entry, raw in zip(copied, read_raws(copied), strict=True):
-        parent, anchor = hang[tree.get_parent(entry.id)], kept.get(entry.id)
+        parent, anchor = hang[tree.parent(entry.id)], kept.get(entry.id)
         same = parent == entry.parent and anchor is None
         lines.append(raw if same else reparent_line(entry, raw, parent, anchor))
     heads = {name: hang[head] for name, head in whole.heads.heads.items() if head in below}
@@ -86,7 +86,7 @@ def _find_kept_anchors(
     """How deep the entries of the path are that are copied."""
     kept: dict[EntryId, EntryId] = {}
     for entry in walked:
-        depth = 0 if entry.id == root else depths[tree.get_parent(entry.id) or root] + 1
+        depth = 0 if entry.id == root else depths[tree.parent(entry.id) or root] + 1
         del path[depth:]
         del copied[bisect_left(copied, depth) :]
         body = entry.decode() if entry.type == "compaction" else None

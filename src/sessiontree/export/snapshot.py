@@ -39,7 +39,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     def get_path(self) -> list[Entry]:
         """The active path, annotations at its end left out."""
-        return self.tree.get_path(self.leaf)
+        return self.tree.path(self.leaf)
 
     def get_branch_names(self) -> dict[EntryId, list[str]]:
         """The branches whose head an entry is, by the entry; archived ones are left out."""

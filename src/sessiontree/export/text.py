@@ -47,7 +47,7 @@ def split_into_sections(whole: Snapshot) -> Iterator[PathSection]:
     for entry, _ in tree.walk(whole.leaf):
         if entry.id in done or not _is_shown(entry):
             continue
-        if chain and tree.skip_annotations(tree.get_parent(entry.id)) != chain[-1].id:
+        if chain and tree.skip_annotations(tree.parent(entry.id)) != chain[-1].id:
             yield _build_side_section(whole, chain, names)
             chain = []
         chain.append(entry)
@@ -57,7 +57,7 @@ def split_into_sections(whole: Snapshot) -> Iterator[PathSection]:
 
 def _build_side_section(whole: Snapshot, chain: list[Entry], names: dict[EntryId, list[str]]) -> PathSection:
     named = ", ".join(name for entry in chain for name in names.get(entry.id, ()))
-    parent = whole.tree.get_parent(chain[0].id)
+    parent = whole.tree.parent(chain[0].id)
     begins = "from the beginning" if parent is None else f"from {format_id(parent)}"
     return PathSection(title=make_visible(f"{named or 'a branch without a name'}, {begins}"), entries=chain)
 
@@ -88,7 +88,7 @@ def _draw_tree(whole: Snapshot) -> Iterator[str]:
     """The tree as the terminal draws it."""
     rows = run_steps(lay_out(run_steps(survey_tree(whole.tree, whole.leaf))))
     for row in draw_rows(rows, whole.heads):
-        label = whole.tree.get_label(row.entry.id)
+        label = whole.tree.label(row.entry.id)
         hidden = format_hidden([make_visible(name) for name in row.branches_hidden], row.active_hidden)
         parts = [
             row.prefix,
@@ -152,7 +152,7 @@ def _write_entries(
     whole: Snapshot, entries: Iterable[Entry], write: Callable[[EntryView, str, str | None], list[str]]
 ) -> Iterator[str]:
     for entry in filter(_is_shown, entries):
-        label = whole.tree.get_label(entry.id)
+        label = whole.tree.label(entry.id)
         view = build_view(entry, whole.calls.get(entry.id))
         yield from write(view, format_id(entry.id), make_visible(label) if label else None)
         yield ""

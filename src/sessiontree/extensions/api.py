@@ -98,11 +98,11 @@ class ExtensionApi:
 
     def path(self, custom_type: str | None = None) -> list[Entry]:
         """The entries from the root to here; or those of one custom type."""
-        return _filter_by_type(self._controller.branch.get_path(), custom_type)
+        return _filter_by_type(self._controller.branch.path(), custom_type)
 
     def rebuild_context(self) -> ModelContext:
         """What the model sees from here, worked out anew."""
-        return self._controller.branch.build_context()
+        return self._controller.branch.context()
 
     # Registering
 

@@ -82,7 +82,7 @@ def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes]
         if shadowed:
             raw = set_value(raw, ID, write_value(id))
             add_repair("duplicate_id", entry, "it has an id of its own now")
-        parent = (entry.parent if entry.parent in tree else None) if shadowed else tree.get_parent(entry.id)
+        parent = (entry.parent if entry.parent in tree else None) if shadowed else tree.parent(entry.id)
         if parent != entry.parent:
             raw = set_value(raw, PARENT, write_value(parent))
             add_repair(_classify_parent_fault(tree, entry), entry, "it is a root now, as it was shown")

@@ -285,7 +285,7 @@ def _copy_value(value: Any) -> Any:
         items = cast("list[Any]", value)
         return [item if type(item) in IMMUTABLE_TYPES else _copy_value(item) for item in items]
     if isinstance(value, Entry):
-        return msgspec.structs.replace(value, kept=None)
+        return msgspec.structs.replace(value, cached_body=None)
     if isinstance(value, msgspec.Struct):
         names = value.__struct_fields__
         return msgspec.structs.replace(value, **{name: _copy_value(getattr(value, name)) for name in names})

@@ -389,7 +389,7 @@ class _HitContext:
         with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or taken away meanwhile
             session = Session(store, read_only="it is only looked at")
             self.branches = _find_branches(session, store, min(match.position for match in matches))
-            self._visible = VisibleEntries(session.build_context())
+            self._visible = VisibleEntries(session.context())
 
     def is_in_context(self, entry: Entry) -> bool:
         return self._visible is not None and self._visible.contains(entry)

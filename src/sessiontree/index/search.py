@@ -329,7 +329,7 @@ class _EntryContext:
         if len(branches) < len(ids):
             return False
         with isolate_errors(path):
-            self._visible = VisibleEntries(open_read_only(path).build_context())
+            self._visible = VisibleEntries(open_read_only(path).context())
         self._branches, self._tree = branches, None
         return True
 
@@ -339,7 +339,7 @@ class _EntryContext:
             tree, heads = session.tree, session.heads
             self._tree = tree
             if heads.leaf is None or heads.leaf in tree:
-                self._visible = VisibleEntries(session.build_context())
+                self._visible = VisibleEntries(session.context())
             self._branches = map_branches(heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
 
     def is_current(self, entry: Entry) -> bool:

@@ -85,7 +85,7 @@ async def compact(
     if model is None and summary is None:
         raise InvalidOperation("a summary needs a model, and there is none")
     signal = signal or Signal()
-    path, space = branch.get_path(), compute_token_budget(model, settings)
+    path, space = branch.path(), compute_token_budget(model, settings)
     most = space.max_kept
     if reason == "overflow":  # the window may be smaller than is thought
         most = min(most, count_context_tokens(path) * 3 // 4)
@@ -192,8 +192,8 @@ async def uncompact(branch: Branch, hooks: Hooks) -> NavigateOutcome:
     What was said after the compaction stays in the tree.
     """
     tree, old = branch.session.tree, branch.leaf
-    compaction = next(iter(find_compactions(branch.get_path())), None)
+    compaction = next(iter(find_compactions(branch.path())), None)
     if compaction is None:
         raise InvalidOperation(f"there is no compaction on branch {branch.name!r}")
-    plan = plan_move(tree, old, tree.get_parent(compaction.id))
+    plan = plan_move(tree, old, tree.parent(compaction.id))
     return await execute_navigation(branch, plan, hooks)

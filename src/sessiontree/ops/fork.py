@@ -58,4 +58,4 @@ def _find_fork_point(session: Session, entry: str | None) -> tuple[str | None, s
     body = None if entry is None else session.tree[entry].body
     if entry is None or not isinstance(body, Message) or get_role(body.message) != "user":
         raise InvalidOperation(f"one can fork before a message of the user, and {entry or 'root'} is none")
-    return session.tree.skip_annotations(session.tree.get_parent(entry)), extract_text(body.message.get("content"))
+    return session.tree.skip_annotations(session.tree.parent(entry)), extract_text(body.message.get("content"))

@@ -170,7 +170,7 @@ def find_other_branches(into: Branch, winner: Branch) -> list[Branch]:
     """What a winner is promoted over by default: all that go on from the head of `into` and were not put away."""
     session, start = into.session, into.leaf
     return [
-        session.get_branch(info.name)
+        session.branch(info.name)
         for info in session.branches
         if info.name not in (into.name, winner.name)
         and not info.archived

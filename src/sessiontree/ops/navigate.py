@@ -86,7 +86,7 @@ async def navigate(
 
 def find_previous_prompt(branch: Branch) -> Entry:
     """The user's message that a pop goes back to: the last one on a branch."""
-    prompt = find_last_prompt(branch.get_path())
+    prompt = find_last_prompt(branch.path())
     if prompt is None:
         raise InvalidOperation("there is no message of the user to go back to")
     return prompt

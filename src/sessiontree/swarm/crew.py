@@ -234,11 +234,9 @@ class Scheduler:
         if holder is not None:
             raise InvalidOperation(f"agent {holder.id!r} holds the branch {spawn.branch!r} already")
         if spawn.branch not in session.heads.heads:
-            at = (
-                account.start_entry if account.branch == account.own_branch else session.get_branch(account.branch).leaf
-            )
+            at = account.start_entry if account.branch == account.own_branch else session.branch(account.branch).leaf
             await run_in_thread(self._create_branch, spawn.branch, at)
-            self._emit(BranchEvent(name=spawn.branch, entry=session.get_branch(spawn.branch).leaf), id, spawn.branch)
+            self._emit(BranchEvent(name=spawn.branch, entry=session.branch(spawn.branch).leaf), id, spawn.branch)
         await self._journal.append_action(id, spawn)
         return self._get_agent(id)
 
@@ -326,7 +324,7 @@ class Scheduler:
         return self._state.agents[id]
 
     def _get_branch(self, agent: TrackedAgent) -> Branch:
-        return self._journal.session.get_branch(agent.branch)
+        return self._journal.session.branch(agent.branch)
 
     def _build_result(self, id: str) -> AgentResult:
         agent = self._get_agent(id)
@@ -351,7 +349,7 @@ class Scheduler:
     async def join(self) -> None:
         """Merge the results that no other agent has read into the swarm's own branch."""
         account = self._state
-        await self._merge_results(self._journal.session.get_branch(account.own_branch), account.unread_agents)
+        await self._merge_results(self._journal.session.branch(account.own_branch), account.unread_agents)
 
     async def _merge_results(self, into: Branch, agents: Sequence[TrackedAgent]) -> None:
         """Merge the results of agents into a branch, each once."""

@@ -227,7 +227,7 @@ class Experiment:
     def name(self) -> str:
         return self._plan.name
 
-    def build_result(self) -> ExperimentResult:
+    def result(self) -> ExperimentResult:
         """What is known so far."""
         findings = ExperimentLog(self.session)
         return findings.build_result(findings.plans[self.id])
@@ -248,7 +248,7 @@ class Experiment:
                 raise InvalidOperation(f"another process works on experiment {self.name} now")
         finally:
             hold.release()
-        return self.build_result()
+        return self.result()
 
     async def _run_pending(self) -> None:
         findings = ExperimentLog(self.session)
@@ -289,7 +289,7 @@ class Experiment:
                 return
             await asyncio.to_thread(branch.append, build_end_action(made))
         else:
-            branch = session.get_branch(made.branch)
+            branch = session.branch(made.branch)
         unscored = [scorer for scorer in self._scorers if made.ok and scorer.name not in pending.scores]
         if self._meter.stop_reason is not None and any(scorer.paid for scorer in unscored):
             return

@@ -242,7 +242,7 @@ class Swarm:
         """Whether any process works on it."""
         return self.is_running or self._lease.is_held
 
-    def get_status(self) -> SwarmStatus:
+    def status(self) -> SwarmStatus:
         """How far it has come, as the session tells."""
         if not self._journal.exists:
             raise InvalidOperation(f"swarm {self._definition.name} is not in the session yet: create it first")
@@ -284,7 +284,7 @@ class Swarm:
         branch = await run_in_thread(_create_own_branch, session, self._definition.name, start)
         self._definition = replace(self._definition, name=branch)
         await self._journal.append_record(self._definition)
-        self._emit(BranchEvent(name=branch, entry=session.get_branch(branch).leaf), None, branch)
+        self._emit(BranchEvent(name=branch, entry=session.branch(branch).leaf), None, branch)
         self._emit(SwarmEvent(status="created"))
 
     async def start(self) -> None:
@@ -334,7 +334,7 @@ class Swarm:
             await self._changes.wait()
         if task is not None and task.done() and not task.cancelled():
             task.result()
-        return self.get_status()
+        return self.status()
 
     async def run(self) -> SwarmStatus:
         """Start it and wait. Cancelling this stops the agents; the swarm can be started again."""
@@ -539,7 +539,7 @@ class Swarm:
         self._check_branching()
         await self._ensure_created()
         await self._check_not_over()
-        self.session.get_branch(name)
+        self.session.branch(name)
         await self._journal.append_record(SwitchedBranchRecord(swarm=self.id, branch=name))
 
     def compare_branches(self, names: Sequence[str], metric: str = "cost") -> Comparison:

@@ -161,7 +161,7 @@ class AgentRunner:
         account = agents[job.agent]
         if account.end_state is not None:
             return
-        branch = self._journal.session.get_branch(account.branch)
+        branch = self._journal.session.branch(account.branch)
         if account.started and has_final_answer(branch):
             await self._complete(job.agent, branch.name)
             return

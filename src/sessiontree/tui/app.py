@@ -227,7 +227,7 @@ class SessionApp(OrderedKeysApp[None]):
         from sessiontree.tui.presence import PresenceLock
 
         there = None
-        here = session.head if branch is None else session.get_branch(branch)
+        here = session.head if branch is None else session.branch(branch)
         before = self._presence
         again = before is not None and before.belongs_to(session)
         if before is not None and again:
@@ -272,7 +272,7 @@ class SessionApp(OrderedKeysApp[None]):
         if chosen == BRANCH:
             name = find_free_name("beside", session.heads.heads, 2)
             return session.create_branch(name, at=branch.name, current=False)
-        return branch if chosen == FOLLOW else catalog.open(session.location, read_only=True).get_branch(branch.name)
+        return branch if chosen == FOLLOW else catalog.open(session.location, read_only=True).branch(branch.name)
 
     async def _find_model(self) -> None:
         """Find the model in a thread: the one that was asked for, that the session had, or the usual one."""

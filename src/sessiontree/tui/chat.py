@@ -159,7 +159,7 @@ class ChatScreen(Screen[None]):
             self._streaming = []
         if other:
             self._shell_blocks = []
-        path = desk.branch.get_path()
+        path = desk.branch.path()
         shown = path[-PAGE_ENTRIES:]
         self._earlier_ids = [entry.id for entry in path[:-PAGE_ENTRIES]]
         self.block_builder = BlockBuilder(self.app.renderers)

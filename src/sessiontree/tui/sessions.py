@@ -363,7 +363,7 @@ def render_preview(summary: SessionSummary, width: int, height: int) -> Text:
     """The last messages of a session, from the end of its file: as many as there is room for, the newest below."""
     try:
         with catalog.open(summary.file, read_only=True) as session:
-            messages = session.build_context().messages[-MAX_PREVIEW_MESSAGES:]
+            messages = session.context().messages[-MAX_PREVIEW_MESSAGES:]
     except (SessionTreeError, OSError) as error:
         return Text(escape_line(str(error)))
     shown = [Text(escape_line(summary.damage), "bold")] if summary.damage else []

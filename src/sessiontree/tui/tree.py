@@ -243,14 +243,14 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         if self.view.selected_entry is not None:
             self._labeling = self.view.selected_entry
             field = self.query_one(Input)
-            field.value = self._session.tree.get_label(self._labeling) or ""
+            field.value = self._session.tree.label(self._labeling) or ""
             field.display = True
             field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         labeled = self._labeling
         self._close_label_input()
-        if labeled is None or (self._session.tree.get_label(labeled) or "") == event.value.strip():
+        if labeled is None or (self._session.tree.label(labeled) or "") == event.value.strip():
             return
         try:
             self._session.label(self._session.tree[labeled], event.value)

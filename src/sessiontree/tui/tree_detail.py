@@ -59,7 +59,7 @@ def _iter_message_parts(message: JsonObject) -> Iterator[str]:
 def render_entry(session: Session, id: EntryId) -> Text:
     """The entry in full, with its time, and what it took."""
     entry = session.tree[id]
-    label = session.tree.get_label(id)
+    label = session.tree.label(id)
     body = entry.decode()
     model = get_model(body.message) if isinstance(body, Message) else None
     sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]

@@ -435,7 +435,7 @@ class TreeView(ScrollView, can_focus=True):
         """The pieces of a row with their styles. The text gives way to what stands behind it."""
         id, look = outline.get_id(row), self._get_part_style
         mark = str(self.marks.index(id) + 1) if id in self.marks else " "
-        label = self._session.tree.get_label(id)
+        label = self._session.tree.label(id)
         lead = [
             (("›" if row == self._cursor else " ") + mark, look("label")),
             (self._build_prefix(outline, folds, row, width), look("rail")),

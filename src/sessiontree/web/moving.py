@@ -81,7 +81,7 @@ def change_branch(
         validate_branch_name(request.name)
     with call.write_session(id) as opened:
         session = opened.session
-        session.get_branch(name)
+        session.branch(name)
         call.state.check_idle(opened, name)
         renamed = None if request.name == name else request.name
         if renamed in session.heads.heads:  # before anything is done
@@ -105,7 +105,7 @@ def switch_branch(
 
 
 def switch_session(opened: OpenSession, branch: str) -> wire.CurrentBranchResponse:
-    opened.session.get_branch(branch)
+    opened.session.branch(branch)
     opened.session.switch(f"{BRANCH_PREFIX}{branch}")
     return _build_current_branch(opened)
 
@@ -176,7 +176,7 @@ async def _respond(opened: OpenSession, value: wire.ResponseModel, status: int =
 
 
 def _get_branch(session: Session, name: str | None) -> Branch:
-    return session.get_branch(session.heads.current if name is None else name)
+    return session.branch(session.heads.current if name is None else name)
 
 
 async def _choose_summarizer(
@@ -259,7 +259,7 @@ async def merge_branch(
 
     async def run_merge(runtime: SessionRuntime) -> wire.MergeResponse:
         session = opened.session
-        source, into = session.get_branch(request.source), _get_branch(session, request.into)
+        source, into = session.branch(request.source), _get_branch(session, request.into)
         call.state.check_idle(opened, into.name)
         outcome = await merge(
             source,
@@ -286,7 +286,7 @@ async def promote_branch(
 
     async def run_promote(runtime: SessionRuntime) -> wire.PromoteResponse:
         session = opened.session
-        winner, into = session.get_branch(request.branch), _get_branch(session, request.into)
+        winner, into = session.branch(request.branch), _get_branch(session, request.into)
         if winner == into:
             raise ApiError(422, f"branch {winner.name!r} cannot be promoted into itself")
         rest = find_other_branches(into, winner)

@@ -164,7 +164,7 @@ class OpenSession:
         """What a row says of an entry, from what was read before if it was."""
         gist = self._previews.get(entry.line)
         if gist is None:
-            read = replace(entry, kept=entry.decode())
+            read = replace(entry, cached_body=entry.decode())
             if len(self._previews) >= MAX_PREVIEWS:
                 self._previews.clear()
             gist = self._previews[entry.line] = EntryPreview(get_entry_role(read), read.timestamp, format_entry(read))
@@ -180,7 +180,7 @@ class OpenSession:
         above: EntryId | None = id
         while above is not None and above not in known:
             way.append(above)
-            above = tree.get_parent(above)
+            above = tree.parent(above)
         depth = -1 if above is None else known[above]
         for step in reversed(way):
             depth += 1

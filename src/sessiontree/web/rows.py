@@ -75,7 +75,7 @@ def build_tree_rows(opened: OpenSession, outline: Outline, rows: range) -> list[
 
 def build_tree_row(opened: OpenSession, entry: Entry) -> TreeRow:
     """One entry as a row of the whole tree, which is new and at the end of some branch."""
-    return _build_tree_row(opened, entry, opened.session.tree.get_parent(entry.id), entry.id == opened.leaf)
+    return _build_tree_row(opened, entry, opened.session.tree.parent(entry.id), entry.id == opened.leaf)
 
 
 def _build_tree_row(opened: OpenSession, entry: Entry, parent: str | None, active: bool) -> TreeRow:
@@ -85,7 +85,7 @@ def _build_tree_row(opened: OpenSession, entry: Entry, parent: str | None, activ
         parent=parent,
         type=entry.type,
         role=gist.role,
-        label=opened.session.tree.get_label(entry.id),
+        label=opened.session.tree.label(entry.id),
         branch=get_branch(entry),
         depth=opened.get_depth(entry.id),
         timestamp=gist.timestamp,
@@ -140,10 +140,10 @@ def build_path_row(opened: OpenSession, entry: Entry, body: Body, answers: dict[
     gist = opened.get_preview(entry)
     row = PathRow(
         id=entry.id,
-        parent=opened.session.tree.get_parent(entry.id),
+        parent=opened.session.tree.parent(entry.id),
         type=entry.type,
         role=gist.role,
-        label=opened.session.tree.get_label(entry.id),
+        label=opened.session.tree.label(entry.id),
         branch=get_branch(entry),
         timestamp=gist.timestamp,
         text=gist.text if words is None else words,

@@ -211,7 +211,7 @@ class AgentJobs:
         """
         seat = await self.open_runtime(opened)
         session = opened.session
-        on = session.head if branch is None else session.get_branch(branch)
+        on = session.head if branch is None else session.branch(branch)
         found = await self.choose_model(seat, on, model)
         self.check_idle(opened, on.name)
         hooks = seat.create_hooks(workspace, branch=on)
@@ -280,7 +280,7 @@ class AgentJobs:
     def get_job(self, opened: OpenSession, branch: str | None) -> AgentJob:
         """The run on a branch, the current one by default. Raises `InvalidOperation` where none is."""
         session = opened.session
-        name = (session.head if branch is None else session.get_branch(branch)).name
+        name = (session.head if branch is None else session.branch(branch)).name
         run = self._jobs.get(opened.file, {}).get(name)
         if run is None:
             raise InvalidOperation(f"no agent is at work on branch {name!r}")

@@ -142,7 +142,7 @@ class SwarmJobs:
         with opened.session.hold_lock():
             accounts = self._read_accounts(opened).swarms
             found = {id: account.build_status(None, opened.session.id) for id, account in accounts.items()}
-        return {id: self._running[id].get_status() if id in self._running else status for id, status in found.items()}
+        return {id: self._running[id].status() if id in self._running else status for id, status in found.items()}
 
     @contextmanager
     def use(self, id: str, token: Token) -> Generator[tuple[OpenSession, SwarmStatus]]:
@@ -303,7 +303,7 @@ class SwarmJobs:
             held = swarm.is_held
             if not held:
                 await asyncio.to_thread(check_not_with_workers, id, swarm.name)
-            known = swarm.get_status()
+            known = swarm.status()
             status = known.status
             for agent in known.agents:
                 if agent.status not in END_STATES:

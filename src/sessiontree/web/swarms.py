@@ -229,7 +229,7 @@ async def switch_branch(
     async with _use_swarm(call, id) as opened:
         await call.state.swarms.run(opened, id, lambda swarm: swarm.switch_branch(request.branch))
         return JsonResponse(
-            wire.CurrentBranchResponse(current=request.branch, leaf=opened.session.get_branch(request.branch).leaf)
+            wire.CurrentBranchResponse(current=request.branch, leaf=opened.session.branch(request.branch).leaf)
         )
 
 

@@ -88,10 +88,10 @@ def get_entry(call: ReadContext, id: str, entry: str) -> JsonResponse:
         found = tree[place]
         answer = wire.EntryResponse(
             entry=read_line(found),
-            parent=tree.get_parent(place),
+            parent=tree.parent(place),
             children=tree.get_child_ids(place),
             branch=get_branch(found),
-            label=tree.get_label(place),
+            label=tree.label(place),
             depth=opened.get_depth(place),
         )
         return JsonResponse(answer, at=opened)
@@ -117,7 +117,7 @@ def get_path(
         else:
             leaf, start = split_cursor(cursor)
             leaf = session.tree[leaf].id if leaf else None
-        path = session.tree.get_path(leaf)
+        path = session.tree.path(leaf)
         first = max(0, len(path) - limit) if start is None else min(start, len(path))
         end = min(first + limit, len(path))
         rows = build_path_rows(opened, path, range(first, end))
@@ -145,7 +145,7 @@ def get_context(
 
     def build_context(opened: OpenSession) -> wire.ContextResponse:
         session = opened.session
-        seen = session.build_context(at)
+        seen = session.context(at)
         explanation = explain(session.tree, seen.leaf)
         return wire.ContextResponse(
             leaf=seen.leaf,
@@ -197,7 +197,7 @@ def append(
     body, extra = _build_entry_body(request)
     with call.write_session(id) as opened:
         session = opened.session
-        branch = session.heads.current if request.branch is None else session.get_branch(request.branch).name
+        branch = session.heads.current if request.branch is None else session.branch(request.branch).name
         call.state.check_idle(opened, branch)
         written = _append_at_head(session, body, extra, branch)
         return JsonResponse(

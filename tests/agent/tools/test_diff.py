@@ -59,7 +59,7 @@ def test_a_difference_makes_the_one_text_of_the_other(text: str, old: str, new: 
         return
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diff, "FINE", fine)
+        patch.setattr(diff, "MAX_FINE_LINES", fine)
         made = build_unified_diff(text, changes, "x")
 
     assert applied(text, made) == changed(text, changes)

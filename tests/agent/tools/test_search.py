@@ -201,7 +201,7 @@ async def test_wrong_patterns_and_places_are_clear_errors(call: Call) -> None:
 
 
 async def test_a_pattern_that_never_ends_is_given_up(call: Call, folder: Path, monkeypatch) -> None:
-    monkeypatch.setattr(search, "TIMEOUT", 1.0)
+    monkeypatch.setattr(search, "SEARCH_TIMEOUT", 1.0)
     (folder / "trap.txt").write_text("a" * 60 + "b\n")
     start = time.monotonic()
 

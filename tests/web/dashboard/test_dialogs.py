@@ -180,7 +180,7 @@ def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, vis
 def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_tree(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    marked = session.get_branch("main").leaf
+    marked = session.branch("main").leaf
     assert marked is not None
     session.label(marked, "mark")
     page = open_session(visit, serve(), session.id, f"talk?entry={marked}")
@@ -193,13 +193,13 @@ def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_t
     page.wait_for_selector("dialog", state="detached")
 
     session.refresh()
-    assert session.tree.get_label(marked) == "mark"
+    assert session.tree.label(marked) == "mark"
 
 
 def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
     serve: Serve, visit: Visit, session: Session
 ) -> None:
-    marked = session.get_branch("main").leaf
+    marked = session.branch("main").leaf
     assert marked is not None
     session.label(marked, "mark")
     page = open_session(visit, serve(), session.id, f"talk?entry={marked}")

@@ -122,7 +122,7 @@ def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, v
         message = getattr(entry.body, "message", {})
         place = {
             "id": entry.id,
-            "parent": session.tree.get_parent(entry.id),
+            "parent": session.tree.parent(entry.id),
             "type": entry.type,
             "role": get_entry_role(entry),
         }
@@ -140,7 +140,7 @@ def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, v
         shown = {row.entry.id for row in build_outline(session.tree, session.heads.leaf, filter)}
         assert {id for id, _ in joined} == (shown if filter != "labeled-only" else set()), filter
         for id, parent in joined:
-            above = (entry.id for entry in session.tree.walk_up(session.tree.get_parent(id)) if entry.id in shown)
+            above = (entry.id for entry in session.tree.walk_up(session.tree.parent(id)) if entry.id in shown)
             assert parent == next(above, None), filter
 
 

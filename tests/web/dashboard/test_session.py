@@ -329,7 +329,7 @@ def test_choosing_the_head_of_another_branch_looks_at_that_branch(serve: Serve, 
         page.keyboard.press(key)
     page.get_by_label("Prompt on cache").wait_for()
 
-    session.get_branch("cache").append(st.assistant("On disk it is slower."))
+    session.branch("cache").append(st.assistant("On disk it is slower."))
     wait_for_text(page, "On disk it is slower.")
     page.keyboard.press("ArrowUp")
 
@@ -564,14 +564,14 @@ def test_branching_labelling_navigating_and_undoing_by_key(serve: Serve, visit: 
     page.keyboard.press("u")
     page.wait_for_selector(".said.on >> text=Undid the move of")
     session.refresh()
-    assert session.tree.get_label(session.resolve_place("dict")) == "done"
+    assert session.tree.label(session.resolve_place("dict")) == "done"
     assert session.heads.current == "another"
     assert session.heads.leaf == session.resolve_place("another")
 
 
 def test_merging_and_forking_by_click(serve: Serve, visit: Visit) -> None:
     session = open_story()
-    session.get_branch("cache").append(st.assistant("On disk it is slower."))
+    session.branch("cache").append(st.assistant("On disk it is slower."))
     site = serve()
     page = open_session(visit, site, session.id)
 
@@ -762,7 +762,7 @@ def test_branches_that_another_process_archives_or_goes_on_with_are_told_as_they
     before = int(cache.locator(".fact").text_content().split()[0])
     assert page.locator(".branches .chip", has_text="archived").count() == 0
 
-    session.get_branch("cache").append(st.user("And then?"))
+    session.branch("cache").append(st.user("And then?"))
     cache.locator(".fact", has_text=f"{before + 1} entries").wait_for()
     session.archive_branch("cache")
 

@@ -237,7 +237,7 @@ class DurableWorker:
             await asyncio.to_thread(self._is_wanted, id)
 
         def get_branch() -> Branch:
-            return session.get_branch(record.state.agents[work.agent].branch)
+            return session.branch(record.state.agents[work.agent].branch)
 
         def wrap_model(model: Model) -> Model:
             return StoringModel(model, get_branch, steps, check_before_request)
