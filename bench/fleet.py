@@ -15,8 +15,8 @@ from pathlib import Path
 from subprocess import DEVNULL, Popen
 
 import psycopg
-from tests.model.server import FakeServer as ModelServer
-from tests.model.server import calls
+from tests.model.fake_server import FakeServer as ModelServer
+from tests.model.fake_server import calls
 from tests.postgres import Server
 
 import sessiontree as st

@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 import sessiontree as st
-from sessiontree import catalog
-from sessiontree.core.times import format_timestamp
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.library import catalog
 from sessiontree.store.jsonl import JsonlStore
 
 BATCH = 16

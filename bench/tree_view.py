@@ -22,7 +22,7 @@ from textual.scroll_view import ScrollView
 
 import sessiontree as st
 from sessiontree.config import Config
-from sessiontree.tui.tree import TreeApp, TreeScreen
+from sessiontree.tui.screens.tree_screen import TreeApp, TreeScreen
 
 SIZE = (160, 48)
 TIMES = 30

@@ -32,10 +32,10 @@ PATHS = ("", "/tree", "/path", "/branches", "/entries")
 def reads(file: str, count: int, scratch: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         os.environ["SESSIONTREE_HOME"] = folder
-        from sessiontree.web.app import create_app
-        from sessiontree.web.guard import ServerLimits, build_allowed_hosts
-        from sessiontree.web.listening import HttpServer, bind_socket
-        from sessiontree.web.tokens import SCOPES, TokenStore, issue_token
+        from sessiontree.server.app import create_app
+        from sessiontree.server.auth import SCOPES, TokenStore, issue_token
+        from sessiontree.server.http_server import HttpServer, bind_socket
+        from sessiontree.server.request_checks import ServerLimits, build_allowed_hosts
 
         with open(file, "rb") as source, st.create(cwd=folder) as session:
             said = (message for line in source if (message := json.loads(line).get("message")) is not None)

@@ -14,7 +14,7 @@ from sessiontree.core.heads import Heads
 from sessiontree.core.messages import user
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import encode_body, get_type, read_entry, write_object
-from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.session_reader import SessionReader
 
 TIME = "2026-01-01T00:00:00.000Z"
 TIME_MS = 1_767_225_600_000

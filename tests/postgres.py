@@ -136,7 +136,7 @@ class Server:
         """The address of a database with all tables and nothing in them: the same one each time."""
         import psycopg
 
-        from sessiontree.index.postgres import PostgresRepository
+        from sessiontree.library.postgres_repository import PostgresRepository
         from sessiontree.store.postgres.address import parse_address
 
         if self._emptied is None:

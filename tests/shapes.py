@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sessiontree.core.tree import Tree
-from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.session_reader import SessionReader
 
 HEADER = {"type": "session", "version": 3, "id": "shape", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/project"}
 

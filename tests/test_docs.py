@@ -35,7 +35,7 @@ from sessiontree.format.codec import (
     write_entry,
     write_object,
 )
-from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.session_reader import SessionReader
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -7,10 +7,10 @@ from multiprocessing import get_context
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.rescue import UnsavedMessages
 from sessiontree.agent.sandbox import SandboxUnavailable
 from sessiontree.agent.tool import ToolError
-from sessiontree.agent.tools.process import CommandError
+from sessiontree.agent.tools.command_runner import CommandError
+from sessiontree.agent.unsaved_messages import UnsavedMessages
 from sessiontree.config import ConfigError
 from sessiontree.errors import (
     Ambiguous,
@@ -26,12 +26,12 @@ from sessiontree.errors import (
     StoreError,
 )
 from sessiontree.extensions.errors import ExtensionError
-from sessiontree.index.reading import OversizedLine
+from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
-from sessiontree.model.find import NoModel
+from sessiontree.model.selection import NoModel
 from sessiontree.ops.summarize import SummaryFailed
-from sessiontree.swarm.crew import SwarmFailed
 from sessiontree.swarm.meter import BudgetExhausted
+from sessiontree.swarm.scheduler import SwarmFailed
 
 ONE_OF_EACH = [
     SessionTreeError("no"),

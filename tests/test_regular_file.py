@@ -47,12 +47,16 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
     ("name", "code", "told"),
     [
         ("config.toml", "from sessiontree import config; config.load()", True),
-        ("tokens.json", "from sessiontree.web.tokens import Tokens; Tokens().kept()", True),
+        ("tokens.json", "from sessiontree.server.auth import Tokens; Tokens().kept()", True),
         ("trust.json", "from sessiontree.extensions.trust import Trust; Trust({home!r})._read()", True),
         ("swarm.toml", "from sessiontree.cli.swarm_file import load; load({home!r} + '/swarm.toml')", True),
         ("it.py", "from sessiontree.extensions.modules import Unit; Unit('it', {home!r} + '/it.py').load()", True),
-        ("history.jsonl", "from sessiontree.tui.drafts import History; assert History().lines == []", False),
-        ("AGENTS.md", "from sessiontree.agent.system import instructions; assert instructions('/') == []", False),
+        ("history.jsonl", "from sessiontree.tui.services.drafts import History; assert History().lines == []", False),
+        (
+            "AGENTS.md",
+            "from sessiontree.agent.system_prompt import instructions; assert instructions('/') == []",
+            False,
+        ),
     ],
 )
 def test_no_file_of_ours_that_is_a_fifo_is_waited_for(name: str, code: str, told: bool, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ The model is `SUMMARY_MODEL`, as `provider:model`. Where it fails, the usual way
 
 import os
 
-from sessiontree.core.summaries import format_message
+from sessiontree.core.summary_prompts import format_message
 from sessiontree.model.base import Request, complete
 
 PROMPT = "Sum up this conversation for somebody who has to go on with it. Keep every decision and every file name."

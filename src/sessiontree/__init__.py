@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Permissions
     from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, tool
     from sessiontree.agent.tools import builtin_tools
-    from sessiontree.catalog import create, fork, memory, open, recent, search, sessions
     from sessiontree.comparison import METRICS, BranchStats, Comparison, Diff, Difference
     from sessiontree.core.context import Context, ExplainedEntry, Explanation, State, build_context, explain
     from sessiontree.core.entries import (
@@ -63,11 +62,12 @@ if TYPE_CHECKING:
         SessionTreeError,
         StoreError,
     )
-    from sessiontree.format.repair import Repair
-    from sessiontree.index.reading import SessionSummary
-    from sessiontree.index.search import Hit
-    from sessiontree.repairing import RepairReport, repair
-    from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
+    from sessiontree.format.line_repair import Repair
+    from sessiontree.library.catalog import create, fork, memory, open, recent, search, sessions
+    from sessiontree.library.index.session_search import Hit
+    from sessiontree.library.index.session_summary import SessionSummary
+    from sessiontree.library.repair import RepairReport, repair
+    from sessiontree.session.session import Branch, BranchInfo, Place, Session, compare, diff
     from sessiontree.swarm.budget import Budget
     from sessiontree.swarm.swarm import Swarm
 
@@ -162,7 +162,7 @@ _MODULES = {
     "sessiontree.agent.permissions": ("PermissionAnswer", "PermissionQuestion", "Permissions"),
     "sessiontree.agent.tool": ("Tool", "ToolContext", "ToolError", "ToolOutput", "tool"),
     "sessiontree.agent.tools": ("builtin_tools",),
-    "sessiontree.catalog": (
+    "sessiontree.library.catalog": (
         "create",
         "fork",
         "memory",
@@ -231,11 +231,11 @@ _MODULES = {
         "SessionTreeError",
         "StoreError",
     ),
-    "sessiontree.format.repair": ("Repair",),
-    "sessiontree.index.reading": ("SessionSummary",),
-    "sessiontree.index.search": ("Hit",),
-    "sessiontree.repairing": ("RepairReport", "repair"),
-    "sessiontree.session": (
+    "sessiontree.format.line_repair": ("Repair",),
+    "sessiontree.library.index.session_summary": ("SessionSummary",),
+    "sessiontree.library.index.session_search": ("Hit",),
+    "sessiontree.library.repair": ("RepairReport", "repair"),
+    "sessiontree.session.session": (
         "Branch",
         "BranchInfo",
         "Place",

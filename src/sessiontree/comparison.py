@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import Struct
 
 from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
-from sessiontree.core.figures import format_dollars, format_tokens
 from sessiontree.core.messages import (
     ToolCall,
     coerce_string,
@@ -23,7 +22,8 @@ from sessiontree.core.messages import (
     is_object,
     sum_usage,
 )
-from sessiontree.core.times import parse_timestamp
+from sessiontree.core.number_text import format_dollars, format_tokens
+from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
 from sessiontree.errors import InvalidOperation
 

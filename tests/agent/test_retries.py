@@ -16,9 +16,9 @@ from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import ModelError
 from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from tests.agent.conftest import MakeAgent, last, messages, recorded, said, scripted, sent
-from tests.model.server import FakeServer, cut
+from tests.model.fake_server import FakeServer, cut
 
 SOON = Config(retry=RetrySettings(base_delay=0.01))
 BROKEN = ModelError("scripted:scripted", "network", "the stream was cut off")

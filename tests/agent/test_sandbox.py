@@ -19,7 +19,7 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox
 from sessiontree.agent.tools import BUILTIN_TOOLS
-from sessiontree.agent.tools.output import write_full_output
+from sessiontree.agent.tools.output_limits import write_full_output
 from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.scripted import ScriptedModel
@@ -199,10 +199,10 @@ async def test_a_folder_that_becomes_a_link_after_the_check_leads_nowhere(
         shutil.rmtree(project / "inner")
         (project / "inner").symlink_to(server)
 
-    from sessiontree.agent.tools import confined
+    from sessiontree.agent.tools import sandboxed_call
 
-    check: Callable[[str, str, Confinement], None] = confined._check_inside
-    monkeypatch.setattr(confined, "_check_inside", swapped)
+    check: Callable[[str, str, Confinement], None] = sandboxed_call._check_inside
+    monkeypatch.setattr(sandboxed_call, "_check_inside", swapped)
 
     assert "a secret" not in await result(limited, "read", path="inner/tokens.json")
 

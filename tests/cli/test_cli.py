@@ -721,7 +721,7 @@ def test_an_ascii_terminal_is_no_traceback(data, talk) -> None:
 
 
 def test_an_unexpected_fault_is_one_sentence(monkeypatch, fails, talk) -> None:
-    monkeypatch.setattr("sessiontree.cli.read.survey", lambda *_: 1 / 0)
+    monkeypatch.setattr("sessiontree.cli.inspect.survey", lambda *_: 1 / 0)
 
     assert "internal error, ZeroDivisionError" in fails("tree", "@")
     monkeypatch.setenv("SESSIONTREE_DEBUG", "1")
@@ -733,7 +733,7 @@ def test_being_interrupted_is_told_by_the_exit_code(monkeypatch, fails, talk) ->
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sessiontree.cli.read.survey", interrupt)
+    monkeypatch.setattr("sessiontree.cli.inspect.survey", interrupt)
 
     assert "stopped" in fails("tree", "@", code=130)
 
@@ -842,7 +842,7 @@ def test_a_session_whose_header_is_lost_is_repaired(data, here: Path) -> None:
 
 
 def test_a_file_too_large_to_look_into_is_a_fault_and_is_not_opened(data, here: Path, monkeypatch) -> None:
-    monkeypatch.setattr("sessiontree.index.reading.PREAMBLE_LIMIT", 1 << 10)
+    monkeypatch.setattr("sessiontree.library.index.session_summary.PREAMBLE_LIMIT", 1 << 10)
     (here / "log.jsonl").write_text("a line of a log\n" * 1000)
 
     (problem,) = data("doctor", "log.jsonl", "--repair", code=1)["problems"]
@@ -990,7 +990,7 @@ def test_standard_output_is_not_blamed_for_what_fails_elsewhere(monkeypatch, fai
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("sessiontree.cli.read.survey", fail)
+    monkeypatch.setattr("sessiontree.cli.inspect.survey", fail)
 
     assert fails("tree", "@") == "sessiontree: Input/output error\n"
 

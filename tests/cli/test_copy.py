@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.cli import read
+from sessiontree.cli import inspect
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse_address
 from tests.cli.conftest import Run
@@ -82,7 +82,7 @@ def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) ->
         st.create(name, dir=database)
     proxy = Proxy(server.port)
     far = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.rpartition('/')[2]}"
-    several = read._examine_all(far, mend=False)  # pyright: ignore[reportPrivateUsage]
+    several = inspect._examine_all(far, mend=False)  # pyright: ignore[reportPrivateUsage]
     assert next(several).problems == []
     proxy.is_down = True
     proxy.cut_all()

@@ -13,9 +13,9 @@ import pytest
 
 import sessiontree as st
 from tests.cli.conftest import HOSTILE, Run
+from tests.cli.test_branch_ops import server as server
 from tests.cli.test_cli import complete
-from tests.cli.test_ops import server as server
-from tests.model.server import Answer, FakeServer, fail, slow
+from tests.model.fake_server import Answer, FakeServer, fail, slow
 
 ARMS = ("--arm", "short=In one word.", "--arm", "long=At length.")
 

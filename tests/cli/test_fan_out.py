@@ -9,8 +9,8 @@ import pytest
 
 import sessiontree as st
 from tests.cli.conftest import Run
-from tests.cli.test_ops import server as server
-from tests.model.server import FakeServer, calls, fail
+from tests.cli.test_branch_ops import server as server
+from tests.model.fake_server import FakeServer, calls, fail
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.model import local
+from sessiontree.model import local_model
 from tests.cli.conftest import Run, run_process
-from tests.model.server import FakeServer
-from tests.model.test_find import nothing_there  # noqa: F401 - a fixture that is always used
+from tests.model.fake_server import FakeServer
+from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture that is always used
 
 
 def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None:
@@ -68,10 +68,10 @@ def test_a_configuration_that_is_wrong_is_told_in_one_sentence(fails: Run, home:
 
 
 def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = Path(local.get_weights_path())
+    file = Path(local_model.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
-    monkeypatch.setattr(local, "SIZE", 1)
+    monkeypatch.setattr(local_model, "SIZE", 1)
 
     assert cli("models", "get", "local") == f"local:smollm2-135m {file}\n"
     assert json.loads(cli("models", "get", "local", "--json")) == {"model": "local:smollm2-135m", "file": str(file)}
@@ -95,6 +95,6 @@ def test_the_listing_does_not_wait_for_what_only_answers_need() -> None:
     done = run_process("models", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
 
     assert done.returncode == 0
-    assert "sessiontree.model.find" in done.stderr
+    assert "sessiontree.model.selection" in done.stderr
     assert "pydantic_ai" not in done.stderr
     assert "xllamacpp" not in done.stderr

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.tools.files import MAX_IMAGE_FILE_BYTES
-from sessiontree.agent.wire import encode_event
+from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
 from sessiontree.cli.app import run
 from sessiontree.core.messages import ToolCall
+from sessiontree.hooks.event_json import encode_event
 from sessiontree.hooks.events import EVENTS, BeforeToolCall, ToolStart
 from tests.cli.conftest import Run, run_process
-from tests.model.server import Answer, FakeServer, calls, cut, fail, slow
+from tests.model.fake_server import Answer, FakeServer, calls, cut, fail, slow
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 

@@ -21,8 +21,8 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.home import get_home as home_folder
-from sessiontree.web.guard import ServerLimits
-from sessiontree.web.tokens import TokenStore
+from sessiontree.server.auth import TokenStore
+from sessiontree.server.request_checks import ServerLimits
 from tests.shapes import lines_of
 
 
@@ -211,7 +211,7 @@ def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.Ca
 def test_without_what_a_server_takes_one_is_told_how_to_get_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sessiontree.web.app", None)
+    monkeypatch.setitem(sys.modules, "sessiontree.server.app", None)
 
     assert run(["serve"]) == 1
     assert "pip install 'sessiontree[web]'" in capsys.readouterr().err

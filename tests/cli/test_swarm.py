@@ -19,19 +19,19 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.swarm import swarm
 from sessiontree.cli.swarm_file import AgentTable, BudgetTable, SwarmFile, load_swarm_file
-from sessiontree.cli.swarm_view import format_resume_command
+from sessiontree.cli.swarm_output import format_resume_command
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
-from sessiontree.extensions.content import read_named_extensions
+from sessiontree.extensions.source_files import read_named_extensions
 from sessiontree.extensions.trust import TrustStore
 from sessiontree.home import get_home
 from sessiontree.store.jsonl import JsonlStore
-from sessiontree.swarm.record import list_swarms
+from sessiontree.swarm.journal import list_swarms
 from sessiontree.swarm.status import SwarmStatus
 from tests.cli.conftest import Run
+from tests.cli.test_branch_ops import server as server
 from tests.cli.test_cli import complete
-from tests.cli.test_ops import server as server
-from tests.model.server import FakeServer, calls, fail, slow
+from tests.model.fake_server import FakeServer, calls, fail, slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "swarm-file.md"
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.desk import SessionController
+from sessiontree.commands.controller import SessionController
 from sessiontree.commands.host import HeadlessHost
 from sessiontree.errors import NotFound
 from sessiontree.hooks.events import Event
-from sessiontree.hooks.ui import NoUi
+from sessiontree.hooks.ui_protocol import NoUi
 from sessiontree.model.base import Model, ModelInfo
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 
 MakeController = Callable[..., SessionController]
 

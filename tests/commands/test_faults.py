@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.tool import tool
-from sessiontree.commands.desk import SessionController
+from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.events import EVENTS, Notice
 from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events

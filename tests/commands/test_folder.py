@@ -11,14 +11,14 @@ import sessiontree as st
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
-from sessiontree.commands.desk import SessionController
+from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Notice
 from sessiontree.model.scripted import ScriptedModel
-from tests.cli.test_ops import server as server
+from tests.cli.test_branch_ops import server as server
 from tests.commands.conftest import Person, ScriptedModels
-from tests.model.server import FakeServer, calls
+from tests.model.fake_server import FakeServer, calls
 
 PWD = ToolCall("c1", "bash", {"command": "pwd"})
 

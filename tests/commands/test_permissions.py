@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sessiontree.agent.permission_rules import RuleSet, parse_rule
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.rules import RuleSet, parse_rule
 from sessiontree.errors import InvalidOperation
 from tests.commands.conftest import MakeController
 

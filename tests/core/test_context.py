@@ -2,7 +2,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.catalog import memory
 from sessiontree.core.context import (
     NO_RESULT,
     State,
@@ -38,9 +37,10 @@ from sessiontree.core.messages import (
     tool_result,
     user,
 )
-from sessiontree.core.tokens import estimate_tokens
+from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.core.tree import Tree
 from sessiontree.errors import NotFound
+from sessiontree.library.catalog import memory
 from tests.builders import TIME_MS, grow, say
 from tests.strategies import damaged_entry_lists, entry_lists, mark, places, said
 

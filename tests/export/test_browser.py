@@ -14,9 +14,9 @@ import sessiontree as st
 from sessiontree.core.context import build_context
 from sessiontree.core.outline import FILTERS, build_outline, format_entry_row
 from sessiontree.export import export
-from sessiontree.export.page import render_html
+from sessiontree.export.entry_view import make_visible
+from sessiontree.export.html_page import render_html
 from sessiontree.export.snapshot import Snapshot, read_snapshot
-from sessiontree.export.view import make_visible
 from tests.export.conftest import Open
 from tests.export.sessions import make_long_session, make_story
 from tests.strategies import sessions

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sessiontree.export.page import render_html
+from sessiontree.export.html_page import render_html
 from sessiontree.export.snapshot import read_snapshot
 from tests.export.conftest import Open
 from tests.export.hostile import make_hostile_lines

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sessiontree.export import FORMATS, Redactor, export, stream_export
-from sessiontree.export.part import select_subtree
 from sessiontree.export.snapshot import read_snapshot
+from sessiontree.export.subset import select_subtree
 from tests.builders import work as work_of
 from tests.shapes import SHAPES, lines_of, peak_of
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.desk import SessionController
-from sessiontree.extensions.extensions import ExtensionLoader
+from sessiontree.commands.controller import SessionController
+from sessiontree.extensions.loader import ExtensionLoader
 from sessiontree.hooks.events import Notice
 from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.commands.desk import SessionController
+from sessiontree.commands.controller import SessionController
 from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound

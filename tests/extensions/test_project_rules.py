@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sessiontree.agent.permission_rules import parse_rule
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.rules import parse_rule
 from tests.commands.conftest import Person
 from tests.extensions.conftest import Load, write
 

@@ -38,8 +38,8 @@ from sessiontree.format.codec import (
     write_message,
     write_object,
 )
-from sessiontree.format.jsonl import SessionReader
 from sessiontree.format.nesting import NESTING_LIMIT
+from sessiontree.format.session_reader import SessionReader
 from tests.builders import TIME, entry, nested, stack
 from tests.strategies import json_values, object_texts
 

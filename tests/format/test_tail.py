@@ -12,9 +12,9 @@ from sessiontree.core.context import Context, build_context
 from sessiontree.core.entries import HEAD_RECORD, UNREADABLE, iter_entries
 from sessiontree.core.heads import Heads
 from sessiontree.core.tree import Tree
-from sessiontree.format import codec, jsonl, tail
+from sessiontree.format import codec, session_reader, tail
 from sessiontree.format.tail import FindAncestors, TailBlock, find_last_activity, read_tail_context, read_tail_heads
-from sessiontree.loaded import SessionState
+from sessiontree.session.state import SessionState
 from sessiontree.store.memory import MemoryStore
 from tests.builders import TIME, entry, file_of, header
 from tests.strategies import damaged_sessions, marred_sessions, sessions
@@ -131,7 +131,7 @@ def test_the_tail_never_contradicts_a_file_whose_lines_cannot_be_read_or_say_lit
 @contextmanager
 def line_limit(limit: int):
     with pytest.MonkeyPatch.context() as patch:
-        for module in (codec, jsonl, tail):
+        for module in (codec, session_reader, tail):
             patch.setattr(module, "LINE_LIMIT", limit)
         yield
 

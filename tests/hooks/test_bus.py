@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessiontree.catalog import memory
 from sessiontree.core.messages import ToolCall, user
 from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import HookContext, Hooks, combine_answers, find_event_type
@@ -38,7 +37,8 @@ from sessiontree.hooks.events import (
     TreePreparation,
     TurnEnd,
 )
-from sessiontree.hooks.ui import NoUi
+from sessiontree.hooks.ui_protocol import NoUi
+from sessiontree.library.catalog import memory
 
 PREPARATION = TreePreparation(
     target="t", old_leaf="o", common_ancestor=None, entries_to_summarize=(), user_wants_summary=True

@@ -16,9 +16,9 @@ import sessiontree
 from sessiontree.config import ModelSettings, Prices
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.adapter import ProviderModel
-from sessiontree.model.adapter.failures import convert_error
-from sessiontree.model.adapter.incoming import build_message
-from sessiontree.model.adapter.parts import build_parts
+from sessiontree.model.adapter.error_mapping import convert_error
+from sessiontree.model.adapter.message_parts import build_parts
+from sessiontree.model.adapter.responses import build_message
 from sessiontree.model.base import (
     Finished,
     ModelError,
@@ -33,10 +33,10 @@ from sessiontree.model.base import (
     ToolSpec,
     complete,
 )
-from sessiontree.model.cleaning import MAX_IMAGE_BYTES, CallIds
 from sessiontree.model.providers import ModelTarget
-from tests.model.asking import HELLO, collect_failure
-from tests.model.server import Answer, FakeServer, calls, cut, fail, overflow, slow
+from sessiontree.model.request_cleanup import MAX_IMAGE_BYTES, CallIds
+from tests.model.fake_server import Answer, FakeServer, calls, cut, fail, overflow, slow
+from tests.model.requests import HELLO, collect_failure
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(20)).decode()
 READ = ToolSpec(name="read", description="Reads a file", parameters={"type": "object", "properties": {}})

@@ -21,7 +21,7 @@ from sessiontree.model.base import (
     ToolCallStart,
     complete,
 )
-from tests.model.asking import HELLO
+from tests.model.requests import HELLO
 
 INFO = ModelInfo(provider="acme", model="one", api="openai-completions")
 

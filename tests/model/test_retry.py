@@ -5,7 +5,7 @@ import pytest
 from sessiontree.model.base import ModelError, TextDelta, complete
 from sessiontree.model.retry import RetryAttempt, RetryingModel
 from sessiontree.model.scripted import ScriptedModel
-from tests.model.asking import HELLO, collect_failure
+from tests.model.requests import HELLO, collect_failure
 
 
 def make_failure(kind, **facts) -> ModelError:

@@ -18,7 +18,7 @@ from sessiontree.model.base import (
     complete,
 )
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
-from tests.model.asking import collect_failure
+from tests.model.requests import collect_failure
 
 HELLO = Request(messages=[{"role": "user", "content": "Hello, you there"}])
 

@@ -7,10 +7,10 @@ import pytest
 import sessiontree as st
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import Request, complete
-from sessiontree.model.local import LocalModel
+from sessiontree.model.local_model import LocalModel
 from sessiontree.ops.compact import compact
 from sessiontree.ops.navigate import navigate
-from tests.model.weights import local_model  # noqa: F401 - a fixture
+from tests.model.local_weights import local_model  # noqa: F401 - a fixture
 
 
 async def say(branch: st.Branch, model: LocalModel, text: str) -> None:
@@ -21,7 +21,7 @@ async def say(branch: st.Branch, model: LocalModel, text: str) -> None:
 
 @pytest.mark.local
 async def test_a_conversation_with_the_local_model_is_summarized_compacted_and_found_again(
-    local_model: LocalModel,  # noqa: F811
+    local_model: LocalModel,
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "s.jsonl"

@@ -5,16 +5,16 @@ import pytest
 import sessiontree as st
 from sessiontree.comparison import compute_stats
 from sessiontree.core.compaction import count_context_tokens
-from sessiontree.core.summaries import MERGE_PROMPT
+from sessiontree.core.summary_prompts import MERGE_PROMPT
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
 from sessiontree.format.codec import read_object
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
-from sessiontree.index.reading import build_tally
+from sessiontree.library.index.session_summary import build_tally
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
-from sessiontree.session import Branch, Session
+from sessiontree.session.session import Branch, Session
 from tests.ops.conftest import asked, talk
 
 

@@ -3,14 +3,14 @@ import asyncio
 import pytest
 
 import sessiontree as st
-from sessiontree.core.summaries import BRANCH_PREAMBLE, BRANCH_PROMPT
+from sessiontree.core.summary_prompts import BRANCH_PREAMBLE, BRANCH_PROMPT
 from sessiontree.errors import BranchMoved, InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeNavigate, Navigated, Notice, Signal
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt, navigate
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from tests.ops.conftest import SMALL, asked, talk, words
 

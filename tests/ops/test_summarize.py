@@ -5,12 +5,12 @@ import pytest
 from sessiontree.config import RetrySettings
 from sessiontree.core.compaction import CompactionPreparation, split_window
 from sessiontree.core.messages import ToolCall, assistant, user
-from sessiontree.core.summaries import NO_HISTORY, SYSTEM_PROMPT
+from sessiontree.core.summary_prompts import NO_HISTORY, SYSTEM_PROMPT
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled, Signal
 from sessiontree.model.base import ModelError, ModelInfo
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage
-from sessiontree.ops.ask import OperationStopped
+from sessiontree.ops.hook_requests import OperationStopped
 from sessiontree.ops.summarize import Summarizer, SummaryFailed
 from tests.ops.conftest import SMALL, asked, words
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
-from sessiontree import shelf
 from sessiontree.errors import SessionTreeError
+from sessiontree.library import trash
 from sessiontree.store import files, jsonl
 from tests.reliability.planted import PLANTS
 
@@ -59,7 +59,7 @@ def run(steps: Iterator[Step]) -> None:
             step()
         except SessionTreeError as error:
             outcome["error"] = str(error)
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:
             outcome["error"] = outcome["untyped"] = repr(error)
         os.write(1, json.dumps(outcome).encode() + b"\n")
 
@@ -112,10 +112,10 @@ def aside(file: str) -> Iterator[Step]:
     path, folder = pathlib.Path(file), os.path.dirname(file)
     yield "list", lambda: st.sessions(dir=folder)
     yield "search", lambda: st.search("needle", dir=folder)
-    yield "archive", lambda: shelf.archive(path)
-    yield "show", lambda: shelf.archive(path, archived=False)
+    yield "archive", lambda: trash.archive(path)
+    yield "show", lambda: trash.archive(path, archived=False)
     yield "repair", lambda: st.repair(st.open(path), file=f"{file}.sound")
-    yield "delete", lambda: shelf.delete(path)
+    yield "delete", lambda: trash.delete(path)
 
 
 def flush(file: str) -> Iterator[Step]:
@@ -156,7 +156,7 @@ def migrate(file: str) -> Iterator[Step]:
 
 def index(file: str) -> Iterator[Step]:
     """The index is a cache: whatever fails in it, the listing and the search are right."""
-    from sessiontree import catalog
+    from sessiontree.library import catalog
 
     def listed() -> None:
         assert [summary.name for summary in catalog.sessions(dir=os.path.dirname(file))] == ["indexed"]
@@ -198,7 +198,7 @@ def fill(file: str, *, room: Callable[[], None]) -> None:
             with open(file, "rb") as written:
                 told.setdefault("ends", []).append(written.read()[-1:].decode())
             told.setdefault("memory", []).append(len(session.tree))
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:
             told["untyped"].append(repr(error))
             break
     told["memory_after"] = len(session.tree)
@@ -207,7 +207,7 @@ def fill(file: str, *, room: Callable[[], None]) -> None:
         last = session.append(st.user("room again"))
         told["acks"].append([last.id, "room again"])
         session.close()
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         told["untyped"].append(repr(error))
     with open(file, "rb") as written:
         told["lines"] = written.read().decode().split("\n")
@@ -249,7 +249,7 @@ def read_a_hostile_file(file: str) -> None:
             session.append(st.user("and on"))
     except SessionTreeError as error:
         told["error"] = str(error)
-    except BaseException as error:  # noqa: BLE001 - told, and judged by the test
+    except BaseException as error:
         told["untyped"] = repr(error)[:200]
     told["seconds"] = round(time.monotonic() - start, 2)
     told["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
@@ -261,7 +261,7 @@ class Witness:
 
     def __init__(self) -> None:
         self._log = os.environ["POWER_LOG"]
-        self._acks = open(os.environ["POWER_ACKS"], "a")  # noqa: SIM115 - open to the end of the process
+        self._acks = open(os.environ["POWER_ACKS"], "a")
 
     def __call__(self, kind: str, session: st.Session, *entries: st.Entry) -> None:
         assert session.file is not None
@@ -409,7 +409,7 @@ def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str],
             for n in range(count):
                 body = st.user(text_of(f"t{number}", n, 1, 100))
                 tell(acks, own.append(body) if n % 2 else session.append(body, branch="main"))
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:
             failed.append(repr(error))
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]

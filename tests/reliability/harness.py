@@ -24,7 +24,7 @@ TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
 """Set by `make torture`: the same harnesses, many more times."""
 
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["tests.reliability.child", "tests.reliability.remote", "sessiontree.catalog"])
+_forks.set_forkserver_preload(["tests.reliability.child", "tests.reliability.remote", "sessiontree.library.catalog"])
 
 
 def times(count: int, *, torture: int) -> int:

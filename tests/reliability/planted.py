@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from sessiontree import session as sessions
-from sessiontree.store import batch, files, jsonl, lock, waiting
+from sessiontree.session.session import session as sessions
+from sessiontree.store import batch_journal, files, jsonl, lock, lock_wait
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
 
@@ -32,18 +32,18 @@ def pieces() -> None:
 def late_write() -> None:
     """Appends are acknowledged while they wait in memory, a few at a time."""
     append = JsonlStore.append
-    waiting: list[bytes] = []
+    lock_wait: list[bytes] = []
     begun: list[Cursor] = []
 
     def late(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         begun[:] = begun or [after]
-        waiting.extend(lines)
-        if len(waiting) < 4:
+        lock_wait.extend(lines)
+        if len(lock_wait) < 4:
             identity, start, seen = after.value
             data = b"".join(line + b"\n" for line in lines)
             return Cursor((identity, start + len(data), (seen + data)[-jsonl.CURSOR_CONTEXT_SIZE :]))
-        cursor = append(self, waiting, after=begun.pop())
-        waiting.clear()
+        cursor = append(self, lock_wait, after=begun.pop())
+        lock_wait.clear()
         return cursor
 
     JsonlStore.append = late
@@ -114,12 +114,12 @@ def header_later() -> None:
 def no_lock() -> None:
     """Writers do not take turns."""
     lock.fcntl = _Without(fcntl, "flock")
-    jsonl.flock = waiting.flock = lambda *_: None
+    jsonl.flock = lock_wait.flock = lambda *_: None
 
 
 def no_notes() -> None:
     """Nobody notes that a batch is on its way."""
-    lock.batch = _Without(batch, "note")
+    lock.batch = _Without(batch_journal, "note")
 
 
 def newline_apart() -> None:

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 import psycopg  # noqa: F401 - imported before the children are forked
 
 import sessiontree as st
-from sessiontree.draft import NewEntry
+from sessiontree.session.writer import NewEntry
 from sessiontree.store.postgres.store import PostgresStore
 
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import sessiontree as st
-from sessiontree import catalog, shelf
+from sessiontree.library import catalog, trash
 from tests.reliability.harness import TORTURE, everything_in, lines_of, run_child, too_open, torn_files
 
 DATA = Path(__file__).parents[1] / "conformance" / "data"
@@ -181,7 +181,7 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             check_migrated(outcome, label)
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
         case "aside":
-            assert [path for path in (outcome.folder, shelf.get_trash_folder()) if list(Path(path).rglob("s.jsonl"))], (
+            assert [path for path in (outcome.folder, trash.get_trash_folder()) if list(Path(path).rglob("s.jsonl"))], (
                 label
             )
             return

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import sessiontree as st
-from sessiontree.catalog import find_matching_sessions
+from sessiontree.library.catalog import find_matching_sessions
 from tests.reliability.harness import times
 
 FLIPS = times(150, torture=2000)

@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.store import waiting
-from tests.model.server import FakeServer
+from sessiontree.store import lock_wait
+from tests.model.fake_server import FakeServer
 from tests.reliability.harness import stopped_holder
-from tests.web.conftest import ServerEnv, open_client
+from tests.server.conftest import ServerEnv, open_client
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
 SHORT = {"SESSIONTREE_LOCK_TIMEOUT": "2"}
@@ -60,7 +60,7 @@ def test_an_append_gives_up_and_names_the_process_that_holds_the_lock(
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "1.5")
     reported: list[str] = []
-    monkeypatch.setattr(waiting, "report", reported.append)
+    monkeypatch.setattr(lock_wait, "report", reported.append)
     before = session.file.read_bytes()
 
     with st.open(session.file) as writer:
@@ -260,8 +260,8 @@ def test_a_thread_that_waits_can_be_ended(session: st.Session) -> None:
         thread = threading.Thread(target=write)
         thread.start()
         try:
-            waiting.stop_waiting()
+            lock_wait.stop_waiting()
             thread.join(20)
         finally:
-            waiting.resume_waiting()
+            lock_wait.resume_waiting()
     assert len(errors) == 1

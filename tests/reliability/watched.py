@@ -49,7 +49,7 @@ def ask(file: str) -> None:
 
 
 def list_them(file: str) -> None:
-    from sessiontree import catalog
+    from sessiontree.library import catalog
 
     assert len(list(catalog.iter_session_paths())) == 2
 

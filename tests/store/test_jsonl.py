@@ -17,7 +17,7 @@ import pytest
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.store import jsonl
 from sessiontree.store.base import Cursor
-from sessiontree.store.batch import write_note
+from sessiontree.store.batch_journal import write_note
 from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, blank_lines, get_identity, make_private_directory
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock

@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 import sessiontree as st
-from sessiontree import catalog, shelf
-from sessiontree.copying import copy, verify
+from sessiontree.library import catalog, trash
+from sessiontree.library.transfer import copy, verify
 from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, is_database_address, parse_address
-from sessiontree.store.postgres.blocks import BlockCache
+from sessiontree.store.postgres.block_cache import BlockCache
 from sessiontree.store.postgres.connection import PostgresDatabase
 from sessiontree.store.postgres.rows import clean_text
 from sessiontree.store.postgres.store import PostgresStore
@@ -252,7 +252,7 @@ def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Serve
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             rows(mine.url, statement)
     with pytest.raises(st.StoreError, match="may not"):
-        shelf.purge(theirs.location)
+        trash.purge(theirs.location)
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
@@ -325,7 +325,10 @@ def test_even_the_owner_only_adds(server: Server, shared_database: str) -> None:
     store = new(shared_database)
     store.create([b"header"])
 
-    for statement in ("UPDATE sessiontree.entry SET line = 'x'", "UPDATE sessiontree.session SET size = size - 1"):
+    for statement in (
+        "UPDATE sessiontree.entry SET line = 'x'",
+        "UPDATE sessiontree.session SET size = size - 1",
+    ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only added to"):
             rows(shared_database, statement)
 
@@ -676,7 +679,7 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     assert len(statements) <= 8
     held = [st.open(each.location) for each in (forked, again)]
     assert [len(each.context().messages) for each in held] == [303, 303]
-    shelf.purge(session.location)
+    trash.purge(session.location)
     assert [len(each.tree) for each in held] == [len(forked.tree), len(again.tree)]
     for each, path in zip((forked, again), paths, strict=True):
         alone = st.open(each.location)
@@ -693,7 +696,7 @@ def test_a_source_that_is_purged_while_it_is_forked_leaves_its_lines_to_the_fork
         made = "INSERT INTO sessiontree.session (id) VALUES ('fork') RETURNING key"
         (fork,) = forking.execute(made).fetchone() or ()
         forking.execute("SELECT sessiontree.share(%s, 0, %s, %s, %s)", (fork, [source[0]], [head], [source[1] - head]))
-        purging = pool.submit(shelf.purge, session.location)
+        purging = pool.submit(trash.purge, session.location)
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         deadline = time.monotonic() + 60
         while not purging.done() and not rows(database, waiting):
@@ -791,7 +794,7 @@ def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch:
 
 def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.store.POLL", 0.01)
-    monkeypatch.setattr("sessiontree.store.postgres.watch.CHANNEL", "elsewhere")
+    monkeypatch.setattr("sessiontree.store.postgres.change_listener.CHANNEL", "elsewhere")
     store = PostgresStore(Address(f"{database}?application_name=deaf", database, str(uuid.uuid4())))
     end = store.create([b"header"])
 

@@ -13,8 +13,8 @@ from sessiontree.core.entries import AgentAction, Custom, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.model.base import ModelInfo, Request
 from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel, ScriptedUsage
-from sessiontree.session import Session
-from sessiontree.swarm.facts import SWARM_RECORD_TYPE
+from sessiontree.session.session import Session
+from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
 PRICED = ScriptedUsage({"input": 10, "output": 5, "cost": 0.1})
 """What every answer of `replying` costs: 15 tokens and ten cents."""

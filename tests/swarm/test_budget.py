@@ -15,14 +15,14 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelInfo, Request
 from sessiontree.model.scripted import ScriptedModel, ScriptedUsage
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.swarm.budget import Budget, LimitUsage, Spending
 from sessiontree.swarm.events import BudgetEvent
 from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import CallGate, build_model, list_records
-from tests.swarm.world import START, CrashingStore, InstantLoop, build_id_generator, open_session
+from tests.swarm.simulated_world import START, CrashingStore, InstantLoop, build_id_generator, open_session
 
 
 @st.tool

@@ -27,7 +27,7 @@ import sessiontree as st
 from sessiontree.core.entries import AgentAction, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.swarm.durable.database import WorkDatabase
 from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
 from sessiontree.swarm.durable.order import (
@@ -42,12 +42,12 @@ from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.durable.worker import DurableWorker
 from sessiontree.swarm.events import EventLog, build_spool_path
 from sessiontree.swarm.executor import SwarmJob
-from sessiontree.swarm.record import list_swarms
+from sessiontree.swarm.journal import list_swarms
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
-from tests.model.server import Answer, FakeServer, calls, slow
+from tests.model.fake_server import Answer, FakeServer, calls, slow
 from tests.postgres import Server as PostgresServer
-from tests.swarm.island import Island, can_create_islands
+from tests.swarm.network_island import Island, can_create_islands
 
 ROOT = Path(__file__).parents[2]
 LEASE = "20"
@@ -59,7 +59,7 @@ LONG = 240.0
 @cache
 def start_fork_server() -> subprocess.Popen[str]:
     """Forks workers, so that what they import is imported once."""
-    command = [sys.executable, "-m", "tests.swarm.worker_child"]
+    command = [sys.executable, "-m", "tests.swarm.worker_process"]
     started = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(started.kill)
     return started

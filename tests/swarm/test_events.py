@@ -18,7 +18,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.swarm.events import (
     EVENT_TYPES,
     INDEX_STEP,
@@ -247,7 +247,7 @@ async def test_a_run_is_told_from_its_beginning_to_its_end(session: Session) -> 
 
 
 async def test_failures_are_told_and_retries_too(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.swarm.worker.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("sessiontree.swarm.agent_runner.FIRST_DELAY", 0.001)
     answers = iter([ModelError("m", "server", "down"), ModelError("m", "auth", "no key")])
     swarm = Swarm(session, "crowd", "Try", agents=1, model=build_model(lambda request: next(answers)))
     await swarm.run()

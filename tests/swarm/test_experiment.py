@@ -19,9 +19,9 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
 from sessiontree.ops.merge import promote
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.swarm.budget import Budget
-from sessiontree.swarm.experiment import (
+from sessiontree.swarm.experiment.experiment import (
     Arm,
     Experiment,
     RunProgress,
@@ -29,7 +29,7 @@ from sessiontree.swarm.experiment import (
     list_experiments,
     run_experiment,
 )
-from sessiontree.swarm.scoring import Candidate, exact, judge_with, matches, score_with
+from sessiontree.swarm.experiment.scoring import Candidate, exact, judge_with, matches, score_with
 from tests.agent.conftest import said
 
 ARMS = [Arm(name="short", prompt="In one word."), Arm(name="long", prompt="At length.")]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.swarm.record import list_swarms
+from sessiontree.swarm.journal import list_swarms
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def run_until_killed(file: Path, calls: Path, strategy: str, kill_at: int) -> int:
     """The exit code of a process that is killed at its so manieth write."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.swarm.child", str(file), str(calls), strategy],
+        [sys.executable, "-m", "tests.swarm.swarm_process", str(file), str(calls), strategy],
         cwd=ROOT,
         env={**os.environ, "KILL_AT": str(kill_at)},
         capture_output=True,

@@ -10,7 +10,7 @@ import sessiontree as st
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import ScriptedModel, ScriptedStop, ScriptedUsage
-from sessiontree.swarm.scoring import (
+from sessiontree.swarm.experiment.scoring import (
     RUBRIC,
     Candidate,
     Score,

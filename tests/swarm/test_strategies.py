@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from sessiontree.core.entries import BranchSummary
-from sessiontree.core.merge import get_merge_sources
+from sessiontree.core.merge_plan import get_merge_sources
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelError, Request
-from sessiontree.session import Session
-from sessiontree.swarm.crew import AgentResult, Scheduler, SwarmFailed
+from sessiontree.session.session import Session
+from sessiontree.swarm.scheduler import AgentResult, Scheduler, SwarmFailed
 from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.strategies import STRATEGIES
 from sessiontree.swarm.swarm import Swarm

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.system import SystemPart
+from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool, ToolContext
 from sessiontree.core.entries import Custom
 from sessiontree.core.messages import ToolCall
@@ -18,11 +18,11 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.swarm.budget import Budget
-from sessiontree.swarm.crew import Scheduler
 from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
-from sessiontree.swarm.record import list_swarms
+from sessiontree.swarm.journal import list_swarms
+from sessiontree.swarm.scheduler import Scheduler
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.swarm import Swarm
 from tests.swarm.conftest import (
@@ -620,7 +620,7 @@ async def test_cancelling_the_task_that_runs_it_stops_the_agents_and_it_can_go_o
 
 
 async def test_failures_that_may_pass_are_tried_again(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.swarm.worker.FIRST_DELAY", 0.001)
+    monkeypatch.setattr("sessiontree.swarm.agent_runner.FIRST_DELAY", 0.001)
     answers = iter([ModelError("m", "server", "down"), ZeroDivisionError("a fault"), "Up again."])
 
     def answer(request: Request) -> object:
@@ -647,7 +647,7 @@ async def test_each_retry_waits_longer_and_after_the_last_the_failure_is_recorde
             waits.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("sessiontree.swarm.crew.asyncio.sleep", sleep)
+    monkeypatch.setattr("sessiontree.swarm.scheduler.asyncio.sleep", sleep)
     down = build_model(lambda request: ModelError("m", "server", "down"))
 
     status = await Swarm(session, "crowd", "Do it", agents=1, retries=3, model=down).run()

@@ -15,9 +15,9 @@ import sessiontree as st
 from sessiontree.commands.models import Models
 from sessiontree.config import Config
 from sessiontree.model.base import Model
-from sessiontree.model.find import NoModel
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session import Session
+from sessiontree.model.selection import NoModel
+from sessiontree.session.session import Session
 from sessiontree.tui.app import AppOptions, SessionApp
 
 T = TypeVar("T")

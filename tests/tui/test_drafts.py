@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree import shelf
-from sessiontree.session import Session
-from sessiontree.tui import drafts as drafts_module
-from sessiontree.tui.drafts import DraftFile, EditorDraft
-from sessiontree.tui.presence import PresenceLock
+from sessiontree.library import trash
+from sessiontree.session.session import Session
+from sessiontree.tui.services import drafts as drafts_module
+from sessiontree.tui.services.drafts import DraftFile, EditorDraft
+from sessiontree.tui.services.other_processes import PresenceLock
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_the_draft_of_a_new_session_that_nobody_has_open_is_taken_over_once(fold
     write_draft(left, "begun")
     assert DraftFile(st.create()).read().is_empty
     mark.release()
-    shelf.delete(left.location)
+    trash.delete(left.location)
 
     taken = DraftFile(st.create())
 
@@ -107,7 +107,7 @@ def test_a_process_that_keeps_the_folder_of_drafts_locked_does_not_keep_the_app_
 ) -> None:
     left = st.create()
     drafts = write_draft(left, "begun")
-    shelf.delete(left.location)
+    trash.delete(left.location)
     monkeypatch.setattr(drafts_module, "LOCK_SECONDS", 0.0)
     fd = os.open(os.path.dirname(drafts.path), os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)

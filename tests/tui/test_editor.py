@@ -9,8 +9,8 @@ from textual import events
 
 import sessiontree as st
 from sessiontree.model.scripted import Delay
-from sessiontree.tui.completion import find_mentions, rank_paths
-from sessiontree.tui.drafts import DraftFile, EditorDraft
+from sessiontree.tui.services.completion import find_mentions, rank_paths
+from sessiontree.tui.services.drafts import DraftFile, EditorDraft
 
 from .conftest import Running
 

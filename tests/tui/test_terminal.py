@@ -25,9 +25,9 @@ from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
 import sessiontree as st
 from sessiontree.core.entries import CustomMessage
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.tui.app import AppOptions, SessionApp
-from sessiontree.tui.terminal import TolerantFile
+from sessiontree.tui.services.terminal import TolerantFile
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from sessiontree.core.outline import lay_out, run_steps, survey_tree
 from sessiontree.core.tree import Tree
-from sessiontree.tui.tree_folds import TreeFolds
+from sessiontree.tui.widgets.tree_folds import TreeFolds
 from tests.builders import entry, grow
 
 TREE = grow("a>b>c>d a>e>f e>g>h")  # rows a b c d e f g h

@@ -11,7 +11,7 @@ from sessiontree.config import Config
 from sessiontree.core.entries import Compaction, ThinkingLevelChange
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
 from sessiontree.tui.keys import TREE
-from sessiontree.tui.tree import TreeApp
+from sessiontree.tui.screens.tree_screen import TreeApp
 
 
 def create_two_branches():
@@ -443,7 +443,7 @@ async def test_every_key_can_be_bound_anew():
 
 
 def test_every_key_of_the_table_is_bound():
-    from sessiontree.tui.tree_view import TreeView
+    from sessiontree.tui.widgets.tree_view import TreeView
 
     assert {binding.id for binding in TreeView.BINDINGS} == {key.name for key in TREE}
 
@@ -507,7 +507,7 @@ async def test_the_work_for_a_key_does_not_grow_with_the_tree():
 
 
 async def test_new_rows_of_a_large_tree_are_worked_on_in_slices_and_keys_answer_meanwhile(monkeypatch):
-    monkeypatch.setattr("sessiontree.tui.tree_view.FRAME", 0.0)
+    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.FRAME", 0.0)
     async with OpenTree(create_large(4000), size=(80, 24)) as tree:
         tree.view.action_filter("all")
         assert tree.view.progress is not None

@@ -15,20 +15,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
+from sessiontree.agent.abort import AbortController
+from sessiontree.agent.autocompact import run_compaction
 from sessiontree.agent.handlers import AbortableHooks
+from sessiontree.agent.jsonable import copy_writable
 from sessiontree.agent.loop import AgentRun, Outcome, emit_message_events, write_message
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.plain import copy_writable
 from sessiontree.agent.queues import QueuedMessage, QueueName, Queues, QueueSnapshot
-from sessiontree.agent.record import BackgroundWriter, RunWriter
-from sessiontree.agent.room import run_compaction
+from sessiontree.agent.run_host import PendingWrite
+from sessiontree.agent.run_writer import BackgroundWriter, RunWriter
 from sessiontree.agent.sandbox import Confinement
-from sessiontree.agent.shell import UserShell
-from sessiontree.agent.stop import AbortController
-from sessiontree.agent.system import SystemPart, build_default_parts, join_parts
+from sessiontree.agent.system_prompt import SystemPart, build_default_parts, join_parts
 from sessiontree.agent.tool import OnSession, SessionChange, Tool
-from sessiontree.agent.tools.process import CommandResult
-from sessiontree.agent.worker import PendingWrite
+from sessiontree.agent.tools.command_runner import CommandResult
+from sessiontree.agent.user_shell import UserShell
 from sessiontree.config import Config
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import Body, CustomMessage, JsonObject, Message, ModelChange, ThinkingLevelChange
@@ -37,8 +37,8 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import OperationStopped
-from sessiontree.session import Branch
+from sessiontree.ops.hook_requests import OperationStopped
+from sessiontree.session.session import Branch
 
 if TYPE_CHECKING:
     from sessiontree.ops.compact import CompactOutcome

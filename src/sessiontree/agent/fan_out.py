@@ -17,7 +17,7 @@ from msgspec import Struct
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.system import SystemPart
+from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_shared_context
@@ -26,7 +26,7 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event
 from sessiontree.model.base import Model
-from sessiontree.session import Branch, Place, Session
+from sessiontree.session.session import Branch, Place, Session
 
 VariantListener: TypeAlias = Callable[[str, Event], None]
 """Is shown every event, with the name of the branch that it is of. It must not wait."""
@@ -91,7 +91,7 @@ async def fan_out(
             outcome = await (agent.continue_() if way.prompt is None else agent.prompt(way.prompt))
         except SessionTreeError as error:
             outcome = Outcome(error=error)
-        except Exception as error:  # noqa: BLE001 - what came of the others must not be lost for it
+        except Exception as error:
             outcome = Outcome(error=_wrap_error(error))
         finally:
             agent.close()

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, Event, Signal
-from sessiontree.ops.ask import GRACE_SECONDS, OperationStopped, wait_with_grace
+from sessiontree.ops.hook_requests import GRACE_SECONDS, OperationStopped, wait_with_grace
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

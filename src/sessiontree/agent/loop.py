@@ -15,7 +15,14 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from sessiontree.agent.calls import (
+from sessiontree.agent.autocompact import AutoCompactor
+from sessiontree.agent.handlers import AbortableHooks
+from sessiontree.agent.jsonable import find_write_problem, make_message_jsonable
+from sessiontree.agent.queues import DueMessages
+from sessiontree.agent.run_host import PendingWrite, RunHost
+from sessiontree.agent.run_writer import RunWriter
+from sessiontree.agent.tool import ToolOutput
+from sessiontree.agent.tool_execution import (
     ABORTED_OUTPUT,
     CUT_OFF_OUTPUT,
     NOT_RUN_OUTPUT,
@@ -23,11 +30,7 @@ from sessiontree.agent.calls import (
     group_calls,
     run_tool_call,
 )
-from sessiontree.agent.handlers import AbortableHooks
-from sessiontree.agent.plain import find_write_problem, make_message_jsonable
-from sessiontree.agent.queues import DueMessages
-from sessiontree.agent.record import RunWriter
-from sessiontree.agent.rescue import (
+from sessiontree.agent.unsaved_messages import (
     UnsavedMessages,
     add_overflow_note,
     fit_message,
@@ -35,9 +38,6 @@ from sessiontree.agent.rescue import (
     save_to_temporary_file,
     write_overflow,
 )
-from sessiontree.agent.room import AutoCompactor
-from sessiontree.agent.tool import ToolOutput
-from sessiontree.agent.worker import PendingWrite, RunHost
 from sessiontree.core.context import build_shared_context, find_context_path, read_state
 from sessiontree.core.entries import (
     Body,
@@ -82,7 +82,7 @@ from sessiontree.model.base import (
     build_cut_off_error,
 )
 from sessiontree.model.retry import compute_backoff
-from sessiontree.ops.ask import GRACE_SECONDS, OperationStopped
+from sessiontree.ops.hook_requests import GRACE_SECONDS, OperationStopped
 from sessiontree.store.files import discard
 
 
@@ -268,7 +268,7 @@ class AgentRun:
             text = f"{model.info.name}: the answer was stopped after {limit} bytes (`answer_limit` in config.toml)"
             self._hooks.notify_listeners(Notice(level="warning", text=text))
             return _ModelAnswer(make_message_jsonable(draft.build_message("length")), truncated=True)
-        except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
+        except Exception as error:
             return _ModelAnswer(
                 make_message_jsonable(draft.build_message("error", f"{type(error).__name__}: {error}")), error
             )

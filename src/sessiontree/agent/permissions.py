@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.agent import rule_files
-from sessiontree.agent.rules import (
+from sessiontree.agent.permission_rules import (
     PermissionCall,
     PermissionRule,
     PermissionVerdict,

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from sessiontree.agent.rules import PermissionRule, RuleSet
+from sessiontree.agent.permission_rules import PermissionRule, RuleSet
 from sessiontree.config import ConfigError, PermissionMode, PermissionSettings, RuleText, convert_setting, parse_toml
 from sessiontree.errors import StoreError
 from sessiontree.store.files import format_os_error, make_private_directory, write_private
-from sessiontree.store.waiting import lock_file
+from sessiontree.store.lock_wait import lock_file
 
 RULES_FILE = "permissions.toml"
 MAX_RULES_BYTES = 1 << 20

@@ -17,15 +17,15 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from sessiontree.agent.plain import make_jsonable
+from sessiontree.agent.json_schema import find_mismatch, inline_references
+from sessiontree.agent.jsonable import make_jsonable
 from sessiontree.agent.sandbox import Confinement
-from sessiontree.agent.schema import find_mismatch, inline_references
 from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, is_list
 from sessiontree.errors import InvalidOperation, SessionTreeError
-from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import Forked, Navigated, Signal, Switched
+from sessiontree.hooks.invoke import call
 from sessiontree.model.base import ToolSpec
 
 

@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 import click
 
-from sessiontree import catalog
 from sessiontree._version import __version__
 from sessiontree.cli.output import escape_line, warn
 from sessiontree.core.places import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
-from sessiontree.session import Session
-from sessiontree.store import waiting
+from sessiontree.library import catalog
+from sessiontree.session.session import Session
+from sessiontree.store import lock_wait
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -143,8 +143,8 @@ def app(ctx: click.Context, color: bool | None) -> None:
 def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
     _replace_closed_streams()
-    waiting.report = warn
-    waiting.resume_waiting()
+    lock_wait.report = warn
+    lock_wait.resume_waiting()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
@@ -159,7 +159,7 @@ def run(arguments: list[str]) -> int:
             return fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return fail(error.format_message())
     except SessionTreeError as error:
-        if isinstance(error, LockTimeout) and waiting.has_stopped_waiting():
+        if isinstance(error, LockTimeout) and lock_wait.has_stopped_waiting():
             return fail(f"aborted: {error}", STOPPED)
         return fail(str(error))
     except (click.Abort, KeyboardInterrupt):
@@ -200,7 +200,7 @@ def _replace_closed_streams() -> None:
     """What is for an output that is closed goes nowhere; and no file that is opened takes its number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
+            setattr(sys, name, open(os.devnull, "w"))
 
 
 def _is_output_error(error: OSError) -> bool:
@@ -226,7 +226,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
         def stop(number: int, frame: FrameType | None) -> None:
-            waiting.stop_waiting()
+            lock_wait.stop_waiting()
             before(number, frame)
 
         signal.signal(signal.SIGINT, stop)

@@ -8,9 +8,9 @@ import click
 
 from sessiontree.cli.app import app, fail, json_option
 from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, echo_json, escape_line
-from sessiontree.copying import Progress, TransferResult, encode_transfer_result
-from sessiontree.copying import copy as copy_sessions
-from sessiontree.copying import verify as verify_sessions
+from sessiontree.library.transfer import Progress, TransferResult, encode_transfer_result
+from sessiontree.library.transfer import copy as copy_sessions
+from sessiontree.library.transfer import verify as verify_sessions
 
 ENDPOINTS_HELP = "SRC and DST are a session, a folder of session files, or a database, postgresql://host/database."
 

@@ -55,7 +55,7 @@ def demo(ctx: click.Context, open_app: bool) -> None:
     import shlex
     import tempfile
 
-    from sessiontree.model import local
+    from sessiontree.model import local_model
 
     directory = tempfile.mkdtemp(prefix="sessiontree-demo-")
 
@@ -63,7 +63,7 @@ def demo(ctx: click.Context, open_app: bool) -> None:
         words = [os.path.join(directory, word) if word.endswith(".jsonl") else word for word in shlex.split(line)]
         app.main(words, prog_name="sessiontree", standalone_mode=False, color=ctx.color)
 
-    has_model = local.is_installed() and local.is_downloaded()
+    has_model = local_model.is_installed() and local_model.is_downloaded()
     for line in (TOUR + MODEL_TOUR if has_model else TOUR).splitlines():
         if line.startswith("#"):
             click.echo()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.app import (
     MODEL_FAILED,
     app,
@@ -20,22 +21,20 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.budget import budget_options, build_budget
-from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.live import ProgressTable
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
 from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 from sessiontree.config import ThinkingLevel
-from sessiontree.core.figures import format_dollars, pluralize
+from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
-    from sessiontree.session import Session
-    from sessiontree.swarm.estimate import Estimate
-    from sessiontree.swarm.experiment import (
+    from sessiontree.session.session import Session
+    from sessiontree.swarm.experiment.experiment import (
         Arm,
         Experiment,
         ExperimentOptions,
@@ -43,7 +42,8 @@ if TYPE_CHECKING:
         ExperimentRun,
         RunProgress,
     )
-    from sessiontree.swarm.scoring import Scorer
+    from sessiontree.swarm.experiment.scoring import Scorer
+    from sessiontree.swarm.experiment.statistics import Estimate
 
 THINKING_LEVELS = get_args(ThinkingLevel)
 
@@ -58,7 +58,7 @@ Examples:
 
 
 def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from sessiontree.swarm.findings import list_experiments
+    from sessiontree.swarm.experiment.results import list_experiments
 
     given = ctx.params.get("session") or next(iter(ctx.args), None)
     try:
@@ -152,9 +152,9 @@ def ab(
         return _list_experiments(session, as_json=as_json)
     from sessiontree import config
     from sessiontree.cli.prompt import select_model, select_tools
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
     from sessiontree.hooks.bus import Hooks
-    from sessiontree.swarm.experiment import Experiment
+    from sessiontree.swarm.experiment.experiment import Experiment
 
     ways = _parse_arms(arms, arm_models, arm_levels, arm_systems, prompt)
     limits = build_budget(max_cost, max_tokens, max_time)
@@ -220,7 +220,7 @@ def _parse_arms(
     prompts: Sequence[str], models: Sequence[str], levels: Sequence[str], systems: Sequence[str], prompt: str | None
 ) -> list[Arm]:
     """The arms, in the order in which they are first named."""
-    from sessiontree.swarm.experiment import Arm
+    from sessiontree.swarm.experiment.experiment import Arm
 
     said: dict[str, dict[str, str]] = {}
     for field, option, given in (
@@ -255,7 +255,7 @@ def _parse_arms(
 
 
 def _parse_scorer(given: str, judge: Callable[[], Model]) -> Scorer:
-    from sessiontree.swarm.scoring import RUBRIC, exact, judge_with, matches
+    from sessiontree.swarm.experiment.scoring import RUBRIC, exact, judge_with, matches
 
     kind, sign, value = given.partition("=")
     match kind:
@@ -353,7 +353,7 @@ async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> 
 
 
 def _list_experiments(session: str, *, as_json: bool) -> int:
-    from sessiontree.swarm.findings import list_experiments
+    from sessiontree.swarm.experiment.results import list_experiments
 
     found = list_experiments(open_session(session, read_only=True))
     for result in found:
@@ -368,7 +368,7 @@ def _format_tokens(count: float) -> str:
 
 
 def _print_result(result: ExperimentResult, *, as_json: bool) -> None:
-    from sessiontree.swarm.findings import build_result_json
+    from sessiontree.swarm.experiment.results import build_result_json
 
     if as_json:
         echo_json(build_result_json(result))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.app import (
     MODEL_FAILED,
     app,
@@ -18,7 +19,6 @@ from sessiontree.cli.app import (
     session_argument,
     warn_set_aside,
 )
-from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.output import bold, echo, echo_json, escape_line, escape_lines, warn
 from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 
@@ -68,7 +68,7 @@ def fan_out(
     from sessiontree import config
     from sessiontree.agent.fan_out import Variant
     from sessiontree.cli.prompt import select_model, select_tools
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
     from sessiontree.hooks.bus import Hooks
 
     pairs = list(product(prompts or (None,), models or (None,)))

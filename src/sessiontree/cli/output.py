@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from sessiontree.core.safe import escape_json, escape_raw
-from sessiontree.core.safe import escape_line as escape_line
-from sessiontree.core.safe import escape_lines as escape_lines
+from sessiontree.core.sanitize import escape_json, escape_raw
+from sessiontree.core.sanitize import escape_line as escape_line
+from sessiontree.core.sanitize import escape_lines as escape_lines
 
 SLOW_SECONDS = 0.5
 """Progress is shown of what takes longer."""

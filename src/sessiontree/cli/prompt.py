@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sessiontree import catalog
+from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.app import (
     FAILED,
     MODEL_FAILED,
@@ -26,20 +26,20 @@ from sessiontree.cli.app import (
     session_option,
     warn_set_aside,
 )
-from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.output import dim, echo_json, escape_line, escape_lines, warn
 from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
-from sessiontree.core.figures import pluralize
+from sessiontree.core.number_text import pluralize
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.format.codec import read_object
-from sessiontree.session import Branch, Session
+from sessiontree.library import catalog
+from sessiontree.session.session import Branch, Session
 
 if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
     from sessiontree.agent.tool import Tool
-    from sessiontree.commands.desk import SessionController, SubmitResult
+    from sessiontree.commands.controller import SessionController, SubmitResult
     from sessiontree.config import Config, PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
@@ -103,9 +103,9 @@ def prompt(
     if branch is not None and no_session:
         raise click.UsageError("--branch needs a session")
     from sessiontree import config
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
     from sessiontree.hooks.bus import Hooks
-    from sessiontree.model.find import NoModel
+    from sessiontree.model.selection import NoModel
 
     text, images, is_command = _build_prompt(words)
     chosen = select_tools(tools, no_tools)
@@ -160,10 +160,10 @@ def prompt(
 
 def _drop_if_unused(session: Session) -> None:
     """Remove a new session in which nothing was said: it would be the most recent one."""
-    from sessiontree import shelf
+    from sessiontree.library import trash
 
     with suppress(SessionTreeError):  # what was asked for is done, or why it was not is what matters
-        shelf.purge_unused(session, lambda tree: not len(tree))
+        trash.purge_unused(session, lambda tree: not len(tree))
 
 
 def _warn_unread(session: Session) -> None:
@@ -191,7 +191,7 @@ def _build_prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
 
     And whether it is a command, which only what was typed can be.
     """
-    from sessiontree.commands.command import parse_line as called
+    from sessiontree.commands.registry import parse_line as called
 
     files = [word[1:] for word in words if word.startswith("@")]
     typed = " ".join(word for word in words if not word.startswith("@"))
@@ -205,7 +205,7 @@ def _build_prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
 
 
 def _read_attachment(path: str) -> str | JsonObject:
-    from sessiontree.agent.tools.files import is_binary, read_image
+    from sessiontree.agent.tools.file_access import is_binary, read_image
 
     with open(path, "rb") as file:
         image = read_image(file, path)
@@ -235,9 +235,9 @@ def _read_piped() -> str:
 def _run_and_report(
     working: RunningController, text: str, images: list[JsonObject], mode: str, *, is_command: bool
 ) -> int:
-    from sessiontree.agent.rescue import UnsavedMessages
+    from sessiontree.agent.unsaved_messages import UnsavedMessages
     from sessiontree.model.base import ModelError
-    from sessiontree.store.waiting import has_stopped_waiting
+    from sessiontree.store.lock_wait import has_stopped_waiting
 
     desk = working.controller
     printer = _JsonPrinter(desk.session.header) if mode == "json" else _TextPrinter()
@@ -265,8 +265,8 @@ async def _run_until_signal(
     """Run, and abort at the first signal; a second one ends the program."""
     import asyncio
 
-    from sessiontree.commands.desk import SubmitResult
-    from sessiontree.store.waiting import stop_waiting
+    from sessiontree.commands.controller import SubmitResult
+    from sessiontree.store.lock_wait import stop_waiting
 
     loop = asyncio.get_running_loop()
     signals = [
@@ -339,7 +339,7 @@ class _JsonPrinter:
         echo_json(read_object(header.raw))
 
     def show(self, event: Event) -> None:
-        from sessiontree.agent.wire import encode_event
+        from sessiontree.hooks.event_json import encode_event
 
         wire = encode_event(event)
         if wire is not None:

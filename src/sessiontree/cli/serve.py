@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree import config
+from sessiontree.cli.agent_setup import project_option
 from sessiontree.cli.app import F, app, json_option
-from sessiontree.cli.desk import project_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table
 from sessiontree.cli.permissions import build_permissions, permission_options
-from sessiontree.commands.text import format_local_time
+from sessiontree.commands.formatting import format_local_time
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation
@@ -26,8 +26,8 @@ from sessiontree.home import get_home
 from sessiontree.store.files import make_private_directory, write_private
 
 if TYPE_CHECKING:
-    from sessiontree.web.listening import HttpServer
-    from sessiontree.web.tokens import Scope, Token
+    from sessiontree.server.auth import Scope, Token
+    from sessiontree.server.http_server import HttpServer
 
 PORT = 7373
 LINK_LIFETIME_SECONDS = 3600.0
@@ -69,12 +69,18 @@ def serve(
     answered without signing in or a token. Ctrl-C ends the server, and what runs in it.
     """
     try:
-        from sessiontree.web.app import create_app
-        from sessiontree.web.listening import HttpServer, bind_socket
+        from sessiontree.server.app import create_app
+        from sessiontree.server.http_server import HttpServer, bind_socket
     except ModuleNotFoundError as error:
         raise InvalidOperation("serving needs the extra: pip install 'sessiontree[web]'") from error
-    from sessiontree.web.guard import ServerLimits, build_allowed_hosts, check_host_name, check_listen_host, is_loopback
-    from sessiontree.web.tokens import SCOPES, TokenStore, announce_server, get_time_now, get_token_path, issue_token
+    from sessiontree.server.auth import SCOPES, TokenStore, announce_server, get_time_now, get_token_path, issue_token
+    from sessiontree.server.request_checks import (
+        ServerLimits,
+        build_allowed_hosts,
+        check_host_name,
+        check_listen_host,
+        is_loopback,
+    )
 
     build_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
     check_listen_host(host, allow_remote=allow_remote)
@@ -179,7 +185,7 @@ def _find_own_address(family: socket.AddressFamily) -> str | None:
 
 def _make_link(address: str, scopes: tuple[Scope, ...], projects: tuple[str, ...] | None, seconds: float) -> str:
     """A link to the page that signs one browser in, once."""
-    from sessiontree.web.tokens import TokenStore, add_seconds, get_time_now, issue_token
+    from sessiontree.server.auth import TokenStore, add_seconds, get_time_now, issue_token
 
     now = get_time_now()
     made = issue_token(scopes, projects, created=now, expires=add_seconds(now, seconds), kind="code")
@@ -237,7 +243,7 @@ def token() -> None:
 @json_option
 def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, url: str | None, as_json: bool) -> None:
     """Print a link that signs one browser in to the server. It works once."""
-    from sessiontree.web.tokens import SCOPES, list_server_addresses
+    from sessiontree.server.auth import SCOPES, list_server_addresses
 
     found = [url.rstrip("/")] if url is not None else list_server_addresses()
     if len(found) != 1:
@@ -256,7 +262,7 @@ def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, u
 @json_option
 def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, as_json: bool) -> None:
     """Make a token for a program, which lasts until it expires or is revoked. It is shown once."""
-    from sessiontree.web.tokens import TokenStore, add_seconds, get_time_now, issue_token
+    from sessiontree.server.auth import TokenStore, add_seconds, get_time_now, issue_token
 
     now = get_time_now()
     until = None if expires is None else add_seconds(now, expires)
@@ -278,7 +284,7 @@ def _token_to_wire(one: Token) -> JsonObject:
 @json_option
 def ls(as_json: bool) -> None:
     """List tokens of programs, signed-in browsers and unused links. Secrets are not shown."""
-    from sessiontree.web.tokens import TokenStore
+    from sessiontree.server.auth import TokenStore
 
     tokens = TokenStore()
     kept = [one for one in tokens.read_stored() if tokens.is_valid(one)]
@@ -304,7 +310,7 @@ def ls(as_json: bool) -> None:
 @json_option
 def revoke(id: str, as_json: bool) -> None:
     """Revoke a token by its short name. A running server refuses it at once and signs out browsers that used it."""
-    from sessiontree.web.tokens import TokenStore
+    from sessiontree.server.auth import TokenStore
 
     gone = TokenStore().revoke(id)
     if as_json:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from sessiontree import catalog
+from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option
 from sessiontree.cli.app import (
     MODEL_FAILED,
     F,
@@ -25,11 +25,10 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.budget import budget_options, budget_override_options, build_budget, override_budget
-from sessiontree.cli.desk import RunningController, StderrUi, cwd_option, extension_option
 from sessiontree.cli.live import ProgressTable
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
 from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
-from sessiontree.cli.swarm_view import (
+from sessiontree.cli.swarm_output import (
     build_status_rows,
     format_event,
     format_resume_command,
@@ -38,21 +37,22 @@ from sessiontree.cli.swarm_view import (
     print_status,
     status_to_wire,
 )
-from sessiontree.cli.worker import database_option
-from sessiontree.commands.text import format_local_time
+from sessiontree.cli.swarm_worker import database_option
+from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.places import ID_PREFIX_LENGTH
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTreeError, StoreError
+from sessiontree.library import catalog
 
 if TYPE_CHECKING:
     from sessiontree.cli.swarm_file import SwarmFile
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
     from sessiontree.config import PermissionMode
-    from sessiontree.extensions.content import ExtensionFiles
+    from sessiontree.extensions.source_files import ExtensionFiles
     from sessiontree.model.base import Model
-    from sessiontree.session import Branch, Session
+    from sessiontree.session.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import BaseSwarmEvent
-    from sessiontree.swarm.facts import CreatedRecord
+    from sessiontree.swarm.records import CreatedRecord
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 
@@ -71,8 +71,8 @@ def _find_sessions(session: str | None, *, everywhere: bool = False) -> Iterator
     if session is not None:
         yield open_session(session, read_only=True)
         return
-    from sessiontree.swarm.facts import SWARM_RECORD_TYPE
-    from sessiontree.web.mentions import SessionScanner
+    from sessiontree.server.mentions import SessionScanner
+    from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
     mentions = SessionScanner(SWARM_RECORD_TYPE)
     for summary in catalog.sessions(all=everywhere):
@@ -81,7 +81,7 @@ def _find_sessions(session: str | None, *, everywhere: bool = False) -> Iterator
 
 
 def _load_swarms(session: Session) -> list[SwarmStatus]:
-    from sessiontree.swarm.record import list_swarms
+    from sessiontree.swarm.journal import list_swarms
 
     return list_swarms(session)
 
@@ -238,10 +238,10 @@ def run(
 
 def _drop_if_unused(session: Session) -> None:
     """Remove a session that has nothing but its name."""
-    from sessiontree import shelf
+    from sessiontree.library import trash
 
     with suppress(SessionTreeError):  # why it could not begin is what matters
-        shelf.purge_unused(session, lambda tree: all(entry.type == "session_info" for entry in tree))
+        trash.purge_unused(session, lambda tree: all(entry.type == "session_info" for entry in tree))
 
 
 @swarm.command(
@@ -286,8 +286,8 @@ def resume(
     others stay.
     """
     from sessiontree.cli.swarm_file import load_swarm_file
-    from sessiontree.swarm.account import SwarmTracker
     from sessiontree.swarm.durable import check_not_with_workers
+    from sessiontree.swarm.replay import SwarmTracker
     from sessiontree.swarm.swarm import Swarm
 
     found, id = _locate_swarm(name, session)
@@ -350,7 +350,7 @@ class _DurableOptions(NamedTuple):
         WorkDatabase(self.database).migrate()
 
     def create_executor(self, session: Session, said: SwarmFile | CreatedRecord) -> DurableExecutor:
-        from sessiontree.agent.system import join_parts
+        from sessiontree.agent.system_prompt import join_parts
         from sessiontree.swarm.durable.executor import DurableExecutor
 
         return DurableExecutor(
@@ -368,7 +368,7 @@ def _load_trusted_extensions(file: str, said: SwarmFile, named: tuple[str, ...])
 
     Those that the person `named` on the command line need no trust, nor do those in the home.
     """
-    from sessiontree.extensions.content import locate_extension, read_named_extensions
+    from sessiontree.extensions.source_files import locate_extension, read_named_extensions
     from sessiontree.extensions.trust import TrustStore
     from sessiontree.home import get_home
 
@@ -409,7 +409,7 @@ class _SwarmSetup:
         """Raises `NotFound` for a tool or an extension that is not there."""
         from sessiontree import config
         from sessiontree.cli.prompt import select_tools
-        from sessiontree.extensions.content import locate_extension
+        from sessiontree.extensions.source_files import locate_extension
         from sessiontree.hooks.bus import Hooks
 
         named = None if said is None else said.tools
@@ -457,7 +457,7 @@ class _SwarmSetup:
     ) -> int:
         """Begin, show how far it is until that is over, and tell what came of it. Workers are told what is `said`."""
 
-        from sessiontree.commands.desk import SessionController
+        from sessiontree.commands.controller import SessionController
 
         async def run_swarm() -> SwarmStatus:
             async with RunningController(desk, self._extensions, self._content):

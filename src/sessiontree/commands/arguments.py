@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from sessiontree import catalog
-from sessiontree.agent.rules import PERMISSION_MODES
-from sessiontree.commands.command import Argument
+from sessiontree.agent.permission_rules import PERMISSION_MODES
+from sessiontree.commands.registry import Argument
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import get_role
+from sessiontree.library import catalog
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
 
 LEVELS = CHOICES["thinking"]
 

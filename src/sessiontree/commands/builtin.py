@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sessiontree.commands import moving, seeing, sessions
-from sessiontree.commands.command import Command
+from sessiontree.commands import info, navigation, sessions
+from sessiontree.commands.registry import Command
 
 ORDER = (
     "help", "tree", "branch-here", "branches", "switch", "pop", "undo", "retry", "clear", "label",
@@ -14,5 +14,5 @@ ORDER = (
 
 
 def get_builtin_commands() -> list[Command]:
-    made = {command.name: command for command in (*moving.COMMANDS, *sessions.COMMANDS, *seeing.COMMANDS)}
+    made = {command.name: command for command in (*navigation.COMMANDS, *sessions.COMMANDS, *info.COMMANDS)}
     return [made[name] for name in ORDER]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 from sessiontree.core.entries import EntryId
 
 if TYPE_CHECKING:
-    from sessiontree.commands.desk import SessionController
-    from sessiontree.session import Branch, Session
+    from sessiontree.commands.controller import SessionController
+    from sessiontree.session.session import Branch, Session
 
 
 class Host(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sessiontree.hooks.ui import Ui
+from sessiontree.hooks.ui_protocol import Ui
 
 SUMMARY_CHOICE_QUESTION = "Summarize the branch you're leaving?"
 NO_SUMMARY, SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY = SUMMARY_CHOICES = (

@@ -10,7 +10,7 @@ from sessiontree.errors import NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled
 from sessiontree.model.base import Model
-from sessiontree.model.chosen import recall_model, remember_model
+from sessiontree.model.last_choice import recall_model, remember_model
 from sessiontree.model.retry import RetryAttempt, RetryingModel
 
 
@@ -32,14 +32,14 @@ class ConfiguredModels:
         self._hooks = hooks
 
     def find(self, name: str | None = None) -> Model:
-        from sessiontree.model.find import find_model
+        from sessiontree.model.selection import find_model
 
         retry = self._settings.retry
         found = find_model(name, self._settings)
         return RetryingModel(found, attempts=retry.attempts, base_delay=retry.base_delay, on_retry=self._report_retry)
 
     def list_names(self) -> list[str]:
-        from sessiontree.model.find import list_model_names
+        from sessiontree.model.selection import list_model_names
 
         return list_model_names(self._settings)
 
@@ -73,7 +73,7 @@ def choose_model(models: Models, named: str | None, state: State | None) -> tupl
     With it comes a warning where the conversation's own, or the one chosen last, cannot be used. Raises `NoModel` or
     `NotFound`.
     """
-    from sessiontree.model.find import NoModel
+    from sessiontree.model.selection import NoModel
 
     held = None if named or state is None else get_model_name(state)
     try:

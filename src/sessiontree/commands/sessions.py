@@ -9,20 +9,20 @@ from importlib.util import find_spec
 
 from msgspec.structs import replace
 
-from sessiontree import catalog
 from sessiontree.commands.arguments import FILE, PLACE, PROMPT, complete_sessions
-from sessiontree.commands.command import Argument, Command, CommandOutcome
-from sessiontree.commands.desk import SessionController
-from sessiontree.commands.moving import CANCELLED
-from sessiontree.commands.text import format_id, format_local_time, format_table, make_excerpt
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.formatting import format_id, format_local_time, format_table, make_excerpt
+from sessiontree.commands.navigation import CANCELLED
+from sessiontree.commands.registry import Argument, Command, CommandOutcome
 from sessiontree.comparison import compute_stats, format_usage
 from sessiontree.core.entries import Entry, EntryId, Message
-from sessiontree.core.figures import pluralize
 from sessiontree.core.messages import get_role
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
-from sessiontree.session import Session
+from sessiontree.session.session import Session
 from sessiontree.store.files import read_pieces, write_private
 
 PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")

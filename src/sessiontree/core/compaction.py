@@ -20,8 +20,8 @@ from sessiontree.core.messages import (
     is_failed_turn,
     sum_usage,
 )
-from sessiontree.core.summaries import TouchedFiles, collect_files, strip_file_lists
-from sessiontree.core.tokens import estimate_tokens
+from sessiontree.core.summary_prompts import TouchedFiles, collect_files, strip_file_lists
+from sessiontree.core.token_estimate import estimate_tokens
 
 RESERVE, KEEP_RECENT = 16_384, 20_000
 """Tokens, in windows that are large enough."""

@@ -42,8 +42,8 @@ from sessiontree.core.messages import (
     is_list,
     is_object,
 )
-from sessiontree.core.times import parse_timestamp
-from sessiontree.core.tokens import estimate_tokens
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.core.tree import Tree
 
 NO_RESULT = "The tool was interrupted: no result was recorded."

@@ -35,7 +35,7 @@ from sessiontree.core.entries import (
     iter_entries,
     parse_entry_id,
 )
-from sessiontree.core.merge import get_merge_sources, is_merge
+from sessiontree.core.merge_plan import get_merge_sources, is_merge
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names

@@ -35,10 +35,9 @@ from sessiontree.core.entries import (
     SessionInfo,
     ThinkingLevelChange,
 )
-from sessiontree.core.figures import format_tokens
 from sessiontree.core.fulltext import fold, get_speaker, normalize_case
 from sessiontree.core.heads import Heads
-from sessiontree.core.merge import is_merge
+from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
     MessagePreview,
     ToolCall,
@@ -50,6 +49,7 @@ from sessiontree.core.messages import (
     is_object,
     preview_message,
 )
+from sessiontree.core.number_text import format_tokens
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]

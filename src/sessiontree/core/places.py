@@ -13,8 +13,8 @@ from collections.abc import Container
 from itertools import count
 
 from sessiontree.core.entries import EntryId
-from sessiontree.core.figures import pluralize
 from sessiontree.core.heads import Heads
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 

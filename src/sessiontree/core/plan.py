@@ -13,7 +13,7 @@ from msgspec import Struct
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.messages import extract_text, get_role
-from sessiontree.core.summaries import TouchedFiles, collect_files
+from sessiontree.core.summary_prompts import TouchedFiles, collect_files
 from sessiontree.core.tree import Tree
 
 

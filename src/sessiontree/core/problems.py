@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sessiontree.core.ancestry import AncestryIndex
 from sessiontree.core.entries import (
     NO_MESSAGE,
     UNREADABLE,
@@ -25,7 +26,6 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.heads import Heads, is_full_record
 from sessiontree.core.messages import ToolCall, get_answered_call, get_tool_calls, is_failed_turn
-from sessiontree.core.spans import AncestryIndex
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 

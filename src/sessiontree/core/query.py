@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from sessiontree.core.fulltext import fold
-from sessiontree.core.times import parse_timestamp
+from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import InvalidOperation
 
 _TOKEN = re.compile(r'"([^"]*)(?:"|$)|(\S+)')

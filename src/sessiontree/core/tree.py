@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import overload
 
 from sessiontree.core.entries import Chain, Entry, EntryId, Label, SessionInfo, read_raws
-from sessiontree.core.times import parse_timestamp
+from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import NotFound
 
 NAME_WHITESPACE = (

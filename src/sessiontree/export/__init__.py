@@ -114,7 +114,7 @@ def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> l
     """The lines of the part that is asked for; `None` for the whole."""
     if branch is None and subtree is None:
         return None
-    from sessiontree.export.part import select_path, select_subtree
+    from sessiontree.export.subset import select_path, select_subtree
 
     place = resolve_place(branch or subtree or "", whole.tree, whole.heads)
     if branch is not None:
@@ -127,14 +127,14 @@ def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> l
 def _render(whole: Snapshot, form: str) -> Iterator[str]:
     match form:
         case "html":
-            from sessiontree.export.page import render_html
+            from sessiontree.export.html_page import render_html
 
             return render_html(whole)
         case "json":
-            from sessiontree.export.document import render_json
+            from sessiontree.export.json_document import render_json
 
             return render_json(whole)
         case _:
-            from sessiontree.export.text import render_markdown, render_plain_text
+            from sessiontree.export.text_export import render_markdown, render_plain_text
 
             return render_markdown(whole) if form == "md" else render_plain_text(whole)

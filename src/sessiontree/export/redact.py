@@ -19,7 +19,7 @@ from msgspec import Struct
 from sessiontree.core.entries import HEAD_RECORD
 from sessiontree.core.messages import is_list, is_object
 from sessiontree.errors import InvalidOperation
-from sessiontree.export.secrets import (
+from sessiontree.export.secret_patterns import (
     REDACTED_PREFIX,
     RULES,
     SecretRule,

@@ -11,7 +11,7 @@ from sessiontree.core.heads import Heads, SkippedEntries, skip_unreadable
 from sessiontree.core.outline import CallFinder, CallLookup
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
-from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.session_reader import SessionReader
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):

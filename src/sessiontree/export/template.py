@@ -35,7 +35,7 @@ def render_page_template(**values: Any) -> Iterator[str]:
 
 @cache
 def _load_article_macro() -> Any:
-    return getattr(_create_environment().get_template("entry.html.jinja").module, "article")  # noqa: B009 - a macro
+    return getattr(_create_environment().get_template("entry.html.jinja").module, "article")
 
 
 def render_article(entry: Any) -> str:
@@ -54,7 +54,7 @@ def _create_environment() -> Environment:
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
-    from sessiontree.export import prose
+    from sessiontree.export import safe_html
 
     environment = Environment(
         loader=FunctionLoader(load_asset),
@@ -72,9 +72,9 @@ def _create_environment() -> Environment:
 
     filters: dict[str, Any] = environment.filters
     filters.update(
-        prose=mark_safe(prose.markdown_to_html),
-        code=mark_safe(prose.highlight_code),
-        diff=mark_safe(prose.highlight_diff),
+        safe_html=mark_safe(safe_html.markdown_to_html),
+        code=mark_safe(safe_html.highlight_code),
+        diff=mark_safe(safe_html.highlight_diff),
         ours=Markup,
     )
     tests: dict[str, Any] = environment.tests

@@ -14,21 +14,21 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.agent.tool import Tool, tool
+from sessiontree.agent.tools.command_runner import CommandResult, run_command
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.process import CommandResult, run_command
-from sessiontree.commands.command import Argument, Command, CommandOutcome, Completer
-from sessiontree.commands.desk import SessionController
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.registry import Argument, Command, CommandOutcome, Completer
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.extensions.errors import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Handler, HookContext
-from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import Event, Notice
-from sessiontree.hooks.ui import Ui
+from sessiontree.hooks.invoke import call
+from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
-from sessiontree.session import Branch, Place, Session
+from sessiontree.session.session import Branch, Place, Session
 
 CommandHandler: TypeAlias = Callable[[str, HookContext], Awaitable[str | None] | str | None]
 """Takes what was typed behind the name, and the context. A text that it returns is sent as a prompt."""
@@ -194,7 +194,7 @@ class ExtensionApi:
                 choices = list(complete(desk, begun))
                 if not all(isinstance(choice, str) for choice in choices):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise TypeError("it offers something else than texts")
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
+            except (Exception, SystemExit) as error:
                 if not told:
                     told = True
                     text = f"extension {self.name}: {what} failed with {type(error).__name__}: {error}"

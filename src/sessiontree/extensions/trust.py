@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from sessiontree.errors import StoreError
-from sessiontree.extensions.content import ExtensionFiles
+from sessiontree.extensions.source_files import ExtensionFiles
 from sessiontree.regular_file import read_regular_file
 from sessiontree.store.files import make_private_directory, write_private
 

@@ -26,11 +26,11 @@ from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotat
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_string, extract_text, is_list, is_object, sum_usage
 from sessiontree.core.outline import shorten_to_line
-from sessiontree.core.safe import replace_unencodable
+from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value
-from sessiontree.format.jsonl import SessionReader
 from sessiontree.format.nesting import is_too_deep, looks_deep
+from sessiontree.format.session_reader import SessionReader
 
 _NO_ENTRY = 1 << 62
 _NEAR_STEPS = 64

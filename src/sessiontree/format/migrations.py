@@ -25,7 +25,7 @@ from sessiontree.core.messages import (
     is_list,
     is_object,
 )
-from sessiontree.core.times import parse_timestamp
+from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.format.codec import ANCHOR, ID, PARENT, VERSION, write_value
 from sessiontree.format.splice import drop_key, get_value, rename_key, set_value
 

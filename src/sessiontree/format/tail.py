@@ -18,7 +18,7 @@ from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, iter_ent
 from sessiontree.core.heads import Heads, find_unreadable, is_activity, is_full_record
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import LINE_LIMIT, LineSource, NotJson, read_entry, scan_lines
-from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.session_reader import SessionReader
 
 REPLAY_LIMIT = 4096
 """So many lines are looked at for a head record before the whole file is read instead."""

@@ -20,7 +20,6 @@ from msgspec import UNSET
 from sessiontree.core.entries import Entry, JsonObject
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import NotFound
-from sessiontree.hooks.calling import call
 from sessiontree.hooks.events import (
     EVENT_ALIASES,
     EVENT_NAMES,
@@ -37,7 +36,8 @@ from sessiontree.hooks.events import (
     ToolCallAnswer,
     ToolResult,
 )
-from sessiontree.hooks.ui import DeadlineClock, stop_clock_during_questions
+from sessiontree.hooks.invoke import call
+from sessiontree.hooks.ui_protocol import DeadlineClock, stop_clock_during_questions
 
 Handler: TypeAlias = Callable[[Any, Any], Any | Awaitable[Any]]
 """Takes the event and the context; may be async. One that is not runs in a thread of its own."""
@@ -122,7 +122,7 @@ class Hooks:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception as error:  # noqa: BLE001 - what happens must not depend on who looks on
+            except Exception as error:
                 failed.append((listener, error))
         for listener, error in failed:
             text = f"{_get_name(listener, 'a listener')} failed with {type(error).__name__}: {error}"

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import ToolCall, complete_usage
-from sessiontree.core.tokens import CHARACTERS_PER_TOKEN, estimate_tokens
+from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_tokens
 from sessiontree.model.base import (
     Finished,
     ModelError,

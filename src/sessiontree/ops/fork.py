@@ -10,13 +10,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sessiontree import catalog
 from sessiontree.core.entries import Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeFork, Forked
-from sessiontree.session import Place, Session
+from sessiontree.library import catalog
+from sessiontree.session.session import Place, Session
 
 
 class ForkOutcome(Struct, frozen=True, kw_only=True):

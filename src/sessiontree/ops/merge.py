@@ -16,7 +16,7 @@ from sessiontree.config import RetrySettings, SummarySettings
 from sessiontree.core.compaction import split_window
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
-from sessiontree.core.merge import (
+from sessiontree.core.merge_plan import (
     build_merge_details,
     copy_body,
     plan_cherry_pick,
@@ -26,13 +26,13 @@ from sessiontree.core.merge import (
 )
 from sessiontree.core.messages import is_object
 from sessiontree.core.plan import SummaryInput, collect_summary_input
-from sessiontree.core.summaries import MERGE_PREAMBLE, PROMOTE_PREAMBLE, TouchedFiles, merge_files
+from sessiontree.core.summary_prompts import MERGE_PREAMBLE, PROMOTE_PREAMBLE, TouchedFiles, merge_files
 from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.format.codec import build_copy_fields
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import (
+from sessiontree.ops.hook_requests import (
     OperationStopped,
     ask_hooks,
     check_summary_text,
@@ -41,7 +41,7 @@ from sessiontree.ops.ask import (
     get_supplied_summary,
 )
 from sessiontree.ops.summarize import Summarizer
-from sessiontree.session import Branch, NewEntry, Place, Session
+from sessiontree.session.session import Branch, NewEntry, Place, Session
 
 DEFAULT = SummarySettings()
 DEFAULT_RETRY = RetrySettings()

@@ -13,14 +13,20 @@ from sessiontree.core.compaction import split_window
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
 from sessiontree.core.plan import NavigatePlan, collect_summary_input, find_last_prompt
-from sessiontree.core.summaries import BRANCH_PREAMBLE
+from sessiontree.core.summary_prompts import BRANCH_PREAMBLE
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
 from sessiontree.model.base import Model
-from sessiontree.ops.ask import OperationStopped, ask_hooks, check_summary_text, emit_event, get_supplied_summary
+from sessiontree.ops.hook_requests import (
+    OperationStopped,
+    ask_hooks,
+    check_summary_text,
+    emit_event,
+    get_supplied_summary,
+)
 from sessiontree.ops.summarize import Summarizer
-from sessiontree.session import Branch, NewEntry, Place, Session
+from sessiontree.session.session import Branch, NewEntry, Place, Session
 
 DEFAULT = SummarySettings()
 DEFAULT_RETRY = RetrySettings()

@@ -24,7 +24,7 @@ from sessiontree.core.messages import (
     is_object,
     user,
 )
-from sessiontree.core.summaries import (
+from sessiontree.core.summary_prompts import (
     NO_HISTORY,
     SYSTEM_PROMPT,
     build_branch_prompt,
@@ -36,13 +36,13 @@ from sessiontree.core.summaries import (
     join_split_turn,
     join_within_budget,
 )
-from sessiontree.core.tokens import CHARACTERS_PER_TOKEN
+from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled, Signal
 from sessiontree.model.base import Model, ModelError, PartialMessage, Request, complete
 from sessiontree.model.retry import compute_backoff
-from sessiontree.ops.ask import run_unless_aborted
+from sessiontree.ops.hook_requests import run_unless_aborted
 
 MIN_SHARE = 1 / 8
 """Of the estimated room. A token may be a single character, where four were thought to be one."""

@@ -31,9 +31,9 @@ from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
-from sessiontree.format.jsonl import is_complete_line
+from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import NEWLINE, Cursor, LineChunk, join_in_parts, join_lines
-from sessiontree.store.batch import find_end
+from sessiontree.store.batch_journal import find_end
 from sessiontree.store.files import (
     NO_LINK_ERRNOS,
     FolderMonitor,
@@ -53,7 +53,7 @@ from sessiontree.store.files import (
     write_all,
 )
 from sessiontree.store.lock import FileLock, get_lock_path
-from sessiontree.store.waiting import LockWait, lock_file
+from sessiontree.store.lock_wait import LockWait, lock_file
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Result = TypeVar("Result")

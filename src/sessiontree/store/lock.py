@@ -14,9 +14,9 @@ from contextlib import suppress
 from weakref import WeakSet
 
 from sessiontree.errors import StoreError
-from sessiontree.store import batch
+from sessiontree.store import batch_journal
 from sessiontree.store.files import close_quietly, format_os_error, get_identity
-from sessiontree.store.waiting import EVENT_LOOP_PAUSE, LockWait, get_configured_limit, is_locked, lock_file
+from sessiontree.store.lock_wait import EVENT_LOOP_PAUSE, LockWait, get_configured_limit, is_locked, lock_file
 
 MAX_ATTEMPTS = 100
 """How often a lock file is opened anew that is taken away each time."""
@@ -132,11 +132,11 @@ class FileLock:
     def write_note(self, start: int, lines: Sequence[bytes]) -> None:
         assert self.fd is not None
         self.has_note = True
-        batch.write_note(self.fd, start, lines)
+        batch_journal.write_note(self.fd, start, lines)
 
     def find_unfinished_batch(self, fd: int, size: int) -> int | None:
         assert self.fd is not None
-        return batch.find_unfinished_batch(self.fd, fd, size)
+        return batch_journal.find_unfinished_batch(self.fd, fd, size)
 
     def clear_note(self) -> None:
         """Take the note away; one that stays does no harm."""

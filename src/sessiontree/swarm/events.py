@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.core.entries import EntryId
-from sessiontree.core.times import format_timestamp
+from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
 from sessiontree.store.files import (
@@ -33,7 +33,7 @@ from sessiontree.store.files import (
     open_private,
     read_all,
 )
-from sessiontree.store.waiting import lock_file
+from sessiontree.store.lock_wait import lock_file
 from sessiontree.swarm.budget import BudgetKind, BudgetLevel
 
 SUFFIX = ".events.jsonl"

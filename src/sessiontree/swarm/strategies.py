@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from sessiontree.errors import InvalidOperation
-from sessiontree.swarm.crew import AgentResult, Scheduler, SwarmFailed
+from sessiontree.swarm.scheduler import AgentResult, Scheduler, SwarmFailed
 from sessiontree.swarm.status import AgentSpec
 
 Strategy: TypeAlias = Callable[[Scheduler], Awaitable[str | None]]

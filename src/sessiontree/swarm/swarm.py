@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.system import SystemPart
+from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
 from sessiontree.config import Config
@@ -25,13 +25,15 @@ from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, Sto
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
-from sessiontree.session import Place, Session, compare
-from sessiontree.swarm.account import SwarmTracker, TrackedSwarm
+from sessiontree.session.session import Place, Session, compare
+from sessiontree.swarm.admission import AdmissionControl, ChangeSignal
+from sessiontree.swarm.agent_runner import AgentResources, AgentRunner
 from sessiontree.swarm.budget import Budget
-from sessiontree.swarm.crew import Scheduler
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent, ErrorEvent, EventLog, SwarmEvent, build_spool_path
 from sessiontree.swarm.executor import Executor, LocalExecutor, SwarmJob
-from sessiontree.swarm.facts import (
+from sessiontree.swarm.journal import SwarmJournal, run_in_thread
+from sessiontree.swarm.lease import open_lease
+from sessiontree.swarm.records import (
     CancelledRecord,
     CompletedRecord,
     CreatedRecord,
@@ -45,13 +47,11 @@ from sessiontree.swarm.facts import (
     SwarmRecord,
     SwitchedBranchRecord,
 )
-from sessiontree.swarm.gate import AdmissionControl, ChangeSignal
-from sessiontree.swarm.hold import open_lease
-from sessiontree.swarm.record import SwarmJournal, run_in_thread
+from sessiontree.swarm.replay import SwarmTracker, TrackedSwarm
+from sessiontree.swarm.scheduler import Scheduler
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, find_strategy
 from sessiontree.swarm.tools import select_original_tools
-from sessiontree.swarm.worker import AgentResources, AgentRunner
 
 POLL_INTERVAL = 1.0
 """Seconds between two looks for what other processes have told the swarm to do."""
@@ -388,7 +388,7 @@ class Swarm:
             await scheduler.join()
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - a strategy may raise anything, and it is to be told
+        except Exception as error:
             reason = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
             self._emit(ErrorEvent(message=reason))
             await self._append_and_emit(
@@ -597,7 +597,7 @@ def _build_model_finder(
             return model
         if name is not None and model_of is not None:
             return model_of(name)
-        from sessiontree.model.find import find_model
+        from sessiontree.model.selection import find_model
 
         return find_model(name or (model if isinstance(model, str) else None), settings)
 

@@ -25,26 +25,26 @@ from textual.screen import Screen
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import EntryId
 from sessiontree.core.places import find_free_name
-from sessiontree.core.safe import escape_line, escape_lines
+from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
-from sessiontree.session import Branch, Session
-from sessiontree.store import waiting
-from sessiontree.tui.chat import ChatScreen
+from sessiontree.session.session import Branch, Session
+from sessiontree.store import lock_wait
 from sessiontree.tui.keys import Key, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.ordered import OrderedKeysApp
-from sessiontree.tui.terminal import TerminalDriver
+from sessiontree.tui.screens.chat_screen import ChatScreen
+from sessiontree.tui.services.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, TranscriptStyles, get_styles, get_theme
 
 if TYPE_CHECKING:
-    from sessiontree.commands.command import CommandOutcome
-    from sessiontree.commands.desk import SessionController
+    from sessiontree.commands.controller import SessionController
     from sessiontree.commands.models import Models
+    from sessiontree.commands.registry import CommandOutcome
     from sessiontree.extensions.api import Shortcut
-    from sessiontree.extensions.extensions import ExtensionLoader
-    from sessiontree.tui.beside import ComparisonSides
-    from sessiontree.tui.blocks import EntryRenderer
-    from sessiontree.tui.presence import PresenceLock
-    from sessiontree.tui.ui import AppUi
+    from sessiontree.extensions.loader import ExtensionLoader
+    from sessiontree.tui.app_ui import AppUi
+    from sessiontree.tui.screens.compare_view import ComparisonSides
+    from sessiontree.tui.services.other_processes import PresenceLock
+    from sessiontree.tui.widgets.transcript_blocks import EntryRenderer
 
 QUIT_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
 """What one gets when the terminal is closed or the system ends: the app is left as by its key."""
@@ -135,8 +135,8 @@ class SessionApp(OrderedKeysApp[None]):
     # Beginning
 
     def on_mount(self) -> None:
-        waiting.report = self._report_wait
-        waiting.set_wait_limit(LOCK_SECONDS)
+        lock_wait.report = self._report_wait
+        lock_wait.set_wait_limit(LOCK_SECONDS)
         with suppress(ValueError, RuntimeError):  # signals come to the main thread alone
             for number in QUIT_SIGNALS:
                 asyncio.get_running_loop().add_signal_handler(number, self.request_quit)
@@ -149,7 +149,7 @@ class SessionApp(OrderedKeysApp[None]):
         self.run_worker(self._open_session(), group="open", exit_on_error=True)
 
     async def _open_session(self) -> None:
-        from sessiontree.tui.ui import AppUi
+        from sessiontree.tui.app_ui import AppUi
 
         self.ui = AppUi(self)
         for fault in find_key_errors(self.options.settings.keys):
@@ -170,8 +170,8 @@ class SessionApp(OrderedKeysApp[None]):
         await self._load_extensions()
 
     async def _pick_first_session(self) -> Session | None:
-        from sessiontree import catalog
-        from sessiontree.tui.sessions import SessionsScreen
+        from sessiontree.library import catalog
+        from sessiontree.tui.screens.session_picker import SessionsScreen
 
         while True:
             file = await self.ui.ask(SessionsScreen(self.options.cwd))
@@ -186,10 +186,10 @@ class SessionApp(OrderedKeysApp[None]):
         """Begin in a session. Says whether one is in it now."""
         from sessiontree.agent.permissions import Permissions
         from sessiontree.agent.tools import builtin_tools
-        from sessiontree.commands.desk import SessionController
+        from sessiontree.commands.controller import SessionController
         from sessiontree.home import get_home
-        from sessiontree.tui.commands import build_app_commands
-        from sessiontree.tui.ui import AppHost
+        from sessiontree.tui.app_commands import build_app_commands
+        from sessiontree.tui.app_ui import AppHost
 
         await asyncio.to_thread(lambda: session.tree)
         branch = await self.enter_session(session, self.options.branch)
@@ -224,7 +224,7 @@ class SessionApp(OrderedKeysApp[None]):
     async def enter_session(self, session: Session, branch: str | None = None) -> Branch | None:
         """Put this process's mark on a session, and say which branch of it to be on: one beside it, if another
         process has it open and that is wanted. `None` when one stays where one is."""
-        from sessiontree.tui.presence import PresenceLock
+        from sessiontree.tui.services.other_processes import PresenceLock
 
         there = None
         here = session.head if branch is None else session.branch(branch)
@@ -260,7 +260,7 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _resolve_branch(self, branch: Branch, alone: bool) -> Branch | None:
         """Where to be, also where another process has the session open; `None` when that is not wanted then."""
-        from sessiontree import catalog
+        from sessiontree.library import catalog
 
         session = branch.session
         chosen = FOLLOW
@@ -295,7 +295,7 @@ class SessionApp(OrderedKeysApp[None]):
         self.chat.update_footer()
 
     async def _load_extensions(self) -> None:
-        from sessiontree.extensions.extensions import ExtensionLoader
+        from sessiontree.extensions.loader import ExtensionLoader
 
         desk = self.desk
         assert desk is not None
@@ -356,8 +356,8 @@ class SessionApp(OrderedKeysApp[None]):
         self.exit(message=message)
 
     def on_unmount(self) -> None:
-        waiting.report = waiting.log_wait
-        waiting.set_wait_limit(None)
+        lock_wait.report = lock_wait.log_wait
+        lock_wait.set_wait_limit(None)
         for number in QUIT_SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(number)
         self._release_presence()
@@ -421,7 +421,7 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def choose_entry(self, question: str) -> EntryId | None:
         """Have an entry chosen in the tree, for a command that needs one."""
-        from sessiontree.tui.tree import TreeScreen
+        from sessiontree.tui.screens.tree_screen import TreeScreen
 
         assert self.desk is not None
         desk = self.desk
@@ -434,8 +434,8 @@ class SessionApp(OrderedKeysApp[None]):
 
         What runs is given up only once it is chosen.
         """
-        from sessiontree.commands.command import CommandOutcome
-        from sessiontree.tui.tree import TreeScreen
+        from sessiontree.commands.registry import CommandOutcome
+        from sessiontree.tui.screens.tree_screen import TreeScreen
 
         desk = self.desk
         assert desk is not None
@@ -461,7 +461,7 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def pick_session(self) -> None:
         """Go over to another session."""
-        from sessiontree.tui.sessions import SessionsScreen
+        from sessiontree.tui.screens.session_picker import SessionsScreen
 
         desk = self.desk
         assert desk is not None
@@ -472,8 +472,8 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def search(self, query: str) -> CommandOutcome:
         """Look through sessions, and show what is chosen in the tree of its session."""
-        from sessiontree.commands.command import CommandOutcome
-        from sessiontree.tui.search import SearchScreen
+        from sessiontree.commands.registry import CommandOutcome
+        from sessiontree.tui.screens.search_screen import SearchScreen
 
         desk = self.desk
         assert desk is not None
@@ -486,12 +486,12 @@ class SessionApp(OrderedKeysApp[None]):
         return await self.navigate_tree(hit.entry)
 
     def show_page(self, text: str | Text, title: str = "") -> None:
-        from sessiontree.tui.dialogs import PageDialog
+        from sessiontree.tui.screens.dialogs import PageDialog
 
         self.push_screen(PageDialog(title, escape_lines(text) if isinstance(text, str) else text))
 
     def show_comparison(self, sides: ComparisonSides) -> None:
-        from sessiontree.tui.beside import ComparisonScreen
+        from sessiontree.tui.screens.compare_view import ComparisonScreen
 
         self.push_screen(ComparisonScreen(sides))
 

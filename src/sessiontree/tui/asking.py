@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from sessiontree.commands.arguments import complete_branches, complete_places, complete_prompts
-from sessiontree.commands.command import Argument, Command, ParsedLine, WordReader, parse_line, quote_word
-from sessiontree.commands.desk import SessionController
-from sessiontree.commands.text import format_id, make_excerpt
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.formatting import format_id, make_excerpt
+from sessiontree.commands.registry import Argument, Command, ParsedLine, WordReader, parse_line, quote_word
 from sessiontree.core.entries import EntryId
-from sessiontree.core.figures import pluralize
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import format_entry, format_entry_row
 from sessiontree.errors import InvalidOperation
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from textual.app import App
 
-from sessiontree.core.figures import pluralize
+from sessiontree.core.number_text import pluralize
 
 NOTHING_TO_COPY = "Nothing to copy"
 

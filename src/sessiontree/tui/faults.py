@@ -12,9 +12,9 @@ import sys
 
 import msgspec
 
-from sessiontree import catalog
 from sessiontree.errors import SessionTreeError
-from sessiontree.twin import build_self_command
+from sessiontree.library import catalog
+from sessiontree.self_process import build_self_command
 
 SUBPROCESS_BYTES = 16 << 20
 """Bytes from which on another process looks."""

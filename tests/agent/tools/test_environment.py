@@ -8,8 +8,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.tools.command_runner import run_command
 from sessiontree.agent.tools.environment import clean_environment
-from sessiontree.agent.tools.process import run_command
 from sessiontree.config import Config, ModelSettings, ToolSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.model.providers import PROVIDERS

@@ -8,10 +8,10 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.confined import confinable
-from sessiontree.agent.tools.files import format_path, resolve_mention
-from sessiontree.agent.tools.output import fit_lines
-from sessiontree.hooks.calling import run_in_thread
+from sessiontree.agent.tools.file_access import format_path, resolve_mention
+from sessiontree.agent.tools.output_limits import fit_lines
+from sessiontree.agent.tools.sandboxed_call import confinable
+from sessiontree.hooks.invoke import run_in_thread
 
 DEFAULT_LS_LIMIT = 500
 

@@ -8,11 +8,11 @@ from typing import Annotated, BinaryIO
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.confined import confinable
-from sessiontree.agent.tools.files import SNIFF_BYTES, check_regular, is_binary, read_image, resolve_mention
-from sessiontree.agent.tools.output import MAX_BYTES, MAX_LINES, fit_lines
-from sessiontree.core.figures import pluralize
-from sessiontree.hooks.calling import run_in_thread
+from sessiontree.agent.tools.file_access import SNIFF_BYTES, check_regular, is_binary, read_image, resolve_mention
+from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, fit_lines
+from sessiontree.agent.tools.sandboxed_call import confinable
+from sessiontree.core.number_text import pluralize
+from sessiontree.hooks.invoke import run_in_thread
 
 MAX_COUNTED_BYTES = 64 << 20
 """The lines of larger files are not counted, in bytes."""

@@ -8,9 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
-from sessiontree.agent.tools.confined import confinable
-from sessiontree.agent.tools.diff import TextChange, build_unified_diff, truncate_diff
-from sessiontree.agent.tools.files import (
+from sessiontree.agent.tools.file_access import (
     SNIFF_BYTES,
     check_regular,
     is_binary,
@@ -18,8 +16,10 @@ from sessiontree.agent.tools.files import (
     run_to_end,
     write_atomically,
 )
+from sessiontree.agent.tools.sandboxed_call import confinable
+from sessiontree.agent.tools.unified_diff import TextChange, build_unified_diff, truncate_diff
 from sessiontree.core.entries import JsonObject
-from sessiontree.core.figures import pluralize
+from sessiontree.core.number_text import pluralize
 
 MAX_DIFFED_BYTES = 1 << 20
 """Of files with more bytes no difference is made."""

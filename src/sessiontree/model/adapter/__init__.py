@@ -22,9 +22,9 @@ from pydantic_ai.providers import Provider, infer_provider_class
 from pydantic_ai.settings import ModelSettings as RequestSettings
 
 from sessiontree.config import ModelSettings
-from sessiontree.model.adapter.failures import clean_sentence, convert_error
-from sessiontree.model.adapter.incoming import EventConverter, build_message, is_complete
-from sessiontree.model.adapter.outgoing import build_messages, build_tool_definition
+from sessiontree.model.adapter.error_mapping import clean_sentence, convert_error
+from sessiontree.model.adapter.requests import build_messages, build_tool_definition
+from sessiontree.model.adapter.responses import EventConverter, build_message, is_complete
 from sessiontree.model.base import (
     DEFAULT_WINDOW,
     Finished,

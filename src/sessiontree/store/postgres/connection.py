@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import psycopg
     from psycopg.rows import TupleRow
 
-    from sessiontree.store.postgres.watch import ChangeListener
+    from sessiontree.store.postgres.change_listener import ChangeListener
 
     Connection = psycopg.Connection[TupleRow]
 
@@ -72,7 +72,7 @@ class PostgresDatabase:
     @property
     def listener(self) -> ChangeListener:
         """Who listens for what is written to this database."""
-        from sessiontree.store.postgres.watch import ChangeListener
+        from sessiontree.store.postgres.change_listener import ChangeListener
 
         with self._lock:
             if self._listener is None:

@@ -17,12 +17,12 @@ from sessiontree.core.fulltext import build_full_text, fold, get_speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import extract_text, get_role, sum_usage
 from sessiontree.core.outline import shorten_to_line
-from sessiontree.core.safe import replace_unencodable
-from sessiontree.core.times import parse_timestamp
+from sessiontree.core.sanitize import replace_unencodable
+from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import NAME_WHITESPACE, Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import VERSION
-from sessiontree.format.jsonl import SessionReader
+from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import TailBlock
 
 STORED_NAME_LIMIT = 500

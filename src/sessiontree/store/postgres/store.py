@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sessiontree.core.entries import EntryId
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, OutcomeUnknown, StoreError
 from sessiontree.format.codec import NotJson, read_entry
-from sessiontree.format.jsonl import is_complete_line
+from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, join_lines
 from sessiontree.store.postgres import sql
 from sessiontree.store.postgres.address import Address, parse_address
-from sessiontree.store.postgres.blocks import BlockCache
+from sessiontree.store.postgres.block_cache import BlockCache
+from sessiontree.store.postgres.change_listener import POLL_SECONDS
 from sessiontree.store.postgres.connection import PostgresDatabase, get_database
 from sessiontree.store.postgres.rows import (
     LineRow,
@@ -37,7 +38,6 @@ from sessiontree.store.postgres.rows import (
     filter_storable,
     read_preamble,
 )
-from sessiontree.store.postgres.watch import POLL_SECONDS
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.connection import Connection

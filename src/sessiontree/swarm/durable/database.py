@@ -19,8 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
 from sessiontree.store.files import format_os_error, make_private_directory, open_private
+from sessiontree.store.lock_wait import lock_file
 from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
-from sessiontree.store.waiting import lock_file
 
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
 from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
-from sessiontree.session import Session
-from sessiontree.swarm.account import TrackedAgent
+from sessiontree.session.session import Session
+from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT
 from sessiontree.swarm.events import (
     AgentComplete,
     AgentFail,
@@ -29,9 +29,9 @@ from sessiontree.swarm.events import (
     build_spool_path,
 )
 from sessiontree.swarm.executor import SwarmJob
-from sessiontree.swarm.facts import CompleteAction, FailAction, read_action
-from sessiontree.swarm.record import SwarmJournal
-from sessiontree.swarm.worker import MAX_TOOL_TEXT
+from sessiontree.swarm.journal import SwarmJournal
+from sessiontree.swarm.records import CompleteAction, FailAction, read_action
+from sessiontree.swarm.replay import TrackedAgent
 
 
 class EventRelay:

@@ -17,7 +17,7 @@ from dbos import DBOS
 from dbos import error as dbos_error
 from msgspec import Struct
 
-from sessiontree.agent.record import CONVERSATION_TYPES
+from sessiontree.agent.run_writer import CONVERSATION_TYPES
 from sessiontree.core.entries import JsonObject
 from sessiontree.model.base import (
     FailureKind,
@@ -29,7 +29,7 @@ from sessiontree.model.base import (
     Request,
     build_cut_off_error,
 )
-from sessiontree.session import Branch
+from sessiontree.session.session import Branch
 
 STEP_NAME = "answer"
 
@@ -116,7 +116,7 @@ class StoringModel:
                 return StoredAnswer(
                     kind=error.kind, reason=error.reason, status=error.status, retry_after=error.retry_after
                 )
-            except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it is raised again below
+            except Exception as error:
                 failure = error
                 return StoredAnswer(reason=f"{type(error).__name__}: {error}")
 

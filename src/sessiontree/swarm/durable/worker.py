@@ -22,13 +22,13 @@ from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeToolCall
 from sessiontree.model.base import Model
-from sessiontree.session import Branch, Session
+from sessiontree.session.session import Branch, Session
 from sessiontree.swarm.durable.database import QUEUE, WorkDatabase
-from sessiontree.swarm.durable.once import IdempotentSession
+from sessiontree.swarm.durable.exactly_once import IdempotentSession
 from sessiontree.swarm.durable.order import WORKFLOW, JobReport, JobRequest, decode_request, encode
 from sessiontree.swarm.durable.roster import LEASE, Roster, WorkerInfo, build_home_id
 from sessiontree.swarm.durable.steps import AnswerStore, StoringModel
-from sessiontree.swarm.record import SwarmJournal
+from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.swarm import Swarm
 
 POLL_INTERVAL = 1.0
@@ -166,7 +166,7 @@ class DurableWorker:
         try:
             if dead:
                 DBOS._recover_pending_workflows(dead)  # pyright: ignore[reportPrivateUsage] - there is no other way
-        except Exception as error:  # noqa: BLE001 - what DBOS raises is not for us to know; it is tried again
+        except Exception as error:
             self._report(f"the work of dead workers could not be taken up: {type(error).__name__}: {error}")
 
     def _exit_without_lease(self, reason: str) -> NoReturn:

@@ -1,0 +1,275 @@
+"""Rules of permissions: what a tool call is about, and whether it may be made.
+
+Nothing here asks anybody or remembers an answer: `decide` follows from the call, the rules and the mode. Files are
+looked at only to find out where a path leads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
+
+from msgspec import Struct
+
+from sessiontree.agent import command_patterns
+from sessiontree.agent.tool import Tool, ToolEffect
+from sessiontree.agent.tools.gitignore import compile_glob
+from sessiontree.agent.tools.output_limits import is_full_output
+from sessiontree.config import PermissionMode, PermissionSettings
+from sessiontree.home import get_home, is_below
+
+Decision: TypeAlias = Literal["allow", "ask", "deny"]
+
+PERMISSION_MODES: tuple[PermissionMode, ...] = ("read-only", "ask", "allow-edits", "allow-all")
+EVERY_TOOL = "*"
+GUARDED_FOLDERS = (".git", ".sessiontree")
+"""Folders whose files decide what is run later: editing them counts as running something."""
+
+
+class PermissionRule(NamedTuple):
+    tool: str
+    """Its name, or `*`."""
+    pattern: str | None = None
+    """Of its command or its path; `None` is every call."""
+
+    def __str__(self) -> str:
+        return self.tool if self.pattern is None else f"{self.tool}:{self.pattern}"
+
+
+def parse_rule(text: str) -> PermissionRule:
+    """What `TOOL` or `TOOL:PATTERN` says. Blanks behind the colon mean nothing."""
+    tool, colon, pattern = text.partition(":")
+    return PermissionRule(tool.strip(), (pattern.lstrip(command_patterns.BLANKS) or pattern) if colon else None)
+
+
+class RuleSet(Struct, frozen=True):
+    """Rules from one place. Those that deny win over those that ask, and these over those that allow."""
+
+    allow: tuple[PermissionRule, ...] = ()
+    ask: tuple[PermissionRule, ...] = ()
+    deny: tuple[PermissionRule, ...] = ()
+
+    @classmethod
+    def from_settings(cls, settings: PermissionSettings) -> RuleSet:
+        parsed = (tuple(map(parse_rule, texts)) for texts in (settings.allow, settings.ask, settings.deny))
+        return cls(*parsed)
+
+    def __add__(self, other: RuleSet) -> RuleSet:
+        return RuleSet(self.allow + other.allow, self.ask + other.ask, self.deny + other.deny)
+
+
+class CallPath(NamedTuple):
+    """A path that a call names."""
+
+    real: str
+    """Where it leads, links resolved."""
+    relative: str | None
+    """From the session's folder; `None` outside of it."""
+    named: str
+    """As the call names it, links not resolved: rules that restrict match this too."""
+
+
+class PermissionCall(NamedTuple):
+    """What a tool call is about."""
+
+    tool: str
+    does: ToolEffect
+    command: str | None
+    paths: tuple[CallPath, ...]
+    texts: tuple[str, ...]
+    """All texts in its arguments: for rules about tools that do not say what their arguments are."""
+
+    @property
+    def outside_paths(self) -> list[str]:
+        """Paths that lead out of the session's folder. Output that a tool was told about is no such path."""
+        reads = self.does == "reads"
+        return [path.real for path in self.paths if path.relative is None and not (reads and is_full_output(path.real))]
+
+
+class PermissionVerdict(NamedTuple):
+    decision: Decision
+    reason: str
+    """A clause that fits behind the call's name and a colon."""
+    by_rule: bool = False
+    """Whether a rule of the user says so."""
+
+
+def describe_call(tool: Tool, arguments: Mapping[str, Any], folder: str) -> PermissionCall:
+    """What a call of a tool is about; paths are taken from `folder`."""
+    command = None if tool.command is None else arguments.get(tool.command)
+    named = [path for name in tool.paths for path in _collect_texts(arguments.get(name))]
+    paths = tuple(found for path in named for found in _resolve_call_paths(path, folder))
+    texts = tuple(_collect_texts(dict(arguments)))
+    return PermissionCall(tool.name, tool.does, command if isinstance(command, str) else None, paths, texts)
+
+
+def _collect_texts(value: Any) -> Iterable[str]:
+    if isinstance(value, str | os.PathLike):
+        yield os.fspath(cast("str", value))
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[Any, Any]", value).values():
+            yield from _collect_texts(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in cast("Iterable[Any]", value):
+            yield from _collect_texts(item)
+
+
+def _resolve_call_paths(path: str, folder: str) -> Iterable[CallPath]:
+    # Tools that only look leave out a leading `@` where that finds a file, so both readings count.
+    for spelled in (path, path[1:]) if path.startswith("@") else (path,):
+        if spelled and "\0" not in spelled:  # no tool takes others
+            whole = os.path.join(folder, os.path.expanduser(spelled))
+            real = os.path.realpath(whole)
+            yield CallPath(real, _make_relative(real, folder), os.path.relpath(whole, folder))
+
+
+def _make_relative(real: str, folder: str) -> str | None:
+    """A path from the session's folder; `None` outside of it, and for the files of sessiontree itself."""
+    root, own = os.path.realpath(folder), os.path.realpath(get_home())
+    if not is_below(real, root) or (is_below(real, own) and not is_below(root, own)):
+        return None
+    return os.path.relpath(real, root)
+
+
+# Deciding
+
+
+def decide(
+    call: PermissionCall, rules: RuleSet, mode: PermissionMode, granted: Sequence[PermissionRule] = ()
+) -> PermissionVerdict:
+    """Whether a call may be made. `granted` is what the person has allowed for this session."""
+    for rule in rules.deny:
+        if _restricts_call(rule, call):
+            return PermissionVerdict("deny", f"the rule {str(rule)!r} denies it", by_rule=True)
+    if mode == "read-only" and call.does != "reads":
+        return PermissionVerdict("deny", "the permission mode is read-only")
+    if _is_allowed(call, granted):
+        return PermissionVerdict("allow", "allowed for this session")
+    for rule in rules.ask:
+        if _restricts_call(rule, call):
+            return PermissionVerdict("ask", f"the rule {str(rule)!r} asks first", by_rule=True)
+    if _is_allowed(call, rules.allow):
+        return PermissionVerdict("allow", "a rule allows it", by_rule=True)
+    outside = call.outside_paths
+    if outside:
+        return PermissionVerdict("ask", f"{outside[0]} is outside of the session's folder")
+    if mode == "allow-all" or call.does == "reads":
+        return PermissionVerdict("allow", f"the permission mode is {mode}")
+    if mode == "allow-edits" and call.does == "edits":
+        guarded = [path.relative for path in call.paths if path.relative and _is_guarded(path.relative)]
+        if not guarded:
+            return PermissionVerdict("allow", "the permission mode is allow-edits")
+        return PermissionVerdict("ask", f"{guarded[0]} can decide what is run later")
+    return PermissionVerdict("ask", "it edits files" if call.does == "edits" else "it can change anything")
+
+
+def pick_strictest(*modes: PermissionMode | None) -> PermissionMode:
+    """The strictest of some modes; `ask` where none is given."""
+    given = {mode for mode in modes if mode is not None} or {"ask"}
+    return PERMISSION_MODES[min(PERMISSION_MODES.index(mode) for mode in given)]
+
+
+def _is_guarded(relative: str) -> bool:
+    return any(part.casefold() in GUARDED_FOLDERS for part in relative.split(os.sep))  # some file systems ignore case
+
+
+def _matches_tool(rule: PermissionRule, call: PermissionCall) -> bool:
+    return rule.tool in (EVERY_TOOL, call.tool)
+
+
+def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
+    """Whether rules that allow cover all that a call is about."""
+    named = [rule for rule in rules if _matches_tool(rule, call)]
+    if not named:
+        return False
+    patterns = [rule.pattern for rule in named if rule.pattern is not None]
+    if call.command is not None:
+        if call.outside_paths:
+            return False  # rules match the command, which does not name the place
+        whole = any(rule.pattern is None for rule in named)
+        return whole or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
+    if call.paths:
+        outside = call.outside_paths
+        return all(_is_path_allowed(path, named, call.does, outside=path.real in outside) for path in call.paths)
+    return any(rule.pattern is None for rule in named)
+
+
+def _is_path_allowed(path: CallPath, rules: Iterable[PermissionRule], does: ToolEffect, *, outside: bool) -> bool:
+    if outside:  # which only a rule that names the place can allow
+        return any(rule.pattern is not None and _matches_absolute(rule.pattern, path) for rule in rules)
+    if does != "reads" and path.relative is not None and _is_guarded(path.relative):
+        rules = [rule for rule in rules if rule.pattern is not None and _is_guarded(rule.pattern)]
+    return any(rule.pattern is None or _matches_path(rule.pattern, path) for rule in rules)
+
+
+def _restricts_call(rule: PermissionRule, call: PermissionCall) -> bool:
+    """Whether a rule that restricts is about any part of a call."""
+    if not _matches_tool(rule, call):
+        return False
+    if rule.pattern is None:
+        return True
+    if call.command is not None and command_patterns.restricts(rule.pattern, call.command):
+        return True
+    if call.command is not None or call.paths:
+        return any(_restricts_path(rule.pattern, path) for path in call.paths)
+    return any(command_patterns.restricts(rule.pattern, text) for text in call.texts)
+
+
+def _restricts_path(pattern: str, path: CallPath) -> bool:
+    whole = "/" not in pattern and _matches_glob(pattern, path.real)  # a name, wherever it is
+    return whole or _matches_path(pattern, path) or _matches_relative(pattern, path._replace(relative=path.named))
+
+
+def _matches_path(pattern: str, path: CallPath) -> bool:
+    return _matches_relative(pattern, path) or _matches_absolute(pattern, path)
+
+
+def _matches_relative(pattern: str, path: CallPath) -> bool:
+    if path.relative is None or _is_absolute(pattern):
+        return False
+    if pattern in ("**", "./**"):
+        return True
+    anchored = f"/{pattern[2:]}" if pattern.startswith("./") else pattern
+    return _matches_glob(anchored, path.relative)
+
+
+def _matches_absolute(pattern: str, path: CallPath) -> bool:
+    return _is_absolute(pattern) and _matches_glob(os.path.expanduser(pattern), path.real)
+
+
+def _matches_glob(pattern: str, path: str) -> bool:
+    """Whether a path is like a pattern. `folder/**` is the folder too."""
+    inside = path.replace(os.sep, "/").strip("/")
+    if pattern.endswith("/**") and compile_glob(pattern.removesuffix("/**") or "/").fullmatch(inside):
+        return True
+    return compile_glob(pattern).fullmatch(inside) is not None
+
+
+def _is_absolute(pattern: str) -> bool:
+    return pattern.startswith(("/", "~"))
+
+
+# Rules that answers make
+
+
+def build_rule(call: PermissionCall) -> PermissionRule | None:
+    """The rule that an answer for longer than once makes; `None` where none would cover the call."""
+    outside = call.outside_paths
+    if call.command is not None:
+        return None if outside else PermissionRule(call.tool, command_patterns.escape(call.command))
+    if outside:
+        if len(set(outside)) > 1:
+            return None
+        below = "/**" if os.path.isdir(outside[0]) else ""
+        return PermissionRule(call.tool, escape_path(outside[0]) + below)
+    guarded = {path.relative for path in call.paths if path.relative is not None and _is_guarded(path.relative)}
+    if guarded and call.does != "reads":
+        return PermissionRule(call.tool, f"./{escape_path(guarded.pop())}") if len(guarded) == 1 else None
+    return PermissionRule(call.tool, "**" if call.paths else None)
+
+
+def escape_path(path: str) -> str:
+    """A pattern that only this path matches."""
+    return re.sub(r"[*?\[{},]", lambda found: f"[{found[0]}]", path)

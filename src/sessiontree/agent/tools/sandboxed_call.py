@@ -1,0 +1,150 @@
+"""File tools in a sandbox: where an agent is confined, each call is done by a process of its own inside it.
+
+A check of a path is not enough there: a command of the same agent could put a link in its place between the check and
+the use. `main` is what the process runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from sessiontree.agent.sandbox import Confinement, switch_user
+from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput, normalize_output
+from sessiontree.agent.tools import output_limits
+from sessiontree.agent.tools.environment import clean_environment
+from sessiontree.agent.tools.file_access import resolve_mention
+from sessiontree.core.messages import ToolCall
+from sessiontree.home import is_below
+from sessiontree.hooks.events import Signal
+from sessiontree.self_process import build_self_command
+
+CALL_TIMEOUT = 60.0
+"""How long a call may take."""
+
+FileToolFunction = Callable[[ToolContext], Awaitable[ToolOutput]]
+
+
+class ConfinedCall(Struct, frozen=True, kw_only=True):
+    """What the process is given to do."""
+
+    tool: str
+    arguments: Any
+    cwd: str
+    user: str | None = None
+    """Who the process becomes before it does anything."""
+
+
+class ConfinedAnswer(Struct, frozen=True, kw_only=True):
+    output_limits: ToolOutput | None = None
+    error: str | None = None
+
+
+def confinable(run: FileToolFunction) -> FileToolFunction:
+    """Have a file tool work inside the sandbox of its agent, where it has one."""
+
+    @wraps(run)
+    async def run_confined(context: ToolContext) -> ToolOutput:
+        confinement = context.confinement
+        path: str = context.arguments.path
+        if confinement is None or (context.call.name in ("read", "grep") and _is_out_of_reach(path, confinement)):
+            return await run(context)
+        _check_inside(path, context.cwd, confinement)
+        return await _run_in_sandbox(context, confinement)
+
+    return run_confined
+
+
+def _is_out_of_reach(path: str, confinement: Confinement) -> bool:
+    """Whether a file of full output can be read by this process alone.
+
+    Where commands of the agent reach it, they could put a link in its place: it is read inside of the sandbox then.
+    """
+    return output_limits.is_full_output(path) and (confinement.is_limited or confinement.user is not None)
+
+
+def _check_inside(path: str, cwd: str, confinement: Confinement) -> None:
+    """Raises `ToolError` where an agent that has to stay in its project is about to leave it."""
+    real = os.path.realpath(resolve_mention(path, cwd))
+    if confinement.is_limited and not is_below(real, confinement.folder):
+        raise ToolError(f"{path} is outside of {confinement.folder}: tools stay in the project here")
+
+
+async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> ToolOutput:
+    user = confinement.user
+    call = ConfinedCall(
+        tool=context.call.name, arguments=msgspec.to_builtins(context.arguments), cwd=context.cwd, user=user
+    )
+    started = confinement.wrap_command(build_self_command(__name__), clean_environment(context.settings), context.cwd)
+    if user is not None:  # who need not be able to read this program: it becomes that user once it is loaded
+        started = started._replace(options={}, cwd="/")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *started.arguments,
+            cwd=started.cwd,
+            env=started.environment,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            **started.options,
+        )
+    except OSError as error:
+        raise ToolError(f"the sandbox could not be started: {error.strerror or error}") from error
+    working = asyncio.ensure_future(process.communicate(msgspec.json.encode(call)))
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT):
+            raw, errors = await _wait_despite_cancel(working)
+    except TimeoutError:
+        raise ToolError(f"{context.call.name} took longer than {CALL_TIMEOUT:g} seconds") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await asyncio.wait([working])
+    try:
+        answer = msgspec.json.decode(raw, type=ConfinedAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ToolError(f"the sandbox ended with code {process.returncode}{why and f': {why}'}") from None
+    if answer.output is None:
+        raise ToolError(answer.error or "the sandbox gave no answer")
+    return answer.output
+
+
+async def _wait_despite_cancel(working: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
+    """Wait for it. Cancelled once, it is waited for all the same: what was written has to be told."""
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        return await working
+
+
+# In the process of its own.
+
+
+def main() -> None:
+    call = msgspec.json.decode(sys.stdin.buffer.read(), type=ConfinedCall)
+    output_limits.CAN_KEEP_FILES = False  # its temporary folder ends with the sandbox
+    from sessiontree.agent import tools  # all of it, while it can be read
+
+    if call.user is not None:
+        asyncio.run(asyncio.to_thread(int))  # loads what threads need
+        switch_user(call.user)
+    try:
+        answer = ConfinedAnswer(output_limits=asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool])))
+    except ToolError as error:
+        answer = ConfinedAnswer(error=str(error))
+    sys.stdout.buffer.write(msgspec.json.encode(answer))
+
+
+async def _run_call(call: ConfinedCall, tool: Tool) -> ToolOutput:
+    given = ToolCall("", call.tool, call.arguments)
+    return normalize_output(
+        await tool.run(ToolContext(call=given, arguments=tool.parse(call.arguments), cwd=call.cwd, signal=Signal()))
+    )

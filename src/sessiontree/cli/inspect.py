@@ -1,0 +1,602 @@
+"""Commands that only read: tree, log, show, context, branches, compare, diff, doctor."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from sessiontree.cli.app import (
+    app,
+    branch_argument,
+    format_id,
+    is_terminal,
+    json_option,
+    open_session,
+    place_argument,
+    place_option,
+    session_argument,
+)
+from sessiontree.cli.output import (
+    bold,
+    colorize,
+    dim,
+    echo,
+    echo_json,
+    echo_json_parts,
+    echo_lines,
+    echo_raw,
+    escape_line,
+    escape_lines,
+    join_parts,
+    print_table,
+    shorten,
+    warn,
+)
+from sessiontree.commands.formatting import format_local_time
+from sessiontree.core.context import Explanation, encode_explanation, explain
+from sessiontree.core.entries import Entry, JsonObject, Problem, read_raws
+from sessiontree.core.messages import coerce_string, extract_text, get_entry_role, get_role, get_tool_calls
+from sessiontree.core.number_text import format_dollars, pluralize
+from sessiontree.core.outline import (
+    DEEP_NOTE,
+    FILTERS,
+    CallLookup,
+    Outline,
+    draw_rows,
+    format_entry,
+    format_entry_row,
+    format_hidden,
+    lay_out,
+    run_steps,
+    survey_tree,
+)
+from sessiontree.core.problems import encode_problem
+from sessiontree.core.token_estimate import estimate_tokens
+from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
+from sessiontree.library import catalog
+from sessiontree.library.session_files import list_folders, resolve_folder
+from sessiontree.session.session import Session
+from sessiontree.store.postgres.address import is_database_address
+
+if TYPE_CHECKING:
+    from sessiontree.library.repair import RepairReport
+
+NO_ENTRIES = "(no entries)"
+BATCH_SIZE = 512
+"""Rows whose lines are read together."""
+
+
+@app.command(epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --filter labeled-only --json")
+@session_argument
+@click.option("--filter", type=click.Choice(FILTERS), help="Which entries to show; --json shows all by default.")
+@click.option("--interactive", is_flag=True, help="Choose a place in the tree, and go there.")
+@json_option
+@click.pass_context
+def tree(context: click.Context, session: str, filter: str | None, interactive: bool, as_json: bool) -> None:
+    """Draw the tree of a session.
+
+    Chains stay flat; what is indented is where branches part. The active path has bullets.
+    """
+    if interactive:
+        _choose_and_navigate(context, session)
+        return
+    opened_session = open_session(session, read_only=True)
+    if as_json:
+        _echo_tree_json(opened_session, filter or "all")
+    else:
+        _print_tree(opened_session, filter or "default")
+
+
+def _choose_and_navigate(context: click.Context, name: str) -> None:
+    """Have a place chosen in the terminal, and carry out `navigate` with it."""
+    if not is_terminal():
+        raise click.UsageError("--interactive needs a terminal")
+    try:
+        from sessiontree.tui.screens.tree_screen import choose_entry
+    except ModuleNotFoundError as error:
+        raise InvalidOperation("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
+    from sessiontree import config
+    from sessiontree.cli.branch_ops import navigate
+
+    with open_session(name) as session:
+        choice = choose_entry(session, config.load())
+    if choice is not None:
+        context.invoke(
+            navigate,
+            session=name,
+            place=choice.entry,
+            summarize=choice.summarize,
+            focus=choice.instructions,
+            summary=choice.summary,
+        )
+
+
+def _echo_tree_json(session: Session, filter: str) -> None:
+    tree = session.tree
+    shape = run_steps(survey_tree(tree, _find_leaf(session)))
+    shown = shape.find_shown(filter)
+    depths = array("l")
+
+    def iter_entries() -> Iterator[JsonObject]:
+        for above in shape.parent_positions:
+            depths.append(depths[above] + 1 if above >= 0 else 0)
+        positions = (position for position in range(len(shape)) if shown[position])
+        while several := list(islice(positions, BATCH_SIZE)):
+            known = [tree.peek(shape.ids[position]) for position in several]
+            for position, entry, raw in zip(several, known, read_raws(known), strict=True):
+                above = shape.parent_positions[position]
+                said = entry.source.decode_preview(raw) if entry.type == "message" else None
+                yield {
+                    "id": entry.id,
+                    "parent": shape.ids[above] if above >= 0 else None,
+                    "type": entry.type,
+                    "role": None if said is None else said.role,
+                    "label": tree.label(entry.id),
+                    "timestamp": entry.source.decode_timestamp(raw),
+                    "depth": depths[position],
+                    "text": format_entry(entry, raw),
+                }
+
+    echo_json_parts(
+        {"session": session.id, "name": session.name, "branch": session.heads.current, "leaf": session.heads.leaf},
+        "entries",
+        iter_entries(),
+        {"problems": [encode_problem(problem) for problem in session.problems]},
+    )
+
+
+def _find_leaf(session: Session) -> str | None:
+    """The current leaf, unless damage took it away."""
+    return session.heads.leaf if session.heads.leaf in session.tree else None
+
+
+def _print_tree(session: Session, filter: str) -> None:
+    rows = run_steps(lay_out(run_steps(survey_tree(session.tree, _find_leaf(session))), filter))
+    echo(
+        bold(escape_line(session.name or "unnamed")),
+        dim(f"{escape_line(session.id)}, on branch {escape_line(session.heads.current)}"),
+    )
+    echo_lines(_format_rows(rows, session))
+    if rows.is_deep:
+        echo(dim(DEEP_NOTE))
+    if not len(rows):
+        hidden = session.tree.real_count
+        echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
+    elif session.heads.leaf is None:
+        echo(dim("(the head is before everything)"))
+    _warn_problems(session)
+
+
+def _format_rows(rows: Outline, session: Session) -> Iterator[str]:
+    """The rows of a drawing as lines."""
+    tree, calls = session.tree, CallLookup(session.tree)
+    drawn = draw_rows(rows, session.heads)
+    while several := list(islice(drawn, BATCH_SIZE)):
+        for row, raw in zip(several, read_raws(row.entry for row in several), strict=True):
+            label = tree.label(row.entry.id)
+            hidden = format_hidden([escape_line(name) for name in row.branches_hidden], row.active_hidden)
+            yield join_parts(
+                (dim(row.prefix) if row.prefix else "")
+                + (colorize("• ", "green") if row.on_path else "")
+                + (colorize(f"[{escape_line(label)}] ", "yellow") if label else "")
+                + escape_line(format_entry_row(row.entry, calls, raw)),
+                "".join(colorize(f"({escape_line(name)})", "cyan") for name in row.branches),
+                colorize("← active", "green") if row.active else "",
+                dim(hidden) if hidden else "",
+            )
+
+
+def _group_branch_names(session: Session) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for name, head in session.heads.heads.items():
+        if head is not None and name not in session.heads.archived:
+            names.setdefault(head, []).append(name)
+    return names
+
+
+def _warn_problems(session: Session) -> None:
+    faults = [problem for problem in session.problems if problem.severity == "fault"]
+    if faults:
+        more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+        first = f"line {faults[0].line}: {faults[0].message}" if faults[0].line else faults[0].message
+        warn(f"damaged: {shorten(first)}{more} (see `sessiontree doctor {session.location}`)")
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree log @ --at HEAD~2")
+@session_argument
+@place_option("--at", default="HEAD", show_default=True, help="The place whose path to list.")
+@json_option
+def log(session: str, at: str, as_json: bool) -> None:
+    """List the entries from the root to a place."""
+    opened_session = open_session(session, read_only=True)
+    path = opened_session.tree.path(opened_session.resolve_place(at))
+    names = _group_branch_names(opened_session)
+    calls = CallLookup(opened_session.tree)
+    for entry in path:
+        if as_json:
+            echo_raw(entry.raw)
+            continue
+        label = opened_session.tree.label(entry.id)
+        echo(
+            dim(f"{format_id(entry.id)}  {escape_line(format_local_time(entry.timestamp, seconds=True)):19}"),
+            colorize(f"[{escape_line(label)}]", "yellow") if label else "",
+            escape_line(format_entry_row(entry, calls)),
+            "".join(colorize(f"({escape_line(name)})", "cyan") for name in names.get(entry.id, ())),
+        )
+    if not path and not as_json:
+        echo(dim(NO_ENTRIES))
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree show @ HEAD~1")
+@session_argument
+@place_argument("entry", metavar="ENTRY")
+@json_option
+def show(session: str, entry: str, as_json: bool) -> None:
+    """Show one entry in full."""
+    opened_session = open_session(session, read_only=True)
+    id = opened_session.resolve_place(entry)
+    if id is None:
+        raise click.UsageError("there is no entry at the place before everything")
+    shown = opened_session.tree[id]
+    if as_json:
+        echo_raw(shown.raw)
+        return
+    label = opened_session.tree.label(id)
+    kind = shown.type + (f" ({get_entry_role(shown)})" if get_entry_role(shown) else "")
+    for name, value in (
+        ("entry", id),
+        ("parent", opened_session.tree.parent(id) or "root"),
+        ("kind", kind),
+        ("time", shown.timestamp),
+        ("branch", shown.branch if isinstance(shown.branch, str) else ""),
+        ("label", label or ""),
+    ):
+        if value:
+            echo(dim(f"{name:7}"), escape_line(value))
+    click.echo()
+    click.echo(escape_lines(_format_body(shown)))
+
+
+def _format_body(entry: Entry) -> str:
+    from sessiontree.format.codec import encode_body
+
+    wire = encode_body(entry.body)
+    message = wire.get("message")
+    if isinstance(message, dict):
+        return format_message(message)  # pyright: ignore[reportUnknownArgumentType]
+    import json
+
+    return (
+        coerce_string(wire.get("summary"))
+        or extract_text(wire.get("content"))
+        or json.dumps(wire, ensure_ascii=False, indent=2)
+    )
+
+
+def format_message(message: JsonObject) -> str:
+    """A message in full, tool calls included."""
+    import json
+
+    parts = [extract_text(message.get("content")) or coerce_string(message.get("summary"))]
+    if get_role(message) in ("bashExecution", "pythonExecution"):
+        parts = [
+            f"$ {coerce_string(message.get('command')) or coerce_string(message.get('code'))}",
+            coerce_string(message.get("output")),
+        ]
+    parts += [f"→ {call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in get_tool_calls(message)]
+    if message.get("errorMessage"):
+        parts.append(f"error: {coerce_string(message.get('errorMessage'))}")
+    return "\n".join(part for part in parts if part)
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree context @ --at HEAD~2 --explain")
+@session_argument
+@place_option("--at", "places", multiple=True, help="The place to look from, HEAD by default; may be given again.")
+@click.option("--llm", is_flag=True, help="Messages in the roles that a model takes, failed turns still among them.")
+@click.option("--request", is_flag=True, help="Exactly what a request carries: failed turns left out, calls answered.")
+@click.option("--explain", "explained", is_flag=True, help="For every entry of the path: does it reach the model?")
+@json_option
+def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
+    """Show what the model sees from a place."""
+    opened_session = open_session(session, read_only=True)
+    for seen in [opened_session.context(place) for place in places or ("HEAD",)]:
+        leaf = seen.leaf
+        messages = seen.to_llm() if request else seen.convert_messages() if llm else list(seen.messages)
+        explanation = explain(opened_session.tree, leaf) if explained else None
+        if as_json:
+            wire: JsonObject = {
+                "leaf": leaf,
+                "model": seen.model,
+                "thinkingLevel": seen.thinking_level,
+                "messages": messages,
+            }
+            if seen.state.mode is not None:
+                wire["mode"] = seen.state.mode
+            if seen.state.rules:
+                wire["rules"] = list(seen.state.rules)
+            if explanation is not None:
+                wire["explain"] = encode_explanation(explanation)
+                wire["tokens"] = explanation.tokens
+            echo_json(wire)
+            continue
+        model = seen.model
+        named = f"{model['provider']}/{model['modelId']}" if model else "no model"
+        echo(
+            bold(f"context at {format_id(leaf)}"),
+            dim(f"{escape_line(named)}, thinking {escape_line(seen.thinking_level)}"),
+        )
+        if explanation is not None:
+            _print_explanation(explanation)
+            continue
+        for message in messages:
+            echo(
+                colorize(escape_line(get_role(message)), "cyan"),
+                dim(f"~{pluralize(estimate_tokens(message), 'token')}"),
+            )
+            click.echo(escape_lines(format_message(message)))
+            click.echo()
+
+
+def _print_explanation(explanation: Explanation) -> None:
+    width = max((len(format_id(item.entry.id)) for item in explanation.entries), default=0)
+    for item in explanation.entries:
+        reason = item.reason + (f" {format_id(item.represented_by)}" if item.represented_by else "")
+        line = (
+            f"{format_id(item.entry.id):{width}} {'✓' if item.reaches_model else '·'} {item.tokens or '':>7}  "
+            f"{escape_line(format_entry_row(item.entry))[:60]:60}  {escape_line(reason)}"
+        )
+        echo(line if item.reaches_model else dim(line))
+    echo(bold(f"{pluralize(explanation.tokens, 'token')}, estimated"))
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
+@session_argument
+@click.option("--all", "show_all", is_flag=True, help="Archived branches too.")
+@json_option
+def branches(session: str, show_all: bool, as_json: bool) -> None:
+    """List the branches of a session."""
+    echo_branches(open_session(session, read_only=True), as_json=as_json, show_all=show_all)
+
+
+def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> None:
+    if as_json:
+        echo_json(
+            {
+                "current": session.heads.current,
+                "branches": [
+                    {
+                        "name": info.name,
+                        "head": info.head,
+                        "entryCount": info.entry_count,
+                        "createdAt": info.created_at,
+                        "description": info.description,
+                        "archived": info.archived,
+                    }
+                    for info in session.branches
+                ],
+            }
+        )
+        return
+    rows = [["", "branch", "head", "entries", "made", "description"]]
+    for info in session.branches:
+        if info.archived and not show_all:
+            continue
+        mark = "*" if info.current else "-" if info.archived else " "
+        rows.append(
+            [
+                mark,
+                escape_line(info.name),
+                format_id(info.head),
+                str(info.entry_count),
+                escape_line(format_local_time(info.created_at)),
+                escape_line(info.description or ""),
+            ]
+        )
+    print_table(rows)
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
+@session_argument
+@branch_argument("branches", nargs=-1, required=True, metavar="A B...")
+@click.option("--metric", default="cost", show_default=True, help="What decides: cost, tokens, entries or time.")
+@json_option
+def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
+    """Compare branches from where they part."""
+    from sessiontree.comparison import comparison_to_wire
+    from sessiontree.session.session import compare as compare_in
+
+    result = compare_in(open_session(session, read_only=True), branches, metric)
+    if as_json:
+        echo_json(comparison_to_wire(result))
+        return
+    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
+    rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
+    for stats in result.branches:
+        tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
+        cost = format_dollars(stats.cost) if "cost" in stats.measured else "-"
+        counts = [stats.entries, stats.messages, stats.tool_calls, stats.errors]
+        seconds = f"{stats.time / 1000:.1f}s"
+        rows.append(
+            [escape_line(stats.name), *map(str, counts), tokens, cost, seconds, escape_line(", ".join(stats.models))]
+        )
+    print_table(rows)
+    for item in result.differences:
+        if item.metric == metric:
+            percent = "" if item.percent is None else f" ({item.percent:+.1f} %)"
+            echo(f"{escape_line(item.a)} → {escape_line(item.b)}: {item.metric} {item.diff:+g}{percent}")
+    if result.winner is None:
+        echo(bold("no winner:"), escape_line(result.reason))
+    else:
+        echo(bold(f"winner: {escape_line(result.winner)}"), dim(f"({result.reason})"))
+
+
+@app.command(epilog="\b\nExample:\n  sessiontree diff @ cache dict")
+@session_argument
+@place_argument("a", metavar="A")
+@place_argument("b", metavar="B")
+@json_option
+def diff(session: str, a: str, b: str, as_json: bool) -> None:
+    """Show how two places differ, from where their paths part."""
+    from sessiontree.comparison import diff_to_wire, format_usage
+    from sessiontree.session.session import diff as diff_in
+
+    opened_session = open_session(session, read_only=True)
+    result = diff_in(opened_session, a, b)
+    if as_json:
+        echo_json(diff_to_wire(result))
+        return
+    calls = CallLookup(opened_session.tree)
+    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
+    for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
+        echo(bold(f"{sign * 3} {escape_line(stats.name)}"), dim(", ".join(format_usage(stats))))
+        for entry in entries:
+            echo(colorize(f"{sign} {format_id(entry.id)} {escape_line(format_entry_row(entry, calls))}", color))
+        if stats.files:
+            echo(dim(f"  files: {escape_line(', '.join(stats.files))}"))
+
+
+@app.command(epilog="\b\nExamples:\n  sessiontree doctor @\n  sessiontree doctor ~/.sessiontree/sessions --repair")
+@click.argument("session", metavar="SESSION|DIR|DATABASE")
+@click.option("--repair", "mend", is_flag=True, help="Write a sound copy beside each damaged file; the file stays.")
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
+    """List what is wrong with a session, or with all in a folder or database; exit with 1 when there is a fault."""
+    count, faulty = 0, False
+    for examined in _examine_all(session, mend):
+        count, faulty = count + 1, faulty or examined.is_faulty
+        if as_json:
+            echo_json(_examination_to_wire(examined))
+        else:
+            _print_examination(examined)
+    if not count and not as_json:
+        echo("no sessions there")
+    ctx.exit(1 if faulty else 0)
+
+
+class _Examination(NamedTuple):
+    """What is wrong with a session, and what was done about it."""
+
+    name: str
+    """Of one among many; the only one needs none."""
+    problems: list[Problem]
+    report: RepairReport | None = None
+    repair_error: str | None = None
+    """Why it was not repaired."""
+
+    @property
+    def is_faulty(self) -> bool:
+        return any(problem.severity == "fault" for problem in self.problems)
+
+
+def _examine_all(place: str, mend: bool) -> Iterator[_Examination]:
+    """The one session, or every session of a database, or in a folder and below it."""
+    place = catalog.locate(place)
+    if not catalog.is_container(place):
+        yield _examine(place, mend)
+    elif os.path.isdir(place):
+        yield from _examine_folder(place, mend)
+    else:
+        for address in catalog.list_addresses(place):
+            with suppress(NotFound):  # it was taken away meanwhile
+                yield _examine(address, mend)._replace(name=address)
+
+
+def _examine_folder(folder: str, mend: bool) -> Iterator[_Examination]:
+    """What cannot be opened is a fault of its own, and stops nothing."""
+    closed: list[OSError] = []
+    for file in _iter_session_files(folder, closed):
+        if os.path.islink(file):
+            yield _Examination(file, [_build_unreadable_problem("a link, which is not followed")])
+        else:
+            with suppress(NotFound):  # it was taken away meanwhile
+                yield _examine(file, mend)._replace(name=file)
+    for error in closed:
+        yield _Examination(str(error.filename), [_build_unreadable_problem(error.strerror or str(error))])
+
+
+def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
+    """What is called like a session in a folder and below it, and in those that links right in it lead to."""
+    resolve_folder(folder)  # which says so where the current folder was deleted
+    inside = os.path.join(os.path.realpath(folder), "")
+    links = [below for below in list_folders(folder) if os.path.islink(below)]
+    linked = [link for link in links if not os.path.join(os.path.realpath(link), "").startswith(inside)]
+    for top in (folder, *linked):
+        for at, folders, names in os.walk(top, onerror=errors.append):
+            for name in sorted([*names, *folders]):
+                if name.endswith(catalog.SESSION_SUFFIX) and not name.startswith("."):
+                    yield os.path.join(at, name)
+            if top in linked:
+                folders.clear()  # it may lead to where everything is
+            folders.sort()
+
+
+def _examine(session: str, mend: bool) -> _Examination:
+    """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
+    from sessiontree.library.index.session_summary import check_size
+
+    try:
+        if not is_database_address(session):
+            check_size(session)
+        with isolate_errors(session), open_session(session, read_only=not mend) as examined:
+            found = _Examination("", examined.problems)
+            return _repair_session(found, examined) if mend and found.is_faulty else found
+    except FormatError as error:
+        found = _Examination("", [_build_unreadable_problem(error.reason)])
+        return _repair_session(found, session) if mend and not is_database_address(session) else found
+    except StoreError as error:
+        catalog.check_reachable(session)
+        return _Examination("", [_build_unreadable_problem(error.reason)])
+
+
+def _repair_session(found: _Examination, damaged: Session | str) -> _Examination:
+    """What is left of a session, or of a file whose header is gone, repaired."""
+    from sessiontree.library.repair import repair, rescue
+
+    try:
+        return found._replace(report=rescue(damaged) if isinstance(damaged, str) else repair(damaged))
+    except SessionTreeError as error:
+        return found._replace(repair_error=str(error))
+
+
+def _build_unreadable_problem(reason: str) -> Problem:
+    return Problem(kind="no_session", severity="fault", message=reason)
+
+
+def _examination_to_wire(examined: _Examination) -> JsonObject:
+    wire: JsonObject = {"file": examined.name} if examined.name else {}
+    wire["problems"] = [encode_problem(problem) for problem in examined.problems]
+    if examined.report is not None:
+        from sessiontree.format.line_repair import encode_repair
+
+        wire["repairs"] = [encode_repair(item) for item in examined.report.repairs]
+        wire["repaired"] = examined.report.file
+    if examined.repair_error is not None:
+        wire["refused"] = examined.repair_error
+    return wire
+
+
+def _print_examination(examined: _Examination) -> None:
+    if examined.name:
+        echo(bold(escape_line(examined.name)))
+    for problem in examined.problems:
+        color = "red" if problem.severity == "fault" else "yellow"
+        place = f"line {problem.line}" if problem.line else ""
+        echo(colorize(problem.severity, color), dim(f"{problem.kind} {place}"), shorten(problem.message))
+    if not examined.problems:
+        echo("nothing is wrong")
+    if examined.repair_error is not None:
+        echo(colorize("not repaired", "red"), escape_line(examined.repair_error))
+    report = examined.report
+    for item in report.repairs if report is not None else ():
+        place = f"line {item.line}" if item.line else ""
+        echo(colorize("repaired", "green"), dim(f"{item.kind} {place}"), escape_line(item.message))
+    if report is not None:
+        where = f"the sound copy is {report.file}" if report.file else "a line was appended"
+        echo(bold(escape_line(where)))

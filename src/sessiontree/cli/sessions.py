@@ -1,0 +1,220 @@
+"""Commands over many sessions: ls, search, archive, delete."""
+
+from __future__ import annotations
+
+import click
+
+from sessiontree.cli.app import app, can_answer, format_id, json_option, session_argument
+from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, echo_json, escape_line, shorten, warn
+from sessiontree.commands.formatting import format_local_time
+from sessiontree.core.number_text import format_dollars, pluralize
+from sessiontree.errors import SessionTreeError
+from sessiontree.library import catalog, trash
+from sessiontree.library.index.session_search import Hit, encode_hit
+from sessiontree.library.index.session_summary import SessionSummary, encode_summary
+from sessiontree.library.session_files import SessionFile
+
+all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
+source_option = click.option(
+    "--source", type=click.Choice(["pi", "omp"]), help="The sessions of pi or oh-my-pi, read-only."
+)
+dir_option = click.option(
+    "--dir", "folder", type=click.Path(file_okay=False), help="The files in this folder, whatever they are about."
+)
+
+
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree ls\n  sessiontree ls --all --json\n  sessiontree ls --source pi --all"
+)
+@all_option
+@click.option("--archived", is_flag=True, help="The archived sessions instead.")
+@click.option("--trash", "in_trash", is_flag=True, help="The deleted sessions instead, of all folders.")
+@source_option
+@dir_option
+@json_option
+def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, folder: str | None, as_json: bool) -> None:
+    """List the sessions of this folder, newest first."""
+    _check_source_options(source, folder)
+    if in_trash and (archived or source or folder):
+        raise click.UsageError("--trash goes with none of --archived, --source and --dir")
+    if in_trash:
+        listed = trash.list_trash()
+    else:
+        listed = catalog.sessions(
+            all=everywhere, archived=archived, source=source, dir=folder, progress=create_progress("reading sessions")
+        )
+    if as_json:
+        for summary in listed:
+            echo_json(encode_summary(summary))
+        return
+    shown = {(summary.id, summary.file) for summary in listed}
+    by_file = _find_ambiguous_files(
+        shown, outside=bool(source or folder), among=trash.list_trash_files() if in_trash else None
+    )
+    for summary in listed:
+        with_folder = everywhere or in_trash or folder is not None
+        _print_summary(summary, with_folder=with_folder, with_file=summary.file in by_file)
+    if not listed:
+        echo(dim("no sessions" if everywhere or in_trash or folder is not None else "no sessions of this folder"))
+
+
+def _check_source_options(source: str | None, folder: str | None) -> None:
+    if source and folder:
+        raise click.UsageError("give --source or --dir")
+
+
+def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
+    echo(
+        bold(shorten(summary.id)), shorten(summary.name or ""), colorize("damaged", "red") if summary.is_damaged else ""
+    )
+    counts = [
+        pluralize(summary.message_count, "message"),
+        pluralize(summary.entry_count, "entry", "entries"),
+        pluralize(summary.branch_count, "branch", "branches"),
+        format_dollars(summary.cost),
+    ]
+    times = [
+        f"modified {_format_time(summary.modified)}",
+        f"made {_format_time(summary.created)}" if summary.created else "",
+    ]
+    fork = f"fork of {shorten(catalog.parse_session_id(summary.parent_session))}" if summary.parent_session else ""
+    where = shorten(summary.cwd) if with_folder else ""
+    echo(
+        "  " + dim(", ".join(part for part in (*times, *(counts if summary.entry_count else []), fork, where) if part))
+    )
+    if summary.first_message:
+        echo("  " + escape_line(summary.first_message[:100]))
+    if summary.damage:
+        echo("  " + colorize(shorten(summary.damage), "red"))
+    if with_file:  # there is no other way to name it
+        echo("  " + dim(escape_line(summary.file)))
+
+
+def _find_ambiguous_files(
+    shown: set[tuple[str, str]], *, outside: bool, among: list[SessionFile] | None = None
+) -> set[str]:
+    """Which of these files have to be named, since the ids of their sessions do not lead there; from `outside` all."""
+    return {file for _, file in shown} if outside else catalog.find_ambiguous(shown, among)
+
+
+def _format_time(timestamp: str) -> str:
+    return escape_line(format_local_time(timestamp))
+
+
+@app.command(
+    epilog="\b\nExamples:\n  sessiontree search cache\n"
+    "  sessiontree search 'cach* \"two ways\" role:user since:7d' --all\n  sessiontree search 缓存 --all --json"
+)
+@click.argument("query", nargs=-1, required=True)
+@all_option
+@source_option
+@dir_option
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="The most hits to show.")
+@json_option
+def search(
+    query: tuple[str, ...], everywhere: bool, source: str | None, folder: str | None, limit: int, as_json: bool
+) -> None:
+    """Search all entries of all branches, newest first.
+
+    All words of QUERY must be in an entry: a word, "a phrase", or begin* for the beginning of a
+    word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
+    """
+    _check_source_options(source, folder)
+    unread: set[str] = set()
+    hits = catalog.search(
+        " ".join(query),
+        all=everywhere,
+        source=source,
+        dir=folder,
+        limit=limit,
+        on_unreadable=unread.add,
+        progress=create_progress("taking in words"),
+    )
+    if unread:
+        warn(f"{pluralize(len(unread), 'file')} could not be read, which ls tells of")
+    if as_json:
+        for hit in hits:
+            echo_json(encode_hit(hit))
+        return
+    before = None
+    by_file = _find_ambiguous_files({(hit.session, hit.file) for hit in hits}, outside=bool(source or folder))
+    for hit in hits:
+        if hit.file != before:
+            echo(bold(escape_line(hit.file) if hit.file in by_file else shorten(hit.session)), shorten(hit.name or ""))
+            before = hit.file
+        _print_hit(hit)
+    if not hits:
+        echo(dim("nothing found" if everywhere or folder is not None else "nothing found in sessions of this folder"))
+    elif len(hits) == limit:
+        echo(dim(f"these are the newest {limit}; --limit shows more"))
+
+
+def _print_hit(hit: Hit) -> None:
+    seen = colorize("in context", "green") if hit.in_context else dim("not in context")
+    branch = shorten(hit.branch) if hit.branch is not None else "on no branch"
+    echo(
+        f"  {shorten(format_id(hit.entry))}",
+        dim(_format_time(hit.timestamp)),
+        colorize(branch, "cyan"),
+        seen,
+        dim(shorten(hit.role)),
+    )
+    echo("    " + escape_line(hit.snippet))
+
+
+@app.command(epilog="\b\nExamples:\n  sessiontree archive @\n  sessiontree archive auth --undo")
+@session_argument
+@click.option("--undo", is_flag=True, help="Put it back into listings.")
+@json_option
+def archive(session: str, undo: bool, as_json: bool) -> None:
+    """Take a session out of listings. It stays where it is."""
+    file = trash.archive(session, archived=not undo)
+    if as_json:
+        echo_json({"archived": not undo, "file": file})
+    else:
+        echo("back in listings" if undo else "archived", dim(escape_line(file)))
+
+
+@app.command(epilog="\b\nExamples:\n  sessiontree delete auth\n  sessiontree delete auth --restore")
+@session_argument
+@click.option("--restore", is_flag=True, help="Bring it back from the trash.")
+@click.option("--purge", is_flag=True, help="Remove it for good, from the trash or from where it lives.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -> None:
+    """Move a session to the trash, bring it back, or remove it for good."""
+    if restore and purge:
+        raise click.UsageError("give --restore or --purge")
+    if restore:
+        file, done = trash.restore(session), "restored"
+    else:
+        if not yes:
+            session = _confirm_deletion(session, purge)
+        file, done = (trash.purge(session), "removed") if purge else (trash.delete(session), "deleted")
+    if as_json:
+        echo_json({"done": done, "file": file})
+    else:
+        echo(done, dim(escape_line(file)))
+
+
+def _confirm_deletion(session: str, purge: bool) -> str:
+    """Have the session that is meant named, and give where it is: `@` may be another one by the time of the answer."""
+    if not can_answer():
+        raise click.UsageError("there is no terminal to ask at: give --yes")
+    place = trash.resolve_session(session, in_trash=purge)
+    named = _describe_session(place)
+    click.confirm(f"Remove {named} for good?" if purge else f"Move {named} to the trash?", abort=True, err=True)
+    return place
+
+
+def _describe_session(place: str) -> str:
+    """A session by its name, or else its id, and by what was said first in it, as far as it can be read."""
+    from sessiontree.library.index.session_summary import build_tally
+
+    try:
+        with catalog.open(place, read_only=True) as session:
+            first = build_tally(session).first_message
+            said = f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"
+            return f"{shorten(session.name or session.id)} {shorten(said)}"
+    except SessionTreeError:
+        return escape_line(place)  # there is no other way to name it: files of one folder differ where it ends

@@ -1,0 +1,126 @@
+"""The command that gives a session away: as a page, Markdown, text, JSON or JSONL, with or without its secrets."""
+
+from __future__ import annotations
+
+import os
+import sys
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Iterator
+
+import click
+
+from sessiontree.cli.app import app, open_session, place_option, session_argument
+from sessiontree.cli.output import escape_line, escape_lines
+from sessiontree.core.number_text import pluralize
+from sessiontree.export import (
+    FORMAT_BY_SUFFIX,
+    FORMATS,
+    RedactionReport,
+    Redactor,
+    build_file_name,
+    detect_format,
+    stream_export,
+)
+from sessiontree.home import list_user_homes
+from sessiontree.session.session import Session
+from sessiontree.store.files import read_pieces, write_private
+
+STDOUT = "-"
+
+
+@app.command(
+    "export",
+    epilog="\b\nExamples:\n  sessiontree export @ -o page.html\n  sessiontree export @ --format md --branch cache -o -",
+)
+@session_argument
+@click.option("-o", "--output", metavar="FILE", help="The file to write, or - for standard output.")
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), help="The form; by default as the file's name says, or html."
+)
+@place_option("--branch", help="Only the path to this place.")
+@place_option("--subtree", help="Only this entry and what hangs below it.")
+@click.option("--redact", is_flag=True, help="Take out keys, tokens, private keys and home paths.")
+@click.option("--pattern", "patterns", multiple=True, metavar="RE", help="With --redact: also what this matches.")
+@click.option("--force", is_flag=True, help="Write over a file that is there.")
+def export_command(
+    session: str,
+    output: str | None,
+    form: str | None,
+    branch: str | None,
+    subtree: str | None,
+    redact: bool,
+    patterns: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Export a session, or a part of it, as one file. Nothing is sent anywhere."""
+    if patterns and not redact:
+        raise click.UsageError("--pattern needs --redact")
+    if branch is not None and subtree is not None:
+        raise click.UsageError("--branch and --subtree do not go together")
+    chosen = form or _detect_format(output or "")
+    with open_session(session, read_only=True) as source:
+        redactor = Redactor(patterns, homes=list_user_homes()) if redact else None
+        target = output or build_file_name(source.id, chosen)
+        if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
+            raise click.ClickException(f"{target} is the session itself; export it to another file")
+        if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
+            pieces = _read_bytes(source)
+        else:
+            pieces = stream_export(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
+        if target == STDOUT:
+            _print_pieces(pieces)
+        else:
+            _write_file(target, pieces, force=force)
+            click.echo(f"{escape_line(target)}  {_format_size(os.path.getsize(target))}")
+    if redactor is not None:
+        _print_redactions(redactor.report)
+
+
+def _detect_format(file: str) -> str:
+    """The form that the name of a file speaks of; a name without an ending, and no name, are of a page."""
+    form = detect_format(file)
+    if form is None and os.path.splitext(file)[1]:
+        raise click.UsageError(
+            f"{file!r} does not end in one of {', '.join(FORMAT_BY_SUFFIX)}; --format says which form it has"
+        )
+    return form or "html"
+
+
+def _read_bytes(session: Session) -> Iterator[bytes]:
+    """The whole session as it is: byte for byte the file, where there is one."""
+    if session.file is None:
+        yield from (line + b"\n" for line in session.read_lines())
+        return
+    yield from read_pieces(session.file.open("rb"))
+
+
+def _write_file(target: str, pieces: Iterable[bytes], *, force: bool) -> None:
+    if os.path.lexists(target):
+        if not force:
+            raise click.ClickException(f"{target} is there already (--force writes over it)")
+        if not os.path.isfile(target):
+            raise click.ClickException(f"{target} is no regular file (-o - prints)")
+    write_private(os.path.realpath(target), pieces, overwrite=force)
+
+
+def _print_pieces(pieces: Iterable[bytes]) -> None:
+    """To a terminal only what it cannot obey, to everything else the bytes as they are."""
+    if not sys.stdout.isatty() and hasattr(sys.stdout, "buffer"):
+        for piece in pieces:
+            click.echo(piece, nl=False)
+        return
+    decode = getincrementaldecoder("utf-8")("replace").decode
+    for piece in pieces:
+        click.echo(escape_lines(decode(piece)), nl=False)
+    click.echo(escape_lines(decode(b"", final=True)), nl=False)
+
+
+def _format_size(count: int) -> str:
+    return pluralize(count, "byte", shown=f"{count:,}") if count < 10_000 else f"{count / 1000:,.0f} kB"
+
+
+def _print_redactions(report: RedactionReport) -> None:
+    """What was taken out, on standard error so that it never stands in the export."""
+    counts = ", ".join(f"{count} {what}" for what, count in report.counts.items())
+    left = f"; {pluralize(report.skipped_lines, 'unreadable line')} left out" if report.skipped_lines else ""
+    click.echo(f"redacted: {counts or 'nothing was found'}{left}", err=True)

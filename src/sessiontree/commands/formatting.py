@@ -1,0 +1,59 @@
+"""Text: how commands show things. Raw: whoever puts it on a screen makes it safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sessiontree.core.entries import EntryId
+from sessiontree.core.outline import CallLookup, build_outline, format_entry_row, format_hidden
+from sessiontree.core.places import shorten_id
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.session.session import Session
+
+WIDTH = 72
+"""How much of what an entry says goes in a line."""
+
+
+def format_id(id: EntryId | None) -> str:
+    """An entry id as people are shown it."""
+    return "root" if id is None else shorten_id(id)
+
+
+def format_local_time(timestamp: str, *, seconds: bool = False) -> str:
+    """A time that was written down, as a clock shows it here; what is no time as it stands."""
+    moment = parse_timestamp(timestamp)
+    try:
+        shown = timestamp if moment is None else datetime.fromtimestamp(moment // 1000).isoformat()
+    except (ValueError, OverflowError, OSError):  # before or after all calendars
+        shown = timestamp
+    return shown[: 19 if seconds else 16].replace("T", " ")
+
+
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows in columns that are as wide as they have to be."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def make_excerpt(words: str, width: int = WIDTH) -> str:
+    """One line of a text, cut where it is too long."""
+    line = " ".join(words[: width * 4].split())
+    return line if len(line) <= width else f"{line[: width - 1]}…"
+
+
+def draw_tree(session: Session, leaf: EntryId | None) -> str:
+    """The tree of a session, with the way to `leaf`."""
+    tree, calls = session.tree, CallLookup(session.tree)
+    lines: list[str] = []
+    for row in build_outline(tree, leaf, heads=session.heads):
+        label = tree.label(row.entry.id)
+        parts = [
+            f"[{label}]" if label else "",
+            make_excerpt(format_entry_row(row.entry, calls)),
+            *(f"({name})" for name in row.branches),
+            "← active" if row.active else "",
+            format_hidden(row.branches_hidden, row.active_hidden),
+        ]
+        lines.append(f"{format_id(row.entry.id)}  {row.prefix}{' '.join(part for part in parts if part)}")
+    return "\n".join(lines) or "there is nothing in this session yet"

@@ -1,0 +1,256 @@
+"""Commands that show something, and those that set how the model answers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from sessiontree.agent.permission_rules import PERMISSION_MODES
+from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.unsaved_messages import save_messages
+from sessiontree.commands.arguments import (
+    BRANCH,
+    FILE,
+    LEVELS,
+    PLACE,
+    complete_commands,
+    complete_levels,
+    complete_models,
+    complete_modes,
+)
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.formatting import format_id, format_table, make_excerpt
+from sessiontree.commands.models import ConfiguredModels
+from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.comparison import Comparison, Diff, format_usage
+from sessiontree.config import PermissionMode
+from sessiontree.core.context import explain
+from sessiontree.core.entries import Message
+from sessiontree.core.messages import extract_text, get_role
+from sessiontree.core.number_text import format_count, format_dollars
+from sessiontree.core.outline import CallLookup, format_entry_row
+from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
+from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.session.session import compare, diff
+
+FULL = "full"
+
+
+async def _run_context(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    if args and args[0] != FULL:
+        raise InvalidOperation(f"/context takes {FULL!r} or nothing")
+    parts = desk.agent.build_system_parts() if desk.has_agent else []
+    explanation = explain(desk.session.tree, desk.branch.leaf)
+    if args:
+        said = [
+            f"--- {get_role(message)}\n{extract_text(message.get('content'))}"
+            for message in explanation.context.to_llm()
+        ]
+        return CommandOutcome(text="\n\n".join([*(f"--- system: {part.name}\n{part.text}" for part in parts), *said]))
+    calls = CallLookup(desk.session.tree)
+    rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
+    for item in explanation.entries:
+        if item.reaches_model or item.represented_by is not None:
+            stands = f"stood for by {format_id(item.represented_by)}" if item.represented_by else item.reason
+            tokens = f"~{item.tokens}" if item.reaches_model else ""
+            rows.append(
+                [format_id(item.entry.id), make_excerpt(format_entry_row(item.entry, calls), 48), tokens, stands]
+            )
+    unseen = sum(len(part.text) for part in parts) // CHARACTERS_PER_TOKEN
+    window = f" of {format_count(desk.model.info.context_window)}" if desk.model is not None else ""
+    total = f"~{format_count(explanation.tokens + unseen)}{window} tokens, estimated; /context {FULL} shows the texts"
+    return CommandOutcome(text="\n".join([*([format_table(rows)] if rows else []), total]))
+
+
+def diff_places(desk: SessionController, args: Sequence[str]) -> Diff:
+    """How the places that `/diff` was given differ."""
+    a, b = ("HEAD", args[0]) if len(args) == 1 else (args[0], args[1])
+    return diff(desk.session, desk.qualify_place(a), desk.qualify_place(b))
+
+
+async def _run_diff(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    found = diff_places(desk, args)
+    calls = CallLookup(desk.session.tree)
+    lines = [f"from where they part, {format_id(found.common_ancestor)}"]
+    for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
+        lines.append(f"{sign * 3} {stats.name}  {', '.join(format_usage(stats))}")
+        lines += [f"{sign} {format_id(entry.id)} {make_excerpt(format_entry_row(entry, calls))}" for entry in entries]
+        lines += [f"  files: {', '.join(stats.files)}"] if stats.files else []
+    return CommandOutcome(text="\n".join(lines))
+
+
+def compare_branches(desk: SessionController, args: Sequence[str]) -> Comparison:
+    """What the branches that `/compare` was given took."""
+    return compare(desk.session, list(args) if len(args) > 1 else [desk.branch.name, *args])
+
+
+async def _run_compare(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    found = compare_branches(desk, args)
+    rows = [["branch", "entries", "tools", "errors", "tokens", "cost", "time"]]
+    for stats in found.branches:
+        tokens = format_count(stats.tokens) if "tokens" in stats.measured else "-"
+        cost = format_dollars(stats.cost) if "cost" in stats.measured else "-"
+        counts = map(str, (stats.entries, stats.tool_calls, stats.errors))
+        rows.append([stats.name, *counts, tokens, cost, f"{stats.time / 1000:.1f}s"])
+    ahead = f"ahead: {found.winner} ({found.reason})" if found.winner else f"none is ahead: {found.reason}"
+    return CommandOutcome(text=f"{format_table(rows)}\n{ahead}")
+
+
+async def _run_copy(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    for entry in reversed(desk.branch.path()):
+        if isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant":
+            words = extract_text(entry.body.message.get("content"))
+            if words:
+                told = desk.host.copy(words)
+                return CommandOutcome(text=words if told is None else told)
+    raise InvalidOperation("there is no answer to copy")
+
+
+async def _run_save_unsaved(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    messages = desk.agent.unsaved if desk.has_agent else []
+    if not messages:
+        raise InvalidOperation("there is nothing unsaved: every answer is in the session")
+    file = os.path.join(desk.cwd, os.path.expanduser(args[0]))
+    save_messages(file, messages)
+    return CommandOutcome(text=f"saved in {file}")
+
+
+CURRENT_MARK = " (current)"
+"""Stands behind the name of the model that holds, where one is chosen."""
+
+
+async def _choose_model(desk: SessionController, names: Sequence[str]) -> str | None:
+    if desk.model is None:
+        return await desk.ui.select("Model", names)
+    current = desk.model.info.name
+    marked = f"{current}{CURRENT_MARK}"
+    options = [marked if name == current else name for name in dict.fromkeys([current, *names])]
+    chosen = await desk.ui.select("Model", options, at=marked)
+    return None if chosen is None else chosen.removesuffix(CURRENT_MARK)
+
+
+async def _run_model(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    name = args[0] if args else None
+    if name is None and desk.ui.has_person:
+        import asyncio
+
+        names = await asyncio.to_thread(desk.models.list_names)
+        if not names:
+            await asyncio.to_thread(desk.models.find)  # says how to get one
+        name = await _choose_model(desk, names)
+    if name is not None:
+        model = (await desk.set_model(name)).info.name
+        if isinstance(desk.models, ConfiguredModels):
+            try:
+                desk.models.remember(model)
+            except StoreError as error:
+                desk.ui.notify(f"the choice holds for this session only: {error}", "warning")
+        return CommandOutcome(text=f"from here on: {model}")
+    return CommandOutcome(text="there is no model" if desk.model is None else desk.model.info.name)
+
+
+async def _run_thinking(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    level = args[0] if args else None
+    if level is None and desk.ui.has_person:
+        level = await desk.ui.select("Thinking level", LEVELS, at=desk.agent.thinking)
+    if level is None:
+        return CommandOutcome(text=desk.agent.thinking)
+    if level not in LEVELS:
+        raise InvalidOperation(f"no thinking level {level!r}: choose one of {', '.join(LEVELS)}")
+    await desk.agent.set_thinking(level)
+    return CommandOutcome(text=f"from here on: {level}")
+
+
+async def _run_permissions(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    permissions = desk.permissions
+    if permissions is None:
+        raise InvalidOperation("no permissions hold here: the agent may use all of its tools")
+    if not args:
+        return CommandOutcome(text=_format_permissions(permissions, desk.cwd))
+    chosen: PermissionMode | None = next((mode for mode in PERMISSION_MODES if mode == args[0]), None)
+    if chosen is None:
+        raise InvalidOperation(f"no permission mode {args[0]!r}: choose one of {', '.join(PERMISSION_MODES)}")
+    permissions.mode = chosen
+    if permissions.effective_mode != chosen:
+        return CommandOutcome(text=f"permission mode: {permissions.effective_mode}, since the project restricts it")
+    return CommandOutcome(text=f"permission mode: {chosen}")
+
+
+def _format_permissions(permissions: Permissions, cwd: str) -> str:
+    rules = permissions.collect_rules(cwd)
+    rows = [["mode", permissions.effective_mode]]
+    for decision in ("deny", "ask", "allow"):
+        rows += [[decision, str(rule)] for rule in getattr(rules, decision)]
+    rows += [["allow, this session", str(rule)] for rule in permissions.granted]
+    return format_table(rows)
+
+
+async def _run_help(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    if args:
+        command = desk.commands.find(args[0].removeprefix("/"))
+        return CommandOutcome(text=f"{command.usage}\n{command.help} (from {command.source})")
+    return CommandOutcome(text=format_table([[command.usage, command.help] for command in desk.commands]))
+
+
+async def _run_reload(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    if desk.reload is None:
+        raise InvalidOperation("nothing was loaded that could be loaded again")
+    desk.ensure_idle()
+    loaded = await desk.reload()
+    return CommandOutcome(text=f"loaded: {', '.join(loaded)}" if loaded else "nothing is loaded")
+
+
+COMMANDS = (
+    Command(
+        name="context",
+        help="Show what the model sees from here, the system prompt included, and how much that is",
+        run=_run_context,
+        arguments=(Argument(name=FULL, complete=lambda desk, begun: [FULL]),),
+    ),
+    Command(
+        name="diff",
+        help="Show how two places differ, from where their paths part; one of them is this one by default",
+        run=_run_diff,
+        arguments=(replace(PLACE, name="A", required=True), replace(PLACE, name="B")),
+    ),
+    Command(
+        name="compare",
+        help="Compare what branches took; this one with another by default",
+        run=_run_compare,
+        arguments=(replace(BRANCH, required=True, repeated=True),),
+    ),
+    Command(name="copy", help="Put the last answer on the clipboard", run=_run_copy),
+    Command(
+        name="save-unsaved",
+        help="Write answers that the session could not take to another file, a message a line",
+        run=_run_save_unsaved,
+        arguments=(replace(FILE, required=True),),
+    ),
+    Command(
+        name="model",
+        help="Show the model, or go on with another",
+        run=_run_model,
+        arguments=(Argument(name="PROVIDER:MODEL", complete=complete_models),),
+    ),
+    Command(
+        name="thinking",
+        help="Show how much the model thinks before it answers, or change it",
+        run=_run_thinking,
+        arguments=(Argument(name="LEVEL", complete=complete_levels),),
+    ),
+    Command(
+        name="permissions",
+        help="Show what the agent may do without asking, or change the mode",
+        run=_run_permissions,
+        arguments=(Argument(name="MODE", complete=complete_modes),),
+    ),
+    Command(name="reload", help="Load extensions and prompt files anew", run=_run_reload),
+    Command(
+        name="help",
+        help="List the commands, or explain one",
+        run=_run_help,
+        arguments=(Argument(name="COMMAND", complete=complete_commands),),
+    ),
+)

@@ -1,0 +1,281 @@
+"""Commands that move within the session, mark places in it, and bring branches together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from sessiontree.commands.arguments import BRANCH, FOCUS, PLACE, complete_labels, complete_places
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.formatting import draw_tree, format_id, format_table, make_excerpt
+from sessiontree.commands.leaving import SummaryChoice, ask_summary_choice
+from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.core.number_text import pluralize
+from sessiontree.core.outline import format_entry_row
+from sessiontree.core.plan import find_last_prompt
+from sessiontree.errors import InvalidOperation
+from sessiontree.ops.compact import uncompact
+from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
+from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
+
+CANCELLED = CommandOutcome(text="cancelled: everything is as it was")
+
+
+def format_move(outcome: NavigateOutcome) -> CommandOutcome:
+    if outcome.cancelled:
+        return CANCELLED
+    if outcome.old_leaf == outcome.new_leaf:
+        return CommandOutcome(text="you are there already")
+    with_summary = " with a summary" if outcome.summary_entry is not None else ""
+    return CommandOutcome(text=f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}{with_summary}")
+
+
+async def _run_tree(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    if args:
+        place = args[0]
+    elif desk.ui.has_person:
+        place = await desk.host.choose_entry(desk)
+        if place is None:
+            return CommandOutcome()
+    else:
+        return CommandOutcome(text=draw_tree(desk.session, desk.branch.leaf))
+    return await navigate_with_summary_choice(desk, place)
+
+
+async def navigate_with_summary_choice(desk: SessionController, place: str) -> CommandOutcome:
+    """Go to a place, after asking what becomes of what is left."""
+    plan = desk.plan_navigation(place)
+    asks = plan.is_move and plan.abandoned and desk.ui.has_person and not desk.settings.summary.skip_prompt
+    leaving = await ask_summary_choice(desk.ui) if asks else SummaryChoice()
+    if leaving is None:
+        return CommandOutcome()
+    return format_move(
+        await desk.navigate(
+            place,
+            summarize=leaving.summarize,
+            custom_instructions=leaving.instructions,
+            summary=leaving.summary,
+        )
+    )
+
+
+async def _run_pop(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    place = args[0] if args else find_previous_prompt(desk.branch)
+    left = desk.plan_navigation(place).abandoned
+    return format_move(await desk.navigate(place, summarize=bool(left)))
+
+
+async def _run_undo(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    plan = await desk.undo()
+    return CommandOutcome(
+        text=f"undid {plan.undo_description}: {format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}, "
+        f"on {desk.branch.name}"
+    )
+
+
+async def _run_retry(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    prompt = find_last_prompt(desk.branch.path())
+    if prompt is None:
+        raise InvalidOperation("there is no message of the user to answer again")
+    desk.agent
+    outcome = await desk.move_to(prompt)
+    return replace(
+        format_move(outcome), text="" if not outcome.cancelled else CANCELLED.text, answer=not outcome.cancelled
+    )
+
+
+async def _run_clear(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    outcome = await desk.move_to(None)
+    if outcome.cancelled or outcome.old_leaf is None:
+        return format_move(outcome)
+    return CommandOutcome(text="the model sees nothing of what was said; /undo goes back")
+
+
+async def _run_switch(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    place = args[0] if args else await _choose_branch(desk)
+    if place is None:
+        return CommandOutcome()
+    outcome = await desk.switch(place)
+    if outcome.cancelled:
+        return CANCELLED
+    return CommandOutcome(text=f"on {desk.branch.name}, at {format_id(desk.branch.leaf)}")
+
+
+async def _choose_branch(desk: SessionController) -> str | None:
+    others = [info.name for info in desk.session.branches if info.name != desk.branch.name and not info.archived]
+    if not others:
+        raise InvalidOperation("there is no other branch: /branch-here makes one")
+    if not desk.ui.has_person:
+        raise InvalidOperation(f"say where to go: there are {', '.join(others)}")
+    return await desk.ui.select("Which branch?", others)
+
+
+async def _run_branch_here(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    name, place = [*args, None, None][:2]
+    branch = await desk.branch_here(name, place)
+    return CommandOutcome(
+        text=f"on the new branch {branch.name}, from {format_id(desk.session.tree.parent(branch.leaf or ''))}"
+    )
+
+
+async def _run_branches(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    session = desk.session
+    rows = [["", "branch", "head", "entries", "last"]]
+    for info in session.branches:
+        if not info.archived:
+            head = None if info.head is None or info.head not in session.tree else session.tree[info.head]
+            last = "" if head is None else make_excerpt(format_entry_row(head), 48)
+            rows.append(
+                [
+                    "*" if info.name == desk.branch.name else "",
+                    info.name,
+                    format_id(info.head),
+                    str(info.entry_count),
+                    last,
+                ]
+            )
+    return CommandOutcome(text=format_table(rows))
+
+
+async def _run_label(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    tree = desk.session.tree
+    if not args:
+        rows = [
+            [format_id(id), f"[{label}]", make_excerpt(format_entry_row(tree[id]), 48)]
+            for id, label in tree.labels.items()
+        ]
+        return CommandOutcome(text=format_table(rows) if rows else "there are no labels: /label TEXT puts one here")
+    text, named = [*args, "HEAD"][:2]
+    cleared, place = text == "--clear" or not text.strip(), desk.qualify_place(named)
+    desk.session.label(place, None if cleared else text)
+    desk.host.refresh()
+    where = format_id(desk.session.resolve_place(place))
+    return CommandOutcome(text=f"{where} has no label now" if cleared else f"{where} is labeled [{text}]")
+
+
+# Bringing branches together
+
+
+async def _run_merge(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    source, focus = [*args, None][:2]
+    with desk.begin_move() as signal:
+        outcome = await merge(
+            desk.session.branch(source or ""),
+            desk.branch,
+            hooks=desk.hooks,
+            model=desk.model,
+            custom_instructions=focus,
+            settings=desk.settings.summary,
+            retry=desk.settings.retry,
+            signal=signal,
+        )
+    desk.host.refresh()
+    return (
+        CANCELLED if outcome.cancelled else CommandOutcome(text=f"{source} is merged, as {format_id(outcome.new_leaf)}")
+    )
+
+
+async def _run_cherry_pick(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    desk.ensure_idle()
+    return _format_copy(desk, await cherry_pick(desk.branch, [*map(desk.qualify_place, args)], hooks=desk.hooks))
+
+
+async def _run_rebase(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    desk.ensure_idle()
+    return _format_copy(desk, await rebase(desk.branch, desk.qualify_place(args[0]), hooks=desk.hooks))
+
+
+def _format_copy(desk: SessionController, outcome: CopyOutcome) -> CommandOutcome:
+    desk.host.refresh()
+    if outcome.cancelled:
+        return CANCELLED
+    return CommandOutcome(
+        text=f"copied {pluralize(len(outcome.entries), 'entry', 'entries')}; the head is {format_id(outcome.new_leaf)}"
+    )
+
+
+# Compactions
+
+
+async def _run_compact(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    desk.ensure_not_moving()
+    outcome = await desk.agent.compact(args[0] if args else None)
+    desk.host.refresh()
+    if outcome.cancelled:
+        return CANCELLED
+    if outcome.entry is None:
+        return CommandOutcome(text="there is nothing to compact")
+    return CommandOutcome(text=f"compacted, as {format_id(outcome.entry.id)}")
+
+
+async def _run_uncompact(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    desk.ensure_idle()
+    outcome = await uncompact(desk.branch, desk.hooks)
+    desk.sync_position()
+    return format_move(outcome)
+
+
+COMMANDS = (
+    Command(
+        name="tree",
+        help="Show the tree, and go to an entry of it; what you leave can be summarized",
+        run=_run_tree,
+        arguments=(PLACE,),
+    ),
+    Command(
+        name="switch",
+        help="Make another branch current, or take this one to an entry",
+        run=_run_switch,
+        arguments=(Argument(name="BRANCH|PLACE", complete=complete_places),),
+    ),
+    Command(
+        name="pop",
+        help="Go back to your last message, or to an entry, with a summary of what you leave",
+        run=_run_pop,
+        arguments=(PLACE,),
+    ),
+    Command(name="undo", help="Undo the last move, switch or merge; again, the one before", run=_run_undo),
+    Command(name="retry", help="Have your last message answered again, beside the first answer", run=_run_retry),
+    Command(
+        name="clear", help="Go before everything: the model sees nothing of it, and nothing is lost", run=_run_clear
+    ),
+    Command(
+        name="branch-here",
+        help="Make a branch in this session and go on there, from here or from a place",
+        run=_run_branch_here,
+        arguments=(Argument(name="NAME"), PLACE),
+    ),
+    Command(name="branches", help="List the branches of this session", run=_run_branches),
+    Command(
+        name="label",
+        help="Put a label on a place, this one by default; --clear takes it away; list them",
+        run=_run_label,
+        arguments=(Argument(name="TEXT|--clear", complete=complete_labels), PLACE),
+    ),
+    Command(
+        name="merge",
+        help="Bring back a summary of what was done on another branch",
+        run=_run_merge,
+        arguments=(replace(BRANCH, required=True), FOCUS),
+    ),
+    Command(
+        name="cherry-pick",
+        help="Copy messages from anywhere in the tree to here, calls with their results",
+        run=_run_cherry_pick,
+        arguments=(replace(PLACE, required=True, repeated=True),),
+    ),
+    Command(
+        name="rebase",
+        help="Copy what this branch has of its own to another place, and go on there",
+        run=_run_rebase,
+        arguments=(replace(PLACE, name="ONTO", required=True),),
+    ),
+    Command(
+        name="compact",
+        help="Put a summary in the place of the older part of the conversation",
+        run=_run_compact,
+        arguments=(FOCUS,),
+    ),
+    Command(name="uncompact", help="Go on from before the last compaction", run=_run_uncompact),
+)

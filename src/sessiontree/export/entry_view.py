@@ -1,0 +1,402 @@
+"""Views: what an entry shows to a reader, the same on the page, in Markdown and in plain text.
+
+A view is a heading, a few facts, and parts in order. Texts are as they were said, but for characters that no reader
+can see or that would turn a terminal or a line of text round: those are shown as signs. How a part looks is the
+business of each form.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+
+from sessiontree.core.entries import (
+    AgentAction,
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    Custom,
+    CustomMessage,
+    Entry,
+    JsonObject,
+    Label,
+    Message,
+    ModeChange,
+    ModelChange,
+    Opaque,
+    ResetBoundary,
+    RuleInjection,
+    SessionInfo,
+    ThinkingLevelChange,
+    Usage,
+)
+from sessiontree.core.merge_plan import is_merge
+from sessiontree.core.messages import (
+    ToolCall,
+    coerce_number,
+    coerce_string,
+    get_role,
+    is_failed_turn,
+    is_list,
+    is_object,
+    iter_blocks,
+    sum_usage,
+)
+from sessiontree.core.number_text import format_dollars, format_tokens
+from sessiontree.core.outline import shorten_to_line
+from sessiontree.core.sanitize import UNSAFE_IN_LINES
+from sessiontree.export.picture import Picture, read_picture
+
+ViewKind: TypeAlias = Literal[
+    "user", "assistant", "tool", "run", "system", "custom", "compaction", "summary", "merge", "setting", "note"
+]
+PartKind: TypeAlias = Literal["prose", "thinking", "code", "output", "diff", "data", "call", "image", "error"]
+
+
+class ViewPart(Struct, frozen=True, kw_only=True):
+    """A piece of what an entry shows."""
+
+    kind: PartKind
+    text: str = ""
+    name: str = ""
+    """Of a call: the tool. Of data: what it is."""
+    language: str = ""
+    """Of code: a language, or the ending of a file's name."""
+    picture: Picture | None = None
+    inner: tuple[ViewPart, ...] = ()
+    """Of a call: its arguments."""
+
+
+class EntryView(Struct, frozen=True, kw_only=True):
+    kind: ViewKind
+    title: str
+    facts: tuple[str, ...] = ()
+    parts: tuple[ViewPart, ...] = ()
+    failed: bool = False
+
+
+def build_view(entry: Entry, call: ToolCall | None = None) -> EntryView:
+    """What `entry` shows; `call` is the one that a tool result answers."""
+    match entry.decode():
+        case Message(message):
+            return build_message_view(message, call)
+        case Compaction() as body:
+            facts = (f"{format_tokens(body.tokens_before)} before",) if body.tokens_before else ()
+            return EntryView(
+                kind="compaction",
+                title="Compaction",
+                facts=(*facts, *_format_usage(body.usage)),
+                parts=(ViewPart(kind="prose", text=make_visible(body.summary)), *_build_data(details=body.details)),
+            )
+        case BranchSummary() as body:
+            merged = is_merge(body)
+            left = body.abandoned_leaf or ""
+            return EntryView(
+                kind="merge" if merged else "summary",
+                title="Merge" if merged else "Branch summary",
+                facts=(*((f"of {make_visible(left)}",) if left and left != "root" else ()), *_format_usage(body.usage)),
+                parts=(ViewPart(kind="prose", text=make_visible(body.summary)), *_build_data(details=body.details)),
+            )
+        case CustomMessage() as body:
+            hidden = () if body.display else ("hidden in the terminal",)
+            return EntryView(
+                kind="custom",
+                title=_format_name(body.custom_type) or "custom message",
+                facts=hidden,
+                parts=(*_build_content(body.content), *_build_data(details=body.details)),
+            )
+        case ModelChange(provider=provider, model=model, role=purpose):
+            named = "/".join(filter(None, (provider, model))) or "?"
+            return _build_setting("Model", f"{named}{f' for {purpose}' if purpose and purpose != 'default' else ''}")
+        case ThinkingLevelChange(level):
+            return _build_setting("Thinking level", level or "off")
+        case ModeChange(mode=mode, data=data):
+            return _build_setting("Mode", mode, data=data)
+        case RuleInjection(rules):
+            return _build_setting("Rules", ", ".join(rules))
+        case ResetBoundary():
+            return EntryView(kind="setting", title="Reset", facts=("nothing above reaches the model",))
+        case Label(target=target, text=words):
+            return _build_setting(f"Label on {_format_name(target)}", words or "(cleared)")
+        case SessionInfo(name):
+            return _build_setting("Name", name or "(cleared)")
+        case BranchPoint(name=name, description=description):
+            return _build_setting(f"Branch {_format_name(name)}", description or "")
+        case AgentAction(action=action, agent=agent, data=data):
+            return _build_setting(f"Agent {_format_name(agent)}", action, data=data)
+        case ContextEdit(target=target, replacement=replacement):
+            done = "left out" if replacement is None else "replaced"
+            parts = () if replacement is None else tuple(_build_content(replacement.get("content")))
+            return EntryView(kind="note", title=f"Context edit: {_format_name(target)} {done}", parts=parts)
+        case Custom(custom_type=kind, data=data):
+            return EntryView(kind="note", title=f"custom: {_format_name(kind)}", parts=tuple(_build_data(data=data)))
+        case Usage() as body:
+            named = "/".join(filter(None, (body.provider, body.model)))
+            facts = (body.kind, named, *_format_usage(body.usage), body.note or "")
+            return EntryView(kind="note", title="Usage", facts=tuple(make_visible(fact) for fact in facts if fact))
+        case Opaque(fields=fields):
+            return EntryView(kind="note", title=_format_name(entry.type), parts=tuple(_build_data(fields=fields)))
+
+
+def _build_setting(title: str, value: str, *, data: Any = None) -> EntryView:
+    facts = (make_visible(shorten_to_line(value)),) if value else ()
+    return EntryView(kind="setting", title=title, facts=facts, parts=tuple(_build_data(data=data)))
+
+
+def build_message_view(message: JsonObject, call: ToolCall | None = None) -> EntryView:
+    """What a message shows."""
+    match get_role(message):
+        case "user":
+            return EntryView(kind="user", title="User", parts=tuple(_build_content(message.get("content"))))
+        case "assistant":
+            return _build_assistant(message)
+        case "toolResult":
+            return _build_tool_result(message, call)
+        case "bashExecution" | "pythonExecution" as kind:
+            return _build_run(message, "bash" if kind == "bashExecution" else "python")
+        case "system" | "developer" as kind:
+            told = _build_data(sections=message.get("sections"), tools=message.get("toolsAdded"))
+            return EntryView(
+                kind="system", title=kind.capitalize(), parts=(*_build_content(message.get("content")), *told)
+            )
+        case kind:
+            known = ("role", "content", "timestamp", "customType", "text", "summary")
+            others = {key: value for key, value in message.items() if key not in known}
+            words = coerce_string(message.get("text")) or coerce_string(message.get("summary"))
+            parts = [*_build_content(message.get("content")), *_build_prose(words), *_build_data(fields=others or None)]
+            title = coerce_string(message.get("customType")) or kind or "message"
+            return EntryView(kind="custom", title=_format_name(title), parts=tuple(parts))
+
+
+def _build_assistant(message: JsonObject) -> EntryView:
+    failed = is_failed_turn(message)
+    stopped = coerce_string(message.get("stopReason"))
+    facts = [
+        "/".join(filter(None, (coerce_string(message.get("provider")), coerce_string(message.get("model"))))),
+        *_format_usage(message.get("usage")),
+        {"length": "cut at the limit"}.get(stopped, stopped if failed else ""),
+    ]
+    parts = list(_build_content(message.get("content")))
+    error = coerce_string(message.get("errorMessage"))
+    if error:
+        parts.append(ViewPart(kind="error", text=make_visible(error)))
+    known = tuple(make_visible(fact) for fact in facts if fact and fact != "unknown/unknown")
+    return EntryView(kind="assistant", title="Assistant", facts=known, parts=tuple(parts), failed=failed)
+
+
+def _build_tool_result(message: JsonObject, call: ToolCall | None) -> EntryView:
+    name = call.name if call is not None else coerce_string(message.get("toolName"))
+    subject = _find_subject(call.arguments) if call is not None else ""
+    failed = message.get("isError") is True
+    parts: list[ViewPart] = []
+    details = message.get("details")
+    diff = ""
+    if is_object(details) and isinstance(details.get("diff"), str):
+        diff = details["diff"]
+        details = {key: value for key, value in details.items() if key != "diff"} or None
+    for part in _build_content(message.get("content")):
+        parts.append(ViewPart(kind="error" if failed else "output", text=part.text) if part.kind == "prose" else part)
+    if diff:
+        parts.append(ViewPart(kind="diff", text=make_visible(diff)))
+    parts.extend(_build_data(details=details))
+    return EntryView(
+        kind="tool",
+        title=f"{_format_name(name) or 'tool'} {subject}".strip(),
+        facts=("failed",) if failed else (),
+        parts=tuple(parts),
+        failed=failed,
+    )
+
+
+def _describe_truncation(message: JsonObject) -> str:
+    """What is said of a run whose output is not all there."""
+    if message.get("truncated") is not True:
+        return ""
+    path = coerce_string(message.get("fullOutputPath"))
+    return f"cut; more of it in {path}" if path else "cut"
+
+
+def _build_run(message: JsonObject, language: str) -> EntryView:
+    command = coerce_string(message.get("command")) or coerce_string(message.get("code"))
+    code = message.get("exitCode")
+    failed = message.get("cancelled") is True or (code is not None and coerce_number(code) != 0)
+    facts = [
+        f"exit code {coerce_number(code):g}" if code is not None else "",
+        "cancelled" if message.get("cancelled") is True else "",
+        _describe_truncation(message),
+        "not sent to the model" if message.get("excludeFromContext") is True else "",
+    ]
+    parts = [ViewPart(kind="code", text=make_visible(command), language=language)]
+    output = coerce_string(message.get("output"))
+    if output:
+        parts.append(ViewPart(kind="output", text=make_visible(output)))
+    return EntryView(
+        kind="run",
+        title=f"Run {_format_name(command)}".strip(),
+        facts=tuple(make_visible(fact) for fact in facts if fact),
+        parts=tuple(parts),
+        failed=failed,
+    )
+
+
+def _build_content(content: Any) -> Iterator[ViewPart]:
+    for block in iter_blocks(content):
+        match block.get("type"):
+            case "text":
+                yield from _build_prose(coerce_string(block.get("text")))
+            case "thinking":
+                words = coerce_string(block.get("thinking"))
+                hidden = "(redacted by the provider)" if block.get("redacted") is True else ""
+                if words or hidden:
+                    yield ViewPart(kind="thinking", text=make_visible(words) or hidden)
+            case "toolCall":
+                yield _build_call(
+                    ToolCall(coerce_string(block.get("id")), coerce_string(block.get("name")), block.get("arguments"))
+                )
+            case "image":
+                yield ViewPart(kind="image", picture=read_picture(block))
+            case _:
+                yield from _build_data(block=block)
+    if content is not None and not isinstance(content, str) and not is_list(content):
+        yield from _build_data(content=content)
+
+
+def _build_prose(words: str) -> Iterator[ViewPart]:
+    if words.strip():
+        yield ViewPart(kind="prose", text=make_visible(words))
+
+
+EDIT_KEYS = (("oldText", "newText"), ("old_text", "new_text"), ("old_string", "new_string"))
+
+
+def _build_call(call: ToolCall) -> ViewPart:
+    """A call with its arguments: commands and files as code, edits as differences, the rest as data."""
+    arguments: Any = call.arguments
+    inner: list[ViewPart] = []
+    rest = arguments
+    if is_object(arguments):
+        rest = dict(arguments)
+        path = coerce_string(rest.get("path")) or coerce_string(rest.get("file_path"))
+        if path:
+            rest.pop("path" if coerce_string(rest.get("path")) else "file_path")
+        if isinstance(rest.get("command"), str):
+            inner.append(ViewPart(kind="code", text=make_visible(rest.pop("command")), language="bash"))
+        if isinstance(rest.get("content"), str):
+            inner.append(ViewPart(kind="code", text=make_visible(rest.pop("content")), language=_get_suffix(path)))
+        inner.extend(_extract_edits(rest))
+        rest = rest or None
+    inner.extend(_build_data(arguments=rest))
+    return ViewPart(
+        kind="call", name=_format_name(call.name) or "tool", text=_find_subject(arguments), inner=tuple(inner)
+    )
+
+
+def _extract_edits(arguments: JsonObject) -> Iterator[ViewPart]:
+    """The edits that a call asks for, taken out of its arguments."""
+    several = arguments.get("edits")
+    if is_list(several) and several and all(is_object(edit) and _find_edit_keys(edit) for edit in several):
+        del arguments["edits"]
+        for edit in several:
+            yield from _extract_edits(dict(edit))
+    keys = _find_edit_keys(arguments)
+    if keys is not None:
+        old, new = arguments.pop(keys[0]), arguments.pop(keys[1])
+        yield ViewPart(kind="diff", text=make_visible(_diff_texts(old, new)))
+
+
+def _find_edit_keys(arguments: JsonObject) -> tuple[str, str] | None:
+    return next(
+        (
+            (old, new)
+            for old, new in EDIT_KEYS
+            if isinstance(arguments.get(old), str) and isinstance(arguments.get(new), str)
+        ),
+        None,
+    )
+
+
+MAX_DIFF_LINES = 400
+"""Texts of more lines are not compared, which takes time with the square of them."""
+
+
+def _diff_texts(old: str, new: str) -> str:
+    import difflib
+
+    before, after = old.split("\n"), new.split("\n")
+    if len(before) + len(after) > MAX_DIFF_LINES:
+        return "\n".join([*(f"-{line}" for line in before), *(f"+{line}" for line in after)])
+    made = list(difflib.unified_diff(before, after, n=3, lineterm=""))[2:]
+    return "\n".join(line for line in made if not line.startswith("@@"))
+
+
+def _find_subject(arguments: Any) -> str:
+    """The argument that says most of a call."""
+    if not is_object(arguments):
+        return ""
+    keys = ("path", "file_path", "command", "pattern", "query", "url")
+    return next((_format_name(coerce_string(arguments[key])) for key in keys if coerce_string(arguments.get(key))), "")
+
+
+def _get_suffix(path: str) -> str:
+    name = path.rsplit("/", 1)[-1]
+    return name.rsplit(".", 1)[-1].lower() if "." in name else ""
+
+
+def _build_data(**values: Any) -> Iterator[ViewPart]:
+    """JSON values under a name each; those that are `None` are left out."""
+    for name, value in values.items():
+        if value is not None:
+            yield ViewPart(kind="data", name=name, text=make_visible(format_json(value)))
+
+
+def format_json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, indent=2)
+    except RecursionError:
+        return "(nested too deeply)"
+
+
+def _format_usage(usage: Any) -> tuple[str, ...]:
+    sum = sum_usage(usage)
+    if sum is None:
+        return ()
+    return tuple(
+        fact
+        for fact in (format_tokens(sum.tokens) if sum.tokens else "", format_cost(sum.cost) if sum.cost else "")
+        if fact
+    )
+
+
+def format_cost(cost: float) -> str:
+    """0.05 as `$0.05`, with as many digits as it takes."""
+    return f"${cost:.2f}" if cost >= 1 else format_dollars(cost).rstrip("0").ljust(5, "0")
+
+
+def _format_name(words: str) -> str:
+    return make_visible(shorten_to_line(words))[:120]
+
+
+_COLORS = re.compile("\x1b\\[[0-9;:]*m")
+_UNSEEN = re.compile(f"[{UNSAFE_IN_LINES}]")
+
+
+def make_visible(words: str) -> str:
+    """`words` without colours of a terminal, line ends as `\\n`, and with signs for characters that act unseen."""
+    if words.isprintable():
+        return words
+    words = _COLORS.sub("", words).replace("\r\n", "\n")
+    return _UNSEEN.sub(_replace_character, words)
+
+
+def _replace_character(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"⟨U+{code:04X}⟩"

@@ -1,0 +1,307 @@
+"""The page: a session as one HTML file that needs nothing else and can do nothing but show it. Pure.
+
+The active path is in the page as it is read; all other entries are data until somebody looks at them. What the script
+is given is worked out here: it draws and filters, and decides nothing about what an entry shows. Its rules for the
+drawing of the tree and for what a model sees are those of `core.outline` and `core.context`, and tests compare them.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sessiontree.comparison import count_entry, list_usages
+from sessiontree.core.context import EDITABLE
+from sessiontree.core.entries import Compaction, ContextEdit, CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.fulltext import get_speaker
+from sessiontree.core.messages import (
+    ToolCall,
+    build_text_blocks,
+    convert_for_model,
+    get_answered_call,
+    get_role,
+    get_tool_calls,
+    is_failed_turn,
+    sum_usage,
+)
+from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, format_entry_row, run_steps, survey_tree
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.export.entry_view import EntryView, build_message_view, build_view, make_visible
+from sessiontree.export.page_summary import build_summary
+from sessiontree.export.snapshot import Snapshot
+from sessiontree.export.template import embed_json, load_asset, render_article, render_page_template
+
+CHUNK_SIZE = 40
+"""Entries that are drawn together."""
+INITIAL_ENTRIES = CHUNK_SIZE
+"""Entries of the active path that are elements from the start."""
+
+
+ENTRIES_PER_BLOCK = 500
+"""Entries whose data stand in one element."""
+
+
+class PageEntry(Struct, frozen=True, kw_only=True):
+    """An entry as the template puts it in the page."""
+
+    number: int
+    view: EntryView
+    time: str
+    label: str | None
+    branches: list[str]
+
+
+def render_html(whole: Snapshot) -> Iterator[str]:
+    """The page of a session, in pieces: entries are made as they are written, and none is kept."""
+    drawn = _PageEntries(whole)
+    script, style = load_asset("page.js"), load_asset("page.css")
+    return render_page_template(
+        policy=_build_policy(script, style),
+        script=script,
+        style=style,
+        about=build_summary(whole),
+        chunks=drawn.build_chunks(),
+        blocks=drawn.build_blocks(),
+        data=_LazyText(drawn.build_data),
+        filters=FILTERS,
+    )
+
+
+class _LazyText:
+    """A text that is made when it is written."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+
+    def __str__(self) -> str:
+        return self._make()
+
+
+class PageChunk(Struct, frozen=True):
+    """Entries of the active path, one after another."""
+
+    html: str
+    later: bool
+    """Where there is a script, it is text that the script takes up; where there is none, it is read as it stands."""
+
+
+def _build_chunk(articles: list[str], start: int) -> PageChunk:
+    html = articles[0][:0].join(articles)
+    # As text it would end at the first thing that looks like its end; what we write never does, but who knows.
+    return PageChunk(html, start >= INITIAL_ENTRIES and "</noscript" not in html.lower())
+
+
+def _build_policy(script: str, style: str) -> str:
+    """Nothing is fetched and nothing runs but this script."""
+    return (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(sha256(text.encode()).digest()).decode()}"
+
+
+class _PageEntries:
+    """All entries in the order of the drawing, by number."""
+
+    def __init__(self, whole: Snapshot) -> None:
+        self.whole = whole
+        self.shape = run_steps(survey_tree(whole.tree, whole.leaf))
+        self.names = whole.get_branch_names()
+        self.projection = _ModelProjection(self)
+
+    def __len__(self) -> int:
+        return len(self.shape)
+
+    def get_entry(self, number: int) -> Entry:
+        return self.whole.tree.peek(self.shape.ids[number])
+
+    def get_number(self, id: EntryId | None) -> int:
+        return -1 if id is None else self.shape.positions.get(id, -1)
+
+    def is_on_path(self, entry: Entry) -> bool:
+        """Whether an entry stands in the page from the start."""
+        return entry.id in self.shape.path and not entry.is_annotation
+
+    def _find_call(self, entry: Entry) -> ToolCall | None:
+        """The call that an entry answers."""
+        body = entry.cached_body
+        is_result = isinstance(body, Message) and get_answered_call(body.message) is not None
+        return self.whole.calls.get(entry.id) if is_result else None
+
+    def render_entry(self, number: int, entry: Entry, view: EntryView) -> str:
+        label = self.whole.tree.label(entry.id)
+        shown = PageEntry(
+            number=number,
+            view=view,
+            time=make_visible(entry.timestamp[:19].replace("T", " ")),
+            label=make_visible(label) if label else None,
+            branches=[make_visible(name) for name in self.names.get(entry.id, ())],
+        )
+        return render_article(shown)
+
+    def build_chunks(self) -> Iterator[PageChunk]:
+        """The entries of the active path."""
+        articles: list[str] = []
+        done = 0
+        for number, id in enumerate(self.shape.ids):
+            if id in self.shape.path and self.is_on_path(entry := self.get_entry(number)):
+                articles.append(self.render_entry(number, entry, build_view(entry, self.whole.calls.get(id))))
+                if len(articles) == CHUNK_SIZE:
+                    yield _build_chunk(articles, done)
+                    done += CHUNK_SIZE
+                    articles = []
+        if articles:
+            yield _build_chunk(articles, done)
+
+    def build_blocks(self) -> Iterator[str]:
+        """What the script is given of entries: columns with a value for each, so many entries at a time."""
+        masks = self._build_masks()
+        for start in range(0, len(self), ENTRIES_PER_BLOCK):
+            yield embed_json(self._build_block(range(start, min(start + ENTRIES_PER_BLOCK, len(self))), masks))
+
+    def _build_block(self, numbers: range, masks: bytearray) -> dict[str, Any]:
+        whole = self.whole
+        columns: dict[str, list[Any]] = {
+            name: [] for name in ("id", "row", "kind", "speaker", "tokens", "cost", "counts", "time", "quiet")
+        }
+        html: dict[int, str] = {}
+        for number in numbers:
+            entry = self.get_entry(number)
+            entry = replace(entry, cached_body=entry.decode())  # many look at it, and nobody afterwards
+            view = build_view(entry, self._find_call(entry))
+            tokens, cost = _sum_usage(entry)
+            columns["id"].append(make_visible(entry.id))
+            columns["row"].append(make_visible(format_entry_row(entry, whole.calls)))
+            columns["kind"].append(view.kind)
+            columns["speaker"].append(make_visible(get_speaker(entry)).lower())
+            columns["tokens"].append(tokens)
+            columns["cost"].append(cost)
+            columns["counts"].append(count_entry(entry.decode()))
+            columns["time"].append(parse_timestamp(entry.timestamp) or 0)
+            if entry.is_annotation:
+                columns["quiet"].append(number)
+            if not self.is_on_path(entry):
+                html[number] = self.render_entry(number, entry, view)
+            self.projection.add(number, entry)
+        return {
+            **columns,
+            "parent": self.shape.parent_positions[numbers.start : numbers.stop].tolist(),
+            "filters": list(masks[numbers.start : numbers.stop]),
+            "html": html,
+        }
+
+    def build_data(self) -> str:
+        """What the script is given of the session, when all entries were looked at."""
+        tree = self.whole.tree
+        return embed_json(
+            {
+                "label": {self.get_number(id): make_visible(text) for id, text in tree.labels.items() if id in tree},
+                "heads": {
+                    self.get_number(id): [make_visible(name) for name in names] for id, names in self.names.items()
+                },
+                "branches": [
+                    [make_visible(name), self.get_number(head)] for name, head in self.whole.heads.heads.items()
+                ],
+                "leaf": self.get_number(self.whole.leaf),
+                "model": self.projection.to_wire(),
+                "chunk": CHUNK_SIZE,
+            }
+        )
+
+    def _build_masks(self) -> bytearray:
+        """For each entry the filters that show it, one bit each, and one more for bookkeeping."""
+        masks = bytearray((kind == KIND_BOOKKEEPING) << len(FILTERS) for kind in self.shape.kinds)
+        for bit, name in enumerate(FILTERS):
+            for number, shown in enumerate(self.shape.find_shown(name)):
+                masks[number] |= shown << bit
+        return masks
+
+
+class _ModelProjection:
+    """What the projection of a path onto a model's context needs to know of its entries."""
+
+    def __init__(self, drawn: _PageEntries) -> None:
+        self._entries = drawn
+        self._lists: dict[str, list[int]] = {name: [] for name in ("speaks", "editable", "system", "failed", "resets")}
+        self._calls: dict[int, list[str]] = {}
+        self._answers: dict[int, str] = {}
+        self._anchors: dict[int, int] = {}
+        self._edits: dict[int, Any] = {}
+
+    def to_wire(self) -> dict[str, Any]:
+        tables = {"calls": self._calls, "answers": self._answers, "anchors": self._anchors, "edits": self._edits}
+        return {**self._lists, **tables}
+
+    def add(self, number: int, entry: Entry) -> None:
+        """Note what counts of one entry."""
+        match entry.decode():
+            case Message(message):
+                for name, holds in (
+                    ("speaks", convert_for_model(message) is not None),
+                    ("editable", get_role(message) in EDITABLE),
+                    ("system", get_role(message) == "system"),
+                    ("failed", is_failed_turn(message)),
+                ):
+                    if holds:
+                        self._lists[name].append(number)
+                made = [call.id for call in get_tool_calls(message)]
+                if made:
+                    self._calls[number] = made
+                answered = get_answered_call(message)
+                if answered is not None:
+                    self._answers[number] = answered
+            case CustomMessage():
+                self._lists["speaks"].append(number)
+                self._lists["editable"].append(number)
+            case Compaction(first_kept=anchor):
+                self._lists["speaks"].append(number)
+                self._anchors[number] = self._entries.get_number(anchor)
+            case ContextEdit(target=target, replacement=replacement):
+                self._edits[number] = self._build_edit(target, replacement)
+            case body:
+                if entry.type == "reset_boundary":
+                    self._lists["resets"].append(number)
+                if entry.type == "branch_summary" and getattr(body, "summary", ""):
+                    self._lists["speaks"].append(number)
+
+    def _build_edit(self, target: EntryId, replacement: JsonObject | None) -> list[Any]:
+        """The number of what is edited, how it reads then, and the calls that it still makes."""
+        number = self._entries.get_number(target)
+        if replacement is None or number < 0:
+            return [number, None, []]
+        content = replacement.get("content")
+        entry = self._entries.get_entry(number)
+        body = entry.decode()
+        if isinstance(body, CustomMessage):
+            return [
+                number,
+                self._entries.render_entry(number, entry, _build_edited_view({"role": "custom", "content": content})),
+                [],
+            ]
+        message = body.message if isinstance(body, Message) else {}
+        if isinstance(content, str) and get_role(message) in ("assistant", "toolResult"):
+            content = build_text_blocks(content)
+        message = {**message, "content": content}
+        return [
+            number,
+            self._entries.render_entry(number, entry, _build_edited_view(message)),
+            [call.id for call in get_tool_calls(message)],
+        ]
+
+
+def _build_edited_view(message: JsonObject) -> EntryView:
+    view = build_message_view(message)
+    return replace(view, facts=("as edited", *view.facts))
+
+
+def _sum_usage(entry: Entry) -> tuple[float, float]:
+    sums = [sum_ for usage in list_usages(entry.decode()) if (sum_ := sum_usage(usage)) is not None]
+    return sum(one.tokens for one in sums), round(sum(one.cost for one in sums), 10)

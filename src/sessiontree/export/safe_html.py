@@ -1,0 +1,152 @@
+"""Prose: text that was said, as HTML that cannot do anything. Pure.
+
+Markdown is rendered without raw HTML, code in it is highlighted, and the result goes through an allow-list of elements
+and attributes: no scripts, styles, forms, frames or pictures, and links only to the web and to mail.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from markdown_it import MarkdownIt
+    from markdown_it.renderer import RendererHTML
+    from markdown_it.token import Token
+    from pygments.lexer import Lexer
+
+MAX_CODE_LENGTH = 8_000
+"""Characters of code that are highlighted; more is shown plain: some lexers take time with the square of it."""
+
+TAGS = {
+    *("p", "br", "hr", "em", "strong", "s", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6"),
+    *("table", "thead", "tbody", "tr", "th", "td", "a", "code", "pre", "span"),
+}
+ATTRIBUTES = {"a": {"href"}, "ol": {"start"}}
+CLASSES = {"span": {"k", "s", "c", "m", "f", "b", "gi", "gd", "gu"}}
+SCHEMES = {"http", "https", "mailto"}
+
+
+_PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;:?'/()%+=-]*[A-Za-z0-9,.;:?'/()%+=-])?")
+"""A line that means the same with Markdown as without."""
+
+
+def markdown_to_html(text: str) -> str:
+    """Markdown as clean HTML, with signs for characters that act unseen: Markdown can spell them as `&rlm;`."""
+    return f"<p>{text}</p>\n" if _PLAIN.fullmatch(text) else convert_markdown(text)
+
+
+def convert_markdown(text: str) -> str:
+    """What `prose` gives, for text of any kind."""
+    import nh3
+
+    from sessiontree.export.entry_view import make_visible
+
+    clean = nh3.clean(
+        _create_markdown().render(text),
+        tags=TAGS,
+        attributes=ATTRIBUTES,
+        allowed_classes=CLASSES,
+        url_schemes=SCHEMES,
+        url_relative="deny",
+        link_rel="noopener noreferrer nofollow",
+        set_tag_attribute_values={"a": {"target": "_blank"}},
+    )
+    return make_visible(clean)
+
+
+@cache
+def _create_markdown() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    markdown = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight_fence})
+    markdown.enable(["table", "strikethrough"])
+    markdown.add_render_rule("image", _render_image_link)
+    return markdown
+
+
+def _highlight_fence(text: str, language: str, attributes: str) -> str:
+    return highlight_code(text, language)
+
+
+def _render_image_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
+    """A picture from elsewhere is a link: looking at a page asks nobody for anything."""
+    address = str(tokens[index].attrs.get("src", ""))
+    words = tokens[index].content or address
+    return f'<a href="{escape(address)}">image: {escape(words)}</a>'
+
+
+def highlight_code(text: str, language: str) -> str:
+    """Code as HTML, highlighted where the language is known."""
+    if not language or len(text) > MAX_CODE_LENGTH:
+        return escape(text)
+    return highlight_diff(text) if language == "diff" else _highlight_tokens(text, language.lower())
+
+
+def highlight_diff(text: str) -> str:
+    """The lines of a difference, added and removed ones marked."""
+    return "\n".join(_mark_line(line) for line in text.split("\n"))
+
+
+def _mark_line(line: str) -> str:
+    kind = "gu" if line.startswith(("@@", "+++", "---")) else {"+": "gi", "-": "gd"}.get(line[:1])
+    return f'<span class="{kind}">{escape(line)}</span>' if kind else escape(line)
+
+
+@lru_cache(maxsize=512)
+def _highlight_tokens(text: str, language: str) -> str:
+    lexer = _find_lexer(language)
+    if lexer is None:
+        return escape(text)
+    pieces: list[tuple[str | None, str]] = []
+    for token, value in lexer.get_tokens(text):
+        kind = _find_class(token)
+        if pieces and pieces[-1][0] == kind:
+            pieces[-1] = kind, pieces[-1][1] + value
+        else:
+            pieces.append((kind, value))
+    return "".join(f'<span class="{kind}">{escape(value)}</span>' if kind else escape(value) for kind, value in pieces)
+
+
+@cache
+def _find_lexer(language: str) -> Lexer | None:
+    from pygments import lexers
+    from pygments.util import ClassNotFound
+
+    find: Any = lexers.get_lexer_by_name  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:
+        return find(language, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return None
+
+
+@cache
+def _find_class(token: Any) -> str | None:
+    """The class of a token, or of the nearest kind above that has one."""
+    from pygments.token import Comment, Generic, Keyword, Name, Number, Operator, String
+
+    classes = {
+        Keyword: "k",
+        Operator.Word: "k",
+        Name.Tag: "k",
+        String: "s",
+        Comment: "c",
+        Number: "m",
+        Name.Function: "f",
+        Name.Class: "f",
+        Name.Decorator: "f",
+        Name.Attribute: "f",
+        Name.Builtin: "b",
+        Generic.Inserted: "gi",
+        Generic.Deleted: "gd",
+        Generic.Subheading: "gu",
+    }
+    while token is not None:
+        if token in classes:
+            return classes[token]
+        token = token.parent
+    return None

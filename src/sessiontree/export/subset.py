@@ -1,0 +1,124 @@
+"""Parts: one path of a session, or one entry and what hangs below it, as a session of its own. Pure.
+
+Lines keep their bytes but for the values that must change. Ids of what is written anew follow from what is exported,
+so that exporting the same thing twice gives the same file.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from hashlib import sha256
+
+from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, Label, SessionInfo, read_raws
+from sessiontree.core.heads import MAIN, build_first_record
+from sessiontree.core.plan import plan_fork
+from sessiontree.core.tree import Tree
+from sessiontree.export.snapshot import Snapshot
+from sessiontree.format.codec import write_entry, write_value
+from sessiontree.format.fork_lines import build_fork_lines, reparent_line
+from sessiontree.format.splice import drop_key, set_value
+
+NOT_COPIED = frozenset({"label", "session_info"})
+
+
+def select_path(whole: Snapshot, leaf: EntryId | None) -> list[bytes]:
+    """The lines of a session that is the path to `leaf`."""
+    new_id = _create_id_source(whole, f"path {leaf}")
+    header = _build_header(whole, leaf, new_id())
+    last = whole.tree[leaf].timestamp if leaf is not None else whole.header.timestamp
+    return [header, *build_fork_lines(plan_fork(whole.tree, leaf), name=whole.name, now=last, new_id=new_id)]
+
+
+def select_subtree(whole: Snapshot, root: EntryId) -> list[bytes]:
+    """The lines of a session whose root is `root`, with everything below it and every branch that ends there.
+
+    Labels that are live below are set again; a compaction that keeps entries from above keeps them from `root` on.
+    """
+    tree = whole.tree
+    new_id = _create_id_source(whole, f"subtree {root}")
+    lines = [_build_header(whole, root, new_id())]
+    hang: dict[EntryId | None, EntryId | None] = {tree.parent(root): None}
+    """What stands for each entry as a parent: itself, or the nearest one above that is copied."""
+    below = {root}
+    for entry, _ in tree.walk():
+        if tree.parent(entry.id) in below:
+            below.add(entry.id)
+    walked = [entry for entry, _ in tree.walk() if entry.id in below]
+    for entry in walked:
+        left = entry.id != root and (entry.type in NOT_COPIED or entry.is_head_record)
+        hang[entry.id] = hang[tree.parent(entry.id)] if left else entry.id
+    kept = _find_kept_anchors(tree, root, walked, hang)
+    copied = sorted((entry for entry in walked if hang[entry.id] == entry.id), key=lambda entry: entry.line)
+    for entry, raw in zip(copied, read_raws(copied), strict=True):
+        parent, anchor = hang[tree.parent(entry.id)], kept.get(entry.id)
+        same = parent == entry.parent and anchor is None
+        lines.append(raw if same else reparent_line(entry, raw, parent, anchor))
+    heads = {name: hang[head] for name, head in whole.heads.heads.items() if head in below}
+    newest = copied[-1]
+    if not heads:
+        heads = {MAIN: tree.skip_annotations(newest.id) if tree.skip_annotations(newest.id) in below else root}
+    current = whole.heads.current if whole.heads.current in heads else next(iter(heads))
+    place = heads[current]
+
+    def annotate(body: Label | SessionInfo | Custom, timestamp: str) -> None:
+        lines.append(write_entry(body, id=new_id(), parent=place, timestamp=timestamp, branch=current).raw)
+
+    for target in tree.labels:
+        setter = tree.get_label_entry(target)
+        if hang.get(target) == target and setter is not None and isinstance(setter.body, Label):
+            annotate(setter.body, setter.timestamp)
+    if whole.name is not None:
+        annotate(SessionInfo(whole.name), newest.timestamp)
+    annotate(build_first_record(current, heads, whole.heads.archived & heads.keys()), newest.timestamp)
+    return lines
+
+
+def _find_kept_anchors(
+    tree: Tree, root: EntryId, walked: list[Entry], hang: dict[EntryId | None, EntryId | None]
+) -> dict[EntryId, EntryId]:
+    """Where compactions keep entries from whose first kept entry is not copied: the next one that is on their path,
+    or themselves where there is none. `walked` is depth first."""
+    above = set(tree.walk_up_ids(root))
+    path: list[EntryId] = []
+    depths: dict[EntryId, int] = {}
+    copied: list[int] = []
+    """How deep the entries of the path are that are copied."""
+    kept: dict[EntryId, EntryId] = {}
+    for entry in walked:
+        depth = 0 if entry.id == root else depths[tree.parent(entry.id) or root] + 1
+        del path[depth:]
+        del copied[bisect_left(copied, depth) :]
+        body = entry.decode() if entry.type == "compaction" else None
+        anchor = body.first_kept if isinstance(body, Compaction) else None
+        if isinstance(body, Compaction) and hang.get(anchor) != anchor:
+            at = depths.get(anchor or "", depth)
+            if anchor in above:
+                kept[entry.id] = root
+            elif at < depth and path[at] == anchor and (following := bisect_left(copied, at)) < len(copied):
+                kept[entry.id] = path[copied[following]]
+            else:
+                kept[entry.id] = entry.id
+        path.append(entry.id)
+        depths[entry.id] = depth
+        if hang[entry.id] == entry.id:
+            copied.append(depth)
+    return kept
+
+
+def _build_header(whole: Snapshot, place: EntryId | None, id: str) -> bytes:
+    """The header of the whole, with an id of its own; what else it says still holds."""
+    session = f"{id[:8]}-{id[8:12]}-8{id[13:16]}-8{id[9:12]}-{id[:12]}"
+    raw = set_value(drop_key(whole.header_line, "parentSession"), "id", write_value(session))
+    return raw if place is None else set_value(raw, "forkedFrom", write_value(place))
+
+
+def _create_id_source(whole: Snapshot, what: str) -> Callable[[], EntryId]:
+    made = 0
+
+    def new_id() -> EntryId:
+        nonlocal made
+        made += 1
+        return sha256(f"{whole.header.id} {what} {made}".encode("utf-8", "replace")).hexdigest()[:16]
+
+    return new_id

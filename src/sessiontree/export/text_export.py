@@ -1,0 +1,266 @@
+"""Text: a session as Markdown, and as plain text. Pure.
+
+The active path comes first, then every other branch from where it parts, so that each entry stands once. What only
+keeps the books (labels, names, head records, usage) is told by the headings or left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from msgspec import Struct
+
+from sessiontree.comparison import compute_stats
+from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.number_text import format_tokens, pluralize
+from sessiontree.core.outline import (
+    DEEP_NOTE,
+    draw_rows,
+    format_entry_row,
+    format_hidden,
+    lay_out,
+    run_steps,
+    survey_tree,
+)
+from sessiontree.core.places import shorten_id
+from sessiontree.export.entry_view import EntryView, ViewPart, build_view, format_cost, make_visible
+from sessiontree.export.snapshot import Snapshot
+
+
+class PathSection(Struct, frozen=True, kw_only=True):
+    """Entries that follow one another."""
+
+    title: str
+    entries: list[Entry]
+
+
+def split_into_sections(whole: Snapshot) -> Iterator[PathSection]:
+    """Every entry that is told once: the active path, then the others from where they part."""
+    tree, names = whole.tree, whole.get_branch_names()
+    path = whole.get_path()
+    if path or not len(tree):
+        yield PathSection(title=make_visible(whole.heads.current), entries=path)
+    done = {entry.id for entry in path}
+    chain: list[Entry] = []
+    for entry, _ in tree.walk(whole.leaf):
+        if entry.id in done or not _is_shown(entry):
+            continue
+        if chain and tree.skip_annotations(tree.parent(entry.id)) != chain[-1].id:
+            yield _build_side_section(whole, chain, names)
+            chain = []
+        chain.append(entry)
+    if chain:
+        yield _build_side_section(whole, chain, names)
+
+
+def _build_side_section(whole: Snapshot, chain: list[Entry], names: dict[EntryId, list[str]]) -> PathSection:
+    named = ", ".join(name for entry in chain for name in names.get(entry.id, ()))
+    parent = whole.tree.parent(chain[0].id)
+    begins = "from the beginning" if parent is None else f"from {format_id(parent)}"
+    return PathSection(title=make_visible(f"{named or 'a branch without a name'}, {begins}"), entries=chain)
+
+
+def format_id(id: EntryId) -> str:
+    """An entry id as people are shown it."""
+    return make_visible(shorten_id(id))
+
+
+def _is_shown(entry: Entry) -> bool:
+    return not entry.is_annotation
+
+
+def _list_facts(whole: Snapshot) -> list[str]:
+    stats = compute_stats("", None, map(whole.tree.peek, whole.tree.iter_ids()))
+    facts = [
+        pluralize(len(whole.tree), "entry", "entries"),
+        f"{len(whole.heads.heads)} branches" if len(whole.heads.heads) > 1 else "",
+        format_tokens(stats.tokens) if stats.tokens else "",
+        format_cost(stats.cost) if stats.cost else "",
+        ", ".join(model for model in stats.models if model != "unknown/unknown"),
+        f"{whole.header.timestamp[:16]} to {(stats.last_activity or whole.header.timestamp)[:16]}".replace("T", " "),
+    ]
+    return [make_visible(fact) for fact in facts if fact]
+
+
+def _draw_tree(whole: Snapshot) -> Iterator[str]:
+    """The tree as the terminal draws it."""
+    rows = run_steps(lay_out(run_steps(survey_tree(whole.tree, whole.leaf))))
+    for row in draw_rows(rows, whole.heads):
+        label = whole.tree.label(row.entry.id)
+        hidden = format_hidden([make_visible(name) for name in row.branches_hidden], row.active_hidden)
+        parts = [
+            row.prefix,
+            "• " if row.on_path else "",
+            f"[{make_visible(label)}] " if label else "",
+            make_visible(format_entry_row(row.entry, whole.calls)),
+            *(f" ({make_visible(name)})" for name in row.branches),
+            " ← active" if row.active else "",
+            f" {hidden}" if hidden else "",
+        ]
+        yield "".join(parts)
+    if rows.is_deep:
+        yield DEEP_NOTE
+
+
+def _has_branches(whole: Snapshot) -> bool:
+    """Whether there is more than one run of entries, so that the tree is drawn and runs have headings."""
+    return len(list(islice(split_into_sections(whole), 2))) > 1
+
+
+def _join_lines(lines: Iterable[str]) -> Iterator[str]:
+    """Lines as one text, blank ones at its end left out."""
+    held = ""
+    for line in lines:
+        text = held + line
+        said = text.rstrip("\n")
+        held = f"{text[len(said) :]}\n"
+        if said:
+            yield said
+    yield "\n"
+
+
+# Markdown
+
+
+def render_markdown(whole: Snapshot) -> Iterator[str]:
+    """The session as Markdown."""
+    return _join_lines(_write_markdown(whole))
+
+
+def _write_markdown(whole: Snapshot) -> Iterator[str]:
+    yield from (
+        f"# {_escape(make_visible(whole.name or 'Unnamed session'))}",
+        "",
+        _escape(" · ".join(_list_facts(whole))),
+        "",
+    )
+    several = _has_branches(whole)
+    if several:
+        ticks = "`" * max(3, 1 + max(map(_count_backticks, _draw_tree(whole)), default=0))
+        yield f"{ticks}text"
+        yield from _draw_tree(whole)
+        yield from (ticks, "")
+    for run in split_into_sections(whole):
+        if several:
+            yield from (f"## Branch {_escape(run.title)}", "")
+        yield from _write_entries(whole, run.entries, _format_markdown_entry)
+
+
+def _write_entries(
+    whole: Snapshot, entries: Iterable[Entry], write: Callable[[EntryView, str, str | None], list[str]]
+) -> Iterator[str]:
+    for entry in filter(_is_shown, entries):
+        label = whole.tree.label(entry.id)
+        view = build_view(entry, whole.calls.get(entry.id))
+        yield from write(view, format_id(entry.id), make_visible(label) if label else None)
+        yield ""
+
+
+def _format_markdown_entry(view: EntryView, id: str, label: str | None) -> list[str]:
+    facts = " · ".join((*((f"[{label}]",) if label else ()), *view.facts, id))
+    if view.kind in ("setting", "note") and not view.parts:
+        return [f"*{_escape(view.title)}: {_escape(facts)}*"]
+    return [f"### {_escape(view.title)}", "", f"*{_escape(facts)}*", *_write_parts(view.parts, _format_markdown_part)]
+
+
+def _write_parts(parts: tuple[ViewPart, ...], write: Callable[[ViewPart], list[str]]) -> Iterator[str]:
+    for part in parts:
+        yield ""
+        yield from write(part)
+
+
+def _format_markdown_part(part: ViewPart) -> list[str]:
+    match part.kind:
+        case "prose":
+            return [_demote_headings(part.text)]
+        case "thinking":
+            return ["\n".join(f"> {line}".rstrip() for line in part.text.split("\n"))]
+        case "call":
+            subject = f" {_format_inline_code(part.text)}" if part.text else ""
+            return [f"**{_escape(part.name)}**{subject}", *_write_parts(part.inner, _format_markdown_part)]
+        case "image":
+            assert part.picture is not None
+            return [f"*{_escape(part.picture.says)}*"]
+        case "data":
+            return [_fence(part.text, "json")]
+        case "diff":
+            return [_fence(part.text, "diff")]
+        case _:
+            return [_fence(part.text, part.language if part.language.isalnum() else "")]
+
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+
+
+def _escape(text: str) -> str:
+    """`text` on one line, meaning nothing in Markdown."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _format_inline_code(text: str) -> str:
+    ticks = "`" * (1 + _count_backticks(text))
+    blank = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{blank}{text}{blank}{ticks}"
+
+
+def _count_backticks(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0) if "`" in text else 0
+
+
+def _fence(text: str, language: str) -> str:
+    ticks = "`" * max(3, 1 + _count_backticks(text))
+    return f"{ticks}{language}\n{text}\n{ticks}"
+
+
+def _demote_headings(text: str) -> str:
+    """Prose whose headings stand below ours, and whose open fences are closed."""
+    fence = ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        found = re.match(r" {0,3}(`{3,}|~{3,})", line)
+        if found is not None and not fence:
+            fence = found[1]
+        elif found is not None and found[1].startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
+        elif not fence and re.match(r" {0,3}#{1,6}(?:\s|$)", line):
+            line = f"###{line.lstrip(' ')}" if line.lstrip(" ").startswith(("# ", "## ", "### ")) else line
+        lines.append(line)
+    return "\n".join([*lines, fence] if fence else lines)
+
+
+# Plain text
+
+
+def render_plain_text(whole: Snapshot) -> Iterator[str]:
+    """The session as plain text."""
+    return _join_lines(_write_plain_text(whole))
+
+
+def _write_plain_text(whole: Snapshot) -> Iterator[str]:
+    title = make_visible(whole.name or "Unnamed session")
+    yield from (title, "=" * len(title), " · ".join(_list_facts(whole)), "")
+    several = _has_branches(whole)
+    if several:
+        yield from _draw_tree(whole)
+        yield ""
+    for run in split_into_sections(whole):
+        if several:
+            heading = f"Branch {run.title}"
+            yield from (heading, "-" * len(heading), "")
+        yield from _write_entries(whole, run.entries, _format_plain_entry)
+
+
+def _format_plain_entry(view: EntryView, id: str, label: str | None) -> list[str]:
+    facts = ", ".join((*((f"[{label}]",) if label else ()), *view.facts, id))
+    return [f"{view.title} ({facts})", *_write_plain_parts(view.parts)]
+
+
+def _write_plain_parts(parts: tuple[ViewPart, ...]) -> Iterator[str]:
+    for part in parts:
+        text = part.picture.says if part.picture is not None else part.text
+        lead = {"call": f"→ {part.name} ", "thinking": "(thinking) ", "error": "error: "}.get(part.kind, "")
+        first, *others = f"{lead}{text}".rstrip().split("\n")
+        yield from (f"  {line}".rstrip() for line in (first, *others))
+        yield from (f"  {line}" if line else "" for line in _write_plain_parts(part.inner))

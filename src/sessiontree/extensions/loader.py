@@ -1,0 +1,229 @@
+"""The extensions of a desk: finding them, setting them up, and loading them anew.
+
+They come from installed packages, the home, the command line and the project, in this order, which is the order in
+which their handlers are asked: a project's come last. One that fails is told of, and leaves the others whole.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from msgspec import Struct
+
+from sessiontree.agent.permission_rules import RuleSet
+from sessiontree.agent.rule_files import parse_project_rules
+from sessiontree.commands.controller import SessionController
+from sessiontree.config import ConfigError
+from sessiontree.core.sanitize import escape_line
+from sessiontree.errors import SessionTreeError
+from sessiontree.extensions.api import ExtensionApi, UiRegistry
+from sessiontree.extensions.errors import ExtensionError
+from sessiontree.extensions.modules import ExtensionModule
+from sessiontree.extensions.prompt_files import build_prompt_command
+from sessiontree.extensions.source_files import (
+    EXTENSIONS,
+    PROMPTS,
+    RULES,
+    ExtensionFiles,
+    find_project_root,
+    locate_extension,
+    read_extension_files,
+)
+from sessiontree.extensions.trust import TrustStore
+from sessiontree.home import get_home
+from sessiontree.hooks.events import Notice, SessionShutdown, SessionStart
+
+GROUP = "sessiontree.extensions"
+"""The entry points of installed packages."""
+
+
+class LoadedExtension(Struct, frozen=True, kw_only=True):
+    """One that is loaded."""
+
+    name: str
+    path: str
+    """Where it comes from."""
+    api: ExtensionApi
+    unit: ExtensionModule | None
+    """`None` for one of an installed package, which Python has imported in its own way."""
+
+
+class ExtensionLoader:
+    def __init__(
+        self,
+        desk: SessionController,
+        files: Sequence[str] = (),
+        *,
+        installed: bool = True,
+        content: ExtensionFiles | None = None,
+    ) -> None:
+        """The extensions of `desk`: also those in `files`, and those of `installed` packages.
+
+        Of files that `content` has, the bytes there are what runs, whatever is on the disk by then.
+        Raises `NotFound` for a file that is not there.
+        """
+        self.loaded: list[LoadedExtension] = []
+        self.ui_registry = UiRegistry()
+        self._controller = desk
+        self._named_sources = [locate_extension(path) for path in files]
+        self._installed = installed
+        self._named_files = {} if content is None else content.files
+        self._prompt_removers: dict[str, Callable[[], None]] = {}
+        self._remove_restriction: Callable[[], None] = lambda: None
+        self._reported_untrusted: set[str] = set()
+        """Content that was not loaded since nobody was there to trust it: said once."""
+        desk.reload = self.reload
+
+    async def load(self) -> list[str]:
+        """Find and set up everything. Returns the names of what was loaded; what was not is told of."""
+        for point in entry_points(group=GROUP) if self._installed else ():
+            await self._set_up(point.name, str(point.value), None, point)
+        await self._load_files(self._read_files(get_home()))
+        for found in self._named_sources:
+            files = self._named_files if found.path in self._named_files else None
+            await self._set_up(found.name, found.path, ExtensionModule(found.name, found.path, files))
+        await self._load_project()
+        return [*(extension.name for extension in self.loaded), *(f"/{name}" for name in self._prompt_removers)]
+
+    @property
+    def failed_files(self) -> list[str]:
+        """Files that were given and could not be set up."""
+        paths = {extension.path for extension in self.loaded}
+        return [found.path for found in self._named_sources if found.path not in paths]
+
+    def unload(self) -> None:
+        """Take off all handlers, commands, tools and the rest."""
+        while self.loaded:
+            extension = self.loaded.pop()
+            extension.api.close()
+            if extension.unit is not None:
+                extension.unit.unload()
+        for off in self._prompt_removers.values():
+            off()
+        self._prompt_removers.clear()
+        self._remove_restriction()
+
+    async def reload(self) -> list[str]:
+        """Unload everything and load it anew."""
+        await self._controller.hooks.emit(SessionShutdown(reason="reload"))
+        self.unload()
+        names = await self.load()
+        await self._controller.hooks.emit(SessionStart(reason="reload"))
+        return names
+
+    async def watch(self) -> None:
+        """Load anew whenever a file changes, and nothing runs, until this is cancelled."""
+        project = find_project_root(self._controller.cwd, get_home())
+        folders = [
+            os.path.join(root, folder) for root in (get_home(), project) if root for folder in (EXTENSIONS, PROMPTS)
+        ]
+        there = [path for path in (*folders, *(found.path for found in self._named_sources)) if os.path.exists(path)]
+        if not there:
+            return
+        from watchfiles import awatch  # pyright: ignore[reportUnknownVariableType]
+
+        async for _ in awatch(*there, debounce=200):
+            if self._controller.has_agent:
+                await self._controller.agent.wait_until_idle()
+            await self.reload()
+
+    # Where they come from
+
+    def _read_files(self, root: str) -> ExtensionFiles:
+        """What is in a folder; what of it cannot be read is told."""
+        try:
+            content = read_extension_files(root)
+        except ExtensionError as error:
+            content = ExtensionFiles(root=root, files={}, problems=(str(error),))
+        for problem in content.problems:
+            self._report(problem)
+        return content
+
+    async def _load_project(self) -> None:
+        root = find_project_root(self._controller.cwd, get_home())
+        if root is not None:
+            content = self._read_files(root)
+            if content.files and await self._check_trust(content):
+                self._restrict(content)
+                await self._load_files(content)
+
+    def _restrict(self, content: ExtensionFiles) -> None:
+        """Have the rules of a project count. Where they cannot be understood, nothing but reading is allowed."""
+        path, permissions = os.path.join(content.root, RULES), self._controller.permissions
+        if permissions is None or path not in content.files:
+            return
+        try:
+            mode, rules, allows = parse_project_rules(path, content.files[path])
+        except ConfigError as error:
+            self._report(f"{error}; until it is right, agents may only read here")
+            mode, rules, allows = "read-only", RuleSet(), False
+        if allows:
+            self._report(f"{path}: a project can only restrict, so what it allows is ignored", "warning")
+        self._remove_restriction = permissions.restrict(mode, rules)
+
+    async def _check_trust(self, content: ExtensionFiles) -> bool:
+        trust = TrustStore(get_home())
+        try:
+            if trust.is_trusted(content):
+                return True
+            if not self._controller.ui.has_person:
+                if content.digest not in self._reported_untrusted:
+                    self._reported_untrusted.add(content.digest)
+                    why = "nobody has trusted it; the app, `sessiontree`, asks when it is opened in that project"
+                    self._report(f"what is in {escape_line(content.root)} is not loaded: {why}", "warning")
+                return False
+            names = "\n".join(f"  {escape_line(os.path.relpath(path, content.root))}" for path in content.files)
+            text = (
+                f"{escape_line(content.root)} has extensions and prompts that you have not seen in this form:\n{names}"
+            )
+            if not await self._controller.ui.confirm("Trust this project, and run its extensions?", text):
+                return False
+            trust.add(content)
+        except SessionTreeError as error:
+            self._report(str(error))
+            return False
+        return True
+
+    async def _load_files(self, content: ExtensionFiles) -> None:
+        """Set up the extensions and prompt files of a folder, from the bytes that were read."""
+        for found in content.extensions:
+            await self._set_up(found.name, found.path, ExtensionModule(found.name, found.path, content.files))
+        for name, path in content.prompts:
+            try:
+                self._prompt_removers[name] = self._controller.commands.add(
+                    build_prompt_command(name, path, content.files[path])
+                )
+            except SessionTreeError as error:
+                self._report(f"{path}: {str(error).removeprefix(f'{path}: ')}", "warning")
+
+    # Setting up
+
+    async def _set_up(
+        self, name: str, path: str, unit: ExtensionModule | None, point: EntryPoint | None = None
+    ) -> None:
+        api = ExtensionApi(name, self._controller, self.ui_registry)
+        try:
+            if any(extension.name == name for extension in self.loaded):
+                raise ExtensionError(name, f"{path} is not loaded: there is an extension of this name already")
+            module = unit.load() if unit is not None else point.load() if point is not None else None
+            setup = module if point is not None and callable(module) else getattr(module, "setup", None)
+            if not callable(setup):
+                raise ExtensionError(name, f"{path} has no function `setup`")
+            made: Any = setup(api)
+            if inspect.isawaitable(made):
+                await made
+        except (Exception, SystemExit) as error:
+            api.close()
+            if unit is not None:
+                unit.unload()
+            own = isinstance(error, ExtensionError)
+            self._report(str(error) if own else f"extension {name} is not loaded: {type(error).__name__}: {error}")
+            return
+        self.loaded.append(LoadedExtension(name=name, path=path, api=api, unit=unit))
+
+    def _report(self, text: str, level: Any = "error") -> None:
+        self._controller.hooks.notify_listeners(Notice(level=level, text=text))

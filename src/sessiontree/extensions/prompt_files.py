@@ -1,0 +1,80 @@
+"""Prompt files: Markdown that becomes a slash command. Where they lie, and whether they may be used, is not known here.
+
+    ---
+    description: Look through a file for faults
+    argument-hint: FILE [WHAT]
+    ---
+    Look through $1 for faults, above all these: $2
+
+`$1` to `$9` are the words that were typed, `$@` and `$ARGUMENTS` all of them as they were typed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.registry import Argument, Command, CommandOutcome, WordReader
+from sessiontree.errors import FormatError
+
+KEYS = ("description", "argument-hint")
+
+_FRONT = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_PLACEHOLDER = re.compile(r"\$(?:([1-9])(?!\d)|@|ARGUMENTS\b)")
+
+
+class PromptFile(Struct, frozen=True, kw_only=True):
+    text: str
+    description: str = ""
+    argument_hint: str = ""
+
+    def fill(self, typed: str) -> str:
+        """The text with what was typed in it; behind it, where the text has no place for that."""
+        words = list(WordReader(typed))
+
+        def substitute(found: re.Match[str]) -> str:
+            if found[1] is None:
+                return typed
+            index = int(found[1]) - 1
+            return words[index] if index < len(words) else ""
+
+        text, count = _PLACEHOLDER.subn(substitute, self.text)
+        return text if count or not typed else f"{text}\n\n{typed}"
+
+
+def parse_prompt_file(path: str, data: bytes) -> PromptFile:
+    """What a file says. Raises `FormatError`."""
+    try:
+        text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(path, "it is no UTF-8") from error
+    front = _FRONT.match(text)
+    said: dict[str, str] = {}
+    for line in front[1].splitlines() if front else ():
+        key, colon, value = line.partition(":")
+        if line.strip() and not colon:
+            raise FormatError(path, f"{line.strip()!r} at its beginning is no `key: value`")
+        said[key.strip()] = _strip_quotes(value.strip())
+    body = (text[front.end() :] if front else text).strip()
+    if not body:
+        raise FormatError(path, "it says nothing")
+    return PromptFile(text=body, description=said.get(KEYS[0], ""), argument_hint=said.get(KEYS[1], ""))
+
+
+def _strip_quotes(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+
+
+def build_prompt_command(name: str, path: str, data: bytes) -> Command:
+    """The command that a file is; the prompt is what its text becomes. Raises `FormatError`."""
+    prompt = parse_prompt_file(path, data)
+
+    async def run(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+        return CommandOutcome(prompt=prompt.fill(args[0] if args else ""))
+
+    first = prompt.text.split("\n", 1)[0].lstrip("# ")
+    argument = Argument(name=prompt.argument_hint or "TEXT", rest=True)
+    return Command(name=name, help=prompt.description or first[:80], run=run, arguments=(argument,), source=path)

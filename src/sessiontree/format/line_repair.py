@@ -1,0 +1,144 @@
+"""Repair: the lines of a damaged session as a sound one, and what was done to each. Pure.
+
+Nothing is made up and nothing moves: where an entry really hangs is written down, what shared an id
+gets one of its own, what cannot be read stays in the tree as what it is. The source is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from sessiontree.core.ancestry import AncestryIndex
+from sessiontree.core.entries import Compaction, Custom, Entry, EntryId, JsonObject
+from sessiontree.core.heads import Heads, read_rename
+from sessiontree.core.problems import describe_defect, is_utf8
+from sessiontree.core.tree import Tree
+from sessiontree.errors import format_names
+from sessiontree.format.codec import (
+    ANCHOR,
+    ID,
+    LINE_LIMIT,
+    MESSAGE,
+    PARENT,
+    find_hidden_keys,
+    read_body,
+    write_entry,
+    write_value,
+)
+from sessiontree.format.splice import drop_after, set_value
+
+UNREADABLE_LINE = "sessiontree.unreadable"
+"""The `custom_type` of entries that keep the place of a line that cannot be read, and its text."""
+
+
+TOO_LONG = "put right it would be too long: a custom entry keeps its place, its text stays in the damaged file"
+
+
+class Repair(Struct, frozen=True, kw_only=True):
+    """One thing that was put right."""
+
+    kind: str
+    """The kind of the problem that it answers."""
+    message: str
+    entry: EntryId | None = None
+    line: int | None = None
+
+
+def encode_repair(repair: Repair) -> JsonObject:
+    """As commands and the REST interface give it."""
+    return {"kind": repair.kind, "message": repair.message, "entry": repair.entry, "line": repair.line}
+
+
+def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], list[Repair]]:
+    """The lines of all entries behind the header, sound, and what was done for it."""
+    lines: list[bytes] = []
+    done: list[Repair] = []
+    spans: AncestryIndex | None = None
+
+    def add_repair(kind: str, entry: Entry, message: str) -> None:
+        done.append(Repair(kind=kind, message=message, entry=entry.id, line=entry.line))
+
+    for entry in tree.entries:
+        raw, body = entry.raw, entry.decode()
+        if keys := find_hidden_keys(raw):
+            raw = drop_after(raw, MESSAGE, keys)
+            body = read_body(raw)
+            add_repair("hidden_key", entry, f"{format_names(keys)} behind the message is left out")
+        shadowed = tree[entry.id] is not entry
+        if describe_defect(entry, body) is not None:
+            text = raw.decode("utf-8", "replace")
+            raw, said = _build_placeholder(entry, text=text), "its text is kept in a custom entry at the same place"
+            if len(raw) > LINE_LIMIT:  # for one byte there may be six
+                raw, said = _build_placeholder(entry), TOO_LONG
+            add_repair("malformed_line", entry, said)
+        elif not is_utf8(raw):
+            raw, said = raw.decode("utf-8", "replace").encode(), "bytes that are not UTF-8 are replaced"
+            if len(raw) > LINE_LIMIT:
+                raw, said = _build_placeholder(entry), TOO_LONG
+            add_repair("not_utf8", entry, said)
+        id = new_id() if shadowed else entry.id
+        if shadowed:
+            raw = set_value(raw, ID, write_value(id))
+            add_repair("duplicate_id", entry, "it has an id of its own now")
+        parent = (entry.parent if entry.parent in tree else None) if shadowed else tree.parent(entry.id)
+        if parent != entry.parent:
+            raw = set_value(raw, PARENT, write_value(parent))
+            add_repair(_classify_parent_fault(tree, entry), entry, "it is a root now, as it was shown")
+        anchor = body.first_kept if isinstance(body, Compaction) else None
+        if anchor is not None and anchor != id:
+            spans = AncestryIndex(tree) if spans is None else spans
+            if not spans.is_on_path(anchor, parent):
+                raw = set_value(raw, ANCHOR, write_value(id))
+                add_repair("missing_anchor", entry, "it says that it keeps no entries, as it did")
+        lines.append(raw)
+    return lines, done
+
+
+def repair_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], list[Repair]]:
+    """All heads, those that are not in the file replaced by the last entry that was written on their branch."""
+    found: dict[str, EntryId | None] = {}
+    done: list[Repair] = []
+    written: dict[str, EntryId] | None = None
+    for name, head in heads.heads.items():
+        if head is not None and head not in tree:
+            written = _find_last_written(tree) if written is None else written
+            head = written.get(name)
+            done.append(Repair(kind="missing_head", message=f"branch {name!r} is at {head or 'root'} now", entry=head))
+        found[name] = head
+    return found, done
+
+
+def _find_last_written(tree: Tree) -> dict[str, EntryId]:
+    """The last entry that was written on each branch, whatever that was called then."""
+    written: dict[str, EntryId] = {}
+    heads = Heads()
+    for entry in tree.entries:
+        heads.apply(entry, tree)
+        branch = entry.branch if isinstance(entry.branch, str) else heads.current
+        if heads.heads.get(branch) == entry.id:
+            written[branch] = entry.id
+        elif (names := read_rename(entry)) is not None and names[0] in written:
+            written[names[1]] = written.pop(names[0])
+    return written
+
+
+def _build_placeholder(entry: Entry, **text: str) -> bytes:
+    """A custom entry at the place of one that cannot be read. It moves nobody if that one did not."""
+    branch = entry.branch if isinstance(entry.branch, str) and not entry.is_annotation else None
+    kept = write_entry(
+        Custom(custom_type=UNREADABLE_LINE, data={"line": entry.line, **text}),
+        id=entry.id,
+        parent=entry.parent,
+        timestamp=entry.timestamp,
+        branch=branch,
+        current=entry.current,
+    )
+    return kept.raw
+
+
+def _classify_parent_fault(tree: Tree, entry: Entry) -> str:
+    if entry.parent == entry.id:
+        return "self_parent"
+    return "cycle" if entry.parent in tree else "orphan"

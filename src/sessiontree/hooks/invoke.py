@@ -1,0 +1,50 @@
+"""Calling what others wrote, async or not: handlers, tools and commands alike.
+
+What their answers mean, how long they may take and what is told of their failures is for whoever calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+async def call(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
+    """What a function gives, awaited where it is awaitable. One that is not async runs in a thread of its own."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments, **named)
+    given = await run_in_thread(function, *arguments, **named)
+    return await given if inspect.isawaitable(given) else given
+
+
+def run_in_thread(function: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> asyncio.Future[R]:
+    """Call a function in a thread of its own, which keeps neither others from theirs nor the program from ending when
+    it hangs. Cancelling what is returned leaves it behind."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[R] = loop.create_future()
+    work = partial(contextvars.copy_context().run, function, *arguments, **named)
+
+    def set_outcome(given: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_result(given) if error is None else future.set_exception(error)
+
+    def run() -> None:
+        given, error = None, None
+        try:
+            given = work()
+        except BaseException as raised:
+            error = RuntimeError("it raised StopIteration") if isinstance(raised, StopIteration) else raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            loop.call_soon_threadsafe(set_outcome, given, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future

@@ -1,0 +1,249 @@
+"""Listing: a summary of every session, by way of the index.
+
+A file that is as it was costs one `stat`; the others are read (`reading`), and what they say is kept
+for the next time.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from sessiontree.format.digest import Digest, EntryLinks, SessionTotals
+from sessiontree.library.index.reader_processes import start_readers
+from sessiontree.library.index.session_summary import (
+    NOT_CACHED,
+    FileRecord,
+    FileScan,
+    OnBytesRead,
+    SessionSummary,
+    build_broken_summary,
+    scan_changed_file,
+    scan_file,
+)
+from sessiontree.library.index.sqlite import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
+from sessiontree.library.session_files import SessionFile, is_text
+
+BATCH_SIZE = 64
+"""So many files are written at once."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told bytes done and bytes in all."""
+
+_summary_decoder = msgspec.msgpack.Decoder(SessionSummary)
+_tally_decoder = msgspec.msgpack.Decoder(SessionTotals)
+_entries_decoder = msgspec.msgpack.Decoder(EntryLinks)
+_encode = msgspec.msgpack.Encoder().encode
+_RECORD_COLUMNS = "id, generation, size, mtime, inode, read_to, body, mark, tally"
+
+
+def list_summaries(
+    db: IndexDatabase,
+    found: Sequence[SessionFile],
+    folders: Iterable[str],
+    *,
+    root: str | None = None,
+    progress: Progress | None,
+) -> list[SessionSummary]:
+    """A summary of each file, in the same order.
+
+    `folders` were looked at, and with `root` all there are below it: what is known of other files there is forgotten.
+    """
+    known = _load_rows(db, folders, root)
+    listed: dict[str, SessionSummary] = {}
+    stale: list[tuple[SessionFile, bool]] = []
+    for file in found:
+        path = file.path
+        if file.fault is not None:
+            listed[path] = build_broken_summary(file, file.fault)
+            continue
+        row = known.pop(os.fsencode(path), None)
+        if row is not None and row[1:4] == file[1:4]:  # size, time and inode
+            try:
+                if zlib.crc32(row[4]) != row[5]:
+                    raise IndexMismatch
+                summary = _summary_decoder.decode(row[4])
+            except TypeError as error:
+                raise IndexMismatch from error
+            listed[path] = summary if summary.file else msgspec.structs.replace(summary, file=path)
+        else:
+            stale.append((file, row is not None))
+    if known:
+        db.save(lambda: _delete_files(db, list(known)))
+    for reading in _scan_stale(db, stale, progress):
+        listed[reading.file.path] = reading.summary
+    return [
+        msgspec.structs.replace(listed[file.path], archived=True) if file.archived else listed[file.path]
+        for file in found
+    ]
+
+
+def _load_rows(
+    db: IndexDatabase, folders: Iterable[str], root: str | None
+) -> dict[bytes, tuple[bytes, int, int, int, bytes, int]]:
+    columns = "path, size, mtime, inode, summary, summary_check"
+    if root is None:
+        rows = [
+            row
+            for folder in folders
+            for row in db.execute(f"SELECT {columns} FROM files WHERE folder = ?", (os.fsencode(folder),))
+        ]
+    else:
+        below = os.fsencode(os.path.join(root, ""))
+        rows = db.execute(f"SELECT {columns} FROM files WHERE substr(path, 1, ?) = ?", (len(below), below)).fetchall()
+    return {row[0]: row for row in rows}
+
+
+def _delete_files(db: IndexDatabase, paths: list[bytes]) -> None:
+    for path in paths:
+        row = db.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
+        if row is not None:
+            for statement in ("files WHERE id = ?", "entries WHERE file = ?", "chunks WHERE file = ?"):
+                db.execute(f"DELETE FROM {statement}", row)
+
+
+def _scan_stale(
+    db: IndexDatabase, stale: list[tuple[SessionFile, bool]], progress: Progress | None
+) -> Generator[FileScan]:
+    """Read files, each with whether it is known already, and keep what they say, a few at a time."""
+    total, done, within = sum(file.size for file, _ in stale), 0, 0
+    batch: list[FileScan] = []
+
+    def report_bytes(size: int) -> None:
+        """So many bytes of a file were read, which is not done yet."""
+        nonlocal within
+        within += size
+        if progress is not None:
+            progress(min(done + within, total), total)
+
+    def record_scan(reading: FileScan) -> FileScan:
+        nonlocal done, within
+        batch.append(reading)
+        if len(batch) >= BATCH_SIZE:
+            _save_scans(db, batch)
+            batch.clear()
+        done, within = done + reading.file.size, 0
+        report_bytes(0)
+        return reading
+
+    helpers = start_readers([file for file, is_known in stale if not is_known])
+    try:
+        elsewhere = {file.path for helper in helpers for file in helper.share}
+        for file, is_known in stale:
+            if file.path not in elsewhere:
+                yield record_scan(_scan_known(db, file, report_bytes) if is_known else scan_file(file, report_bytes))
+        for helper in helpers:
+            yield from map(record_scan, helper.iter_scans())
+    finally:
+        for helper in helpers:
+            helper.close()
+    _save_scans(db, batch)
+
+
+def load_digest(db: IndexDatabase, path: str) -> Digest | None:
+    """What is known of how the entries of a file hang together; `None` unless all of it is."""
+    past = _load_record(db, path)
+    return None if past is None or past.tally is None or past.read_to < past.size else _build_digest(db, past)
+
+
+def _load_record(db: IndexDatabase, path: str) -> FileRecord | None:
+    statement = f"SELECT checksum = {FILE_CHECKSUM}, {_RECORD_COLUMNS} FROM files WHERE path = ?"
+    row = db.execute(statement, (os.fsencode(path),)).fetchone()
+    if row is None:
+        return None
+    if not row[0]:
+        raise IndexMismatch
+    return msgspec.convert(row[1:], FileRecord)
+
+
+def _scan_known(db: IndexDatabase, file: SessionFile, passed: OnBytesRead) -> FileScan:
+    past = _load_record(db, file.path)
+    return (
+        scan_file(file, passed)
+        if past is None
+        else scan_changed_file(file, past, lambda: _build_digest(db, past), passed)
+    )
+
+
+def _build_digest(db: IndexDatabase, past: FileRecord) -> Digest:
+    rows = db.execute("SELECT file, first, entries, checksum FROM entries WHERE file = ? ORDER BY first", (past.id,))
+    try:
+        return Digest(_tally_decoder.decode(past.tally or b""), [_decode_entries(*row) for row in rows])
+    except (TypeError, ValueError) as error:
+        raise IndexMismatch from error
+
+
+def _decode_entries(file: int, first: int, entries: bytes, checksum: int) -> EntryLinks:
+    if compute_checksum(file, first, entries) != checksum:
+        raise IndexMismatch
+    return _entries_decoder.decode(entries)
+
+
+# Keeping it
+
+
+def _save_scans(db: IndexDatabase, batch: list[FileScan]) -> None:
+    """Write what was read, where nobody else has in the meantime."""
+    kept = [reading for reading in batch if reading.read_to != NOT_CACHED]
+
+    def write() -> None:
+        for reading in kept:
+            _save_scan(db, reading)
+
+    if kept:
+        db.save(write)
+
+
+_FILE_COLUMNS = (
+    "path", "folder", "size", "mtime", "inode", "summary", "summary_check", "kind", "body", "read_to", "mark", "tally",
+    "generation",
+)  # fmt: skip
+_INSERT = f"INSERT OR IGNORE INTO files ({', '.join(_FILE_COLUMNS)}) VALUES ({', '.join('?' * len(_FILE_COLUMNS))})"
+_UPDATE = f"UPDATE files SET {', '.join(f'{name} = ?' for name in _FILE_COLUMNS)} WHERE id = ?"
+
+
+def _save_scan(db: IndexDatabase, reading: FileScan) -> None:
+    found, past, path = reading.file, reading.record, os.fsencode(reading.file.path)
+    summary = _encode(_drop_unencodable_name(reading.summary))
+    values = (
+        path,
+        os.path.dirname(path),
+        found.size,
+        found.mtime,
+        found.inode,
+        summary,
+        zlib.crc32(summary),
+        reading.kind,
+        reading.body,
+        reading.read_to,
+        reading.mark,
+        reading.tally,
+        0 if past is None else past.generation + reading.is_fresh,
+    )
+    if past is None:
+        inserted = db.execute(_INSERT, values)
+        if not inserted.rowcount:
+            return  # another process was faster
+        id = inserted.lastrowid
+    else:
+        if _load_record(db, found.path) != past:
+            return
+        id = past.id
+        db.execute(_UPDATE, (*values, id))
+        if reading.is_fresh:
+            db.execute("UPDATE files SET text_to = 0 WHERE id = ?", (id,))
+            db.execute("DELETE FROM entries WHERE file = ?", (id,))
+            db.execute("DELETE FROM chunks WHERE file = ?", (id,))
+    db.execute(f"UPDATE files SET checksum = {FILE_CHECKSUM} WHERE id = ?", (id,))
+    if reading.entries:
+        kept = (id, reading.first, reading.entries)
+        db.execute("INSERT INTO entries VALUES (?, ?, ?, ?)", (*kept, compute_checksum(*kept)))
+
+
+def _drop_unencodable_name(summary: SessionSummary) -> SessionSummary:
+    """A file name that is no UTF-8 is left out: the one on the disk is put in when it is listed."""
+    return summary if is_text(summary.file) else msgspec.structs.replace(summary, file="")

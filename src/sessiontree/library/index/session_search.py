@@ -1,0 +1,415 @@
+"""Search: the newest entries that a query matches, in all branches of some sessions.
+
+The index tells the chunks of files that may have hits (`texts`). They are read, and so is whatever the index has not
+taken in yet; what passes the `sieve` is decoded and compared, and the newest hits are kept. A stale or missing index
+changes nothing in what is found. New words are taken in afterwards, for no longer than the search itself took: so the
+first one over thousands of sessions does not wait for an index of them all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from sessiontree.core.entries import Entry, EntryId, JsonObject
+from sessiontree.core.fulltext import VisibleEntries, fold_parts, get_speaker, get_text_parts, normalize_accents
+from sessiontree.core.heads import Heads
+from sessiontree.core.query import Query, Term
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.core.tree import Tree
+from sessiontree.errors import SessionTreeError, isolate_errors
+from sessiontree.format.codec import LINE_LIMIT, NotJson, read_entry
+from sessiontree.library.index.listing import Progress, load_digest
+from sessiontree.library.index.prefilter import Prefilter, is_older
+from sessiontree.library.index.session_summary import (
+    OversizedLine,
+    ReadMode,
+    SessionSummary,
+    find_next_line,
+    iter_blocks,
+    open_read_only,
+    open_regular_fd,
+)
+from sessiontree.library.index.sqlite import IndexDatabase
+from sessiontree.library.index.word_index import IndexedFile, find_candidates, index_texts, load_files
+from sessiontree.store.files import close_quietly
+
+MIN_INDEX_SECONDS, MAX_INDEX_SECONDS = 0.25, 3.0
+"""How long new words are taken in, at least and at most."""
+RANGE_SIZE = 1 << 22
+"""So many bytes of a file are looked through in its order; before, what stands behind them."""
+SNIPPET_LENGTH, SNIPPET_LEAD = 160, 40
+MAX_TIME = 1 << 62
+MIN_TIME = -MAX_TIME
+
+T = TypeVar("T")
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """An entry that a search found."""
+
+    session: str
+    """The session's id."""
+    file: str
+    name: str | None
+    """The session's name."""
+    entry: EntryId
+    type: str
+    role: str
+    """The role of a message, else the type of the entry."""
+    timestamp: str
+    branch: str | None
+    """A branch that leads there, the current one if it does; `None` when all have left it."""
+    in_context: bool
+    """The model is sent it from the current place; not what an edit has replaced, but the edit."""
+    snippet: str
+
+
+class _FilePart(NamedTuple):
+    """A part of a file that may have hits."""
+
+    newest: int
+    file: IndexedFile
+    start: int
+    stop: int
+
+
+class _FileMatch(NamedTuple):
+    moment: int
+    path: str
+    position: int
+    """Where in the file it stands: with the path it tells matches of one moment apart."""
+    entry: Entry
+    text: str
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return self[:3] < other[:3]  # never by what was found
+
+
+def search_sessions(
+    db: IndexDatabase, listed: Sequence[SessionSummary], query: Query, *, limit: int, progress: Progress | None = None
+) -> list[Hit]:
+    """The newest entries of these sessions that the query matches, newest first."""
+    summaries = {summary.file: summary for summary in listed}
+
+    def work(parts: Sequence[_FilePart]) -> list[Hit]:
+        found = _find_matches(db, parts, query, limit, progress)
+        return [_build_hit(match, summaries[match.path], sight, query) for match, sight in found]
+
+    return _search_parts(db, listed, query, work)
+
+
+def find_matching_files(
+    db: IndexDatabase, listed: Sequence[SessionSummary], query: Query, *, progress: Progress | None = None
+) -> list[str]:
+    """The files of those among these sessions in which the query matches something.
+
+    Each is read only until something is found in it.
+    """
+    return _search_parts(db, listed, query, lambda parts: _list_matching_files(db, parts, query, progress))
+
+
+def _search_parts(
+    db: IndexDatabase, listed: Sequence[SessionSummary], query: Query, work: Callable[[Sequence[_FilePart]], T]
+) -> T:
+    """What `work` finds in the parts of these sessions that may have hits. New words are taken in afterwards."""
+    began = time.monotonic()
+    with db.transaction("DEFERRED"):  # how far words were taken in, and where they are, go together
+        files = load_files(db, [summary.file for summary in listed if summary.branch is not None])
+        parts = _list_parts(db, files, query)
+    found = work(parts)
+    if db.is_persistent:
+        index_texts(db, files, seconds=min(max(MIN_INDEX_SECONDS, time.monotonic() - began), MAX_INDEX_SECONDS))
+    return found
+
+
+def _list_parts(db: IndexDatabase, files: Sequence[IndexedFile], query: Query) -> list[_FilePart]:
+    """The parts of files that may have hits, those with the newest entries first."""
+    since = 0 if query.since is None else query.since
+    known = [
+        _FilePart(newest, file, start, stop)
+        for file, start, stop, newest in find_candidates(db, files, query.terms)
+        if newest >= since
+    ]
+    unknown: list[_FilePart] = []
+    for file in files:
+        # A last line without newline counts too, unless it is too long to look into.
+        stop = file.size if file.size - file.read_to <= LINE_LIMIT else file.read_to
+        if file.text_to < stop:
+            unknown.append(_FilePart(MAX_TIME, file, max(file.text_to, file.body), stop))
+    return unknown + sorted(known, key=lambda part: part.newest, reverse=True)
+
+
+def _find_matches(
+    db: IndexDatabase, parts: Sequence[_FilePart], query: Query, limit: int, progress: Progress | None
+) -> list[tuple[_FileMatch, _EntryContext]]:
+    """The newest matches that count, newest first, each with what is said of it.
+
+    Whether one counts is known only once its session was looked into, which sound sessions need not be. So that no
+    match takes the place of one that counts, the others are looked into as soon as they have one among the newest, each
+    once. Where a session is not what it was any more, there is another look at all of them.
+    """
+    looked_into: dict[str, _EntryContext] = {}
+    counts = _build_match_filter(db, looked_into)
+    while True:
+        matches = _find_newest(parts, query, limit, counts, progress)
+        by_file: dict[str, list[Entry]] = {}
+        for match in matches:
+            by_file.setdefault(match.path, []).append(match.entry)
+        sights = {path: looked_into.get(path) or _EntryContext(db, path, entries) for path, entries in by_file.items()}
+        found = [(match, sights[match.path]) for match in matches]
+        counting = [(match, sight) for match, sight in found if sight.is_current(match.entry)]
+        if len(matches) < limit or len(counting) == len(matches):
+            return counting
+        looked_into |= {match.path: sight for match, sight in found if not sight.is_current(match.entry)}
+
+
+def _build_match_filter(
+    db: IndexDatabase, looked_into: dict[str, _EntryContext]
+) -> Callable[[IndexedFile, _FileMatch], bool]:
+    """Tells whether a match counts, as far as one can on the way."""
+
+    def is_counted(file: IndexedFile, match: _FileMatch) -> bool:
+        if file.kind is ReadMode.LINES and not file.is_sound and file.path not in looked_into:
+            looked_into[file.path] = _EntryContext(db, file.path)
+        return file.path not in looked_into or looked_into[file.path].is_current(match.entry)
+
+    return is_counted
+
+
+def _list_matching_files(
+    db: IndexDatabase, parts: Sequence[_FilePart], query: Query, progress: Progress | None
+) -> list[str]:
+    """The files that have a match that counts."""
+    found: dict[str, None] = {}
+    way, sieve, counts = _SearchProgress(parts, progress), Prefilter(query.terms), _build_match_filter(db, {})
+    for part in parts:
+        end = way.done + part.stop - part.start
+        if part.file.path not in found:
+            matches = _iter_matches(part, query, sieve, lambda: query.since or MIN_TIME, way.advance)
+            if any(counts(part.file, match) for match in matches):
+                found[part.file.path] = None
+        way.advance(end - way.done)
+    return list(found)
+
+
+def _find_newest(
+    parts: Sequence[_FilePart],
+    query: Query,
+    limit: int,
+    counts: Callable[[IndexedFile, _FileMatch], bool],
+    progress: Progress | None,
+) -> list[_FileMatch]:
+    """The newest matches in these parts that count, newest first."""
+    newest: list[_FileMatch] = []
+    way, sieve = _SearchProgress(parts, progress), Prefilter(query.terms)
+
+    def get_min_time() -> int:
+        """Older entries do not count any more."""
+        return newest[0].moment if len(newest) == limit else query.since or MIN_TIME
+
+    for part in parts:
+        if part.newest < get_min_time():
+            break
+        for match in _iter_matches(part, query, sieve, get_min_time, way.advance):
+            if len(newest) < limit:
+                if counts(part.file, match):
+                    heapq.heappush(newest, match)
+            elif newest[0] < match and counts(part.file, match):
+                heapq.heapreplace(newest, match)
+    way.advance(way.total - way.done)
+    return sorted(newest, reverse=True)
+
+
+class _SearchProgress:
+    """How far a search is, in bytes."""
+
+    def __init__(self, parts: Sequence[_FilePart], progress: Progress | None) -> None:
+        self.total = sum(part.stop - part.start for part in parts)
+        self.done = 0
+        self._progress = progress
+
+    def advance(self, size: int) -> None:
+        self.done += size
+        if self._progress is not None:
+            self._progress(self.done, self.total)
+
+
+def _iter_matches(
+    part: _FilePart, query: Query, sieve: Prefilter, least: Callable[[], int], passed: Callable[[int], None]
+) -> Generator[_FileMatch]:
+    try:
+        with isolate_errors(part.file.path):
+            for position, entry in _iter_entries(part, sieve, least, passed):
+                moment = parse_timestamp(entry.timestamp) or 0
+                if moment < least() or (query.roles and not query.accepts_role(get_speaker(entry))):
+                    continue
+                said = get_text_parts(entry)
+                if said and query.matches(fold_parts(said)):
+                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(said))
+    except (OSError, SessionTreeError):
+        return  # taken away since it was listed
+
+
+def _iter_entries(
+    part: _FilePart, sieve: Prefilter, least: Callable[[], int], passed: Callable[[int], None]
+) -> Generator[tuple[int, Entry]]:
+    """The entries of a part of a file that may match, each with where it stands.
+
+    Raises `OSError` and `SessionTreeError`.
+    """
+    if part.file.kind is ReadMode.SESSION:
+        yield from enumerate(open_read_only(part.file.path).tree)
+        return
+    fd = open_regular_fd(part.file.path)
+    try:
+        for at, stop in _iter_ranges_backward(fd, part.start, part.stop):
+            for block, end in iter_blocks(fd, at, stop):
+                if block is None or (least() > MIN_TIME and is_older(block, least())):
+                    pass
+                elif sieve.can_match(block):
+                    yield from _parse_block(block, at, sieve)
+                passed(end - at)
+                at = end
+    finally:
+        close_quietly(fd)
+
+
+def _iter_ranges_backward(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:
+    """Pieces of whole lines, the last ones first: with the newest hits at hand, what is older can be passed over."""
+    size = RANGE_SIZE
+    while start < stop:
+        first = start if stop - start <= size else find_next_line(fd, stop - size, stop)
+        if first < stop:
+            yield first, stop
+            stop, size = first, RANGE_SIZE
+        else:
+            size *= 4  # a line that is longer than that
+
+
+def _parse_block(block: bytes, at: int, sieve: Prefilter) -> Generator[tuple[int, Entry]]:
+    for raw in block.split(b"\n"):
+        start, at = at, at + len(raw) + 1
+        if raw and not raw.isspace() and sieve.can_match(raw):
+            try:
+                entry = read_entry(raw, 0)
+            except NotJson:
+                continue
+            yield start, entry
+
+
+class _EntryContext:
+    """What is said of the entries of a session that a search has found."""
+
+    def __init__(self, db: IndexDatabase, path: str, entries: Sequence[Entry] | None = None) -> None:
+        """Of these entries alone, or of all in the session."""
+        self._branches: Mapping[EntryId, str | None] = {}
+        self._visible: VisibleEntries | None = None
+        self._tree: Tree | None = Tree()
+        """`None` where every entry counts."""
+        try:
+            if entries is None or not self._load_from_index(db, path, entries):
+                self._load_from_session(path)
+        except OversizedLine:
+            self._tree = None  # nobody should look into it: what was found must do
+        except SessionTreeError:
+            return  # it was taken away meanwhile
+
+    def _load_from_index(self, db: IndexDatabase, path: str, entries: Sequence[Entry]) -> bool:
+        """By the index, which knows of sound files how their entries hang together; whether it knows them all."""
+        ids = {entry.id for entry in entries}
+        digest = load_digest(db, path)
+        branches = {} if digest is None else digest.find_branches(ids)
+        if len(branches) < len(ids):
+            return False
+        with isolate_errors(path):
+            self._visible = VisibleEntries(open_read_only(path).context())
+        self._branches, self._tree = branches, None
+        return True
+
+    def _load_from_session(self, path: str) -> None:
+        with isolate_errors(path):
+            session = open_read_only(path)
+            tree, heads = session.tree, session.heads
+            self._tree = tree
+            if heads.leaf is None or heads.leaf in tree:
+                self._visible = VisibleEntries(session.context())
+            self._branches = map_branches(heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
+
+    def is_current(self, entry: Entry) -> bool:
+        """Whether the entry counts: one that a later line with its id stands for does not."""
+        return self._tree is None or (entry.id in self._tree and self._tree[entry.id].raw == entry.raw)
+
+    def get_branch(self, id: EntryId) -> str | None:
+        return self._branches.get(id)
+
+    def is_in_context(self, entry: Entry) -> bool:
+        return self._visible is not None and self._visible.contains(entry)
+
+
+def map_branches(heads: Heads, up: Callable[[EntryId | None], Iterable[EntryId]]) -> dict[EntryId, str]:
+    """A branch that leads to each entry, the current one if it does, and an archived one only where no other does."""
+    branches: dict[EntryId, str] = {}
+    for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
+        for id in up(heads.heads[name]):
+            if id in branches:
+                break
+            branches[id] = name
+    return branches
+
+
+def _build_hit(match: _FileMatch, summary: SessionSummary, sight: _EntryContext, query: Query) -> Hit:
+    entry = match.entry
+    return Hit(
+        session=summary.id,
+        file=match.path,
+        name=summary.name,
+        entry=entry.id,
+        type=entry.type,
+        role=get_speaker(entry),
+        timestamp=entry.timestamp,
+        branch=sight.get_branch(entry.id),
+        in_context=sight.is_in_context(entry),
+        snippet=build_snippet(match.text, query.terms),
+    )
+
+
+def build_snippet(text: str, terms: Sequence[Term]) -> str:
+    """The part of `text` round the first term, on one line."""
+    flat = normalize_accents(" ".join(text.split()))
+    start = max(0, _find_term(flat, terms[0]) - SNIPPET_LEAD) if terms else 0
+    cut = flat[start : start + SNIPPET_LENGTH]
+    return f"{'…' if start else ''}{cut}{'…' if start + SNIPPET_LENGTH < len(flat) else ''}"
+
+
+def _find_term(text: str, term: Term) -> int:
+    """Where in a text, which is composed, a term stands first; or before all of it."""
+    folded = text.casefold()
+    position = term.find_position(folded)
+    if len(folded) == len(text):
+        return position
+    # Some letters became several: what is found stands in the letter that ends behind it.
+    ends = accumulate(len(letter.casefold()) for letter in text)
+    return bisect_right(list(ends), position)
+
+
+def encode_hit(hit: Hit) -> JsonObject:
+    """As commands and the REST interface give it."""
+    return {
+        "session": hit.session,
+        "name": hit.name,
+        "entry": hit.entry,
+        "type": hit.type,
+        "role": hit.role,
+        "timestamp": hit.timestamp,
+        "branch": hit.branch,
+        "inContext": hit.in_context,
+        "snippet": hit.snippet,
+        "file": hit.file,
+    }

@@ -1,0 +1,461 @@
+"""Sessions in a database: listing, finding and searching them, and putting them aside. All of it in SQL.
+
+The database keeps with every session what a listing says of it, and with every line what it says; there is no other
+index. Where lines do not tell, as those of other programs, the session is opened once, and what came of it is kept.
+What a session is made of is not here: see `store.postgres`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.fulltext import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
+from sessiontree.core.query import Query
+from sessiontree.core.timestamps import format_timestamp, parse_timestamp
+from sessiontree.errors import (
+    Ambiguous,
+    Conflict,
+    FormatError,
+    InvalidOperation,
+    NotFound,
+    SessionTreeError,
+    isolate_errors,
+)
+from sessiontree.format.codec import read_entry
+from sessiontree.format.tail import read_tail_heads
+from sessiontree.library.index.session_search import Hit, build_snippet, map_branches
+from sessiontree.library.index.session_summary import SessionSummary, build_tally, find_first_fault
+from sessiontree.library.recent import find_most_recent
+from sessiontree.library.session_files import is_id_match, resolve_folder
+from sessiontree.session import Session
+from sessiontree.store.base import Cursor
+from sessiontree.store.postgres.address import Address
+from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.rows import clean_text, filter_storable
+from sessiontree.store.postgres.store import PostgresStore
+
+if TYPE_CHECKING:
+    from sessiontree.store.postgres.connection import Connection
+
+RECENT = "@"
+
+
+class PostgresRepository:
+    """All sessions of a database."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address._replace(session=None)
+
+    @property
+    def _database(self) -> PostgresDatabase:
+        return get_database(self.address)
+
+    # Finding and opening
+
+    def get_store(self, id: str) -> PostgresStore:
+        """The store of the session with this id, whether there is one or not."""
+        return PostgresStore(self.address._replace(session=id))
+
+    def find(self, text: str) -> str:
+        """The id of the session that `text` names: its id, the beginning of it, its name, or `@` for the most recent.
+
+        Raises `NotFound` or `Ambiguous`.
+        """
+        if text == RECENT:
+            recent = self.find_recent(".")
+            if recent is None:
+                hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
+                raise NotFound("session", RECENT, hint)
+            return recent
+        found = self._find_by_name(text, deleted=False)
+        if found is None:
+            raise NotFound("session", text, "a session is an id, a name, or @ for the most recent here")
+        return found
+
+    def find_recent(self, cwd: str) -> str | None:
+        """The id of the session of a folder in which somebody went on last."""
+        rows = self._query(
+            "SELECT id, (extract(epoch FROM modified) * 1000000)::bigint * 1000 FROM sessiontree.session"
+            " WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s ORDER BY modified DESC, key DESC",
+            (_normalize_folder(cwd),),
+        )
+        return find_most_recent(rows, self.get_store)
+
+    def _find_by_name(self, text: str, *, deleted: bool) -> str | None:
+        if not text:
+            raise InvalidOperation("a session needs an id or a name")
+        if filter_storable(text) is None:
+            return None
+        rows = self._query(
+            f"SELECT id, name FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
+            " AND (starts_with(id, %s) OR right(id, length(%s)) = %s OR name = %s) ORDER BY modified DESC, key DESC",
+            (text, text, text, text),
+        )
+        matches = (
+            [id for id, _ in rows if id == text]
+            or [id for id, name in rows if name == text]
+            or [id for id, _ in rows if is_id_match(text, id)]
+        )
+        if len(matches) > 1:
+            raise Ambiguous("session", text, matches)
+        return matches[0] if matches else None
+
+    # Listing
+
+    def list_sessions(
+        self, cwd: str | None = None, *, archived: bool = False, deleted: bool = False
+    ) -> list[SessionSummary]:
+        """The sessions of a folder, or of all, newest first."""
+        rows = self._query(
+            f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
+            " AND (archived = %s OR deleted IS NOT NULL) AND (%s::text IS NULL OR cwd = %s)"
+            " ORDER BY modified DESC, key DESC",
+            (archived, *[None if cwd is None else _normalize_folder(cwd)] * 2),
+        )
+        return [self._build_summary(_SessionListing(*row)) for row in rows]
+
+    def list_ids(self) -> list[str]:
+        """The ids of all sessions, archived ones too, newest first."""
+        return [id for id, _ in self.list_archive_states()]
+
+    def list_archive_states(self) -> list[tuple[str, bool]]:
+        """The same, each with whether it is archived."""
+        return self._query(
+            "SELECT id, archived FROM sessiontree.session WHERE current AND deleted IS NULL"
+            " ORDER BY modified DESC, key DESC",
+            (),
+        )
+
+    def list_children(self, id: str) -> list[str]:
+        """The ids of the sessions whose parent has this id, newest first, by whatever name its database was reached."""
+        parent = self.address.format_session_address(id).removeprefix(self.address.safe_url)
+        rows = self._query(
+            "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL"
+            " AND right(parent_session, length(%s)) = %s ORDER BY modified DESC, key DESC",
+            (parent, parent),
+        )
+        return [id for (id,) in rows]
+
+    def _build_summary(self, listed: _SessionListing) -> SessionSummary:
+        if not listed.is_complete and not listed.deleted:
+            listed = self._load_summary(listed)
+        return SessionSummary(
+            id=listed.id,
+            file=self.address.format_session_address(listed.id),
+            name=listed.name,
+            first_message=listed.first_message,
+            message_count=listed.messages,
+            entry_count=listed.entries,
+            branch_count=len(listed.branches) - len(listed.hidden),
+            branch=listed.branch,
+            cost=round(listed.cost, 10),
+            created=listed.created,
+            modified=format_timestamp(listed.modified),
+            cwd=listed.cwd,
+            parent_session=listed.parent_session,
+            archived=listed.archived,
+            damage=listed.damage,
+        )
+
+    def _load_summary(self, listed: _SessionListing) -> _SessionListing:
+        """What opening the session tells; kept for the next time, where this role may."""
+        where = self.address.format_session_address(listed.id)
+        try:
+            with isolate_errors(where):
+                session = Session(self.get_store(listed.id), read_only="it is only looked at")
+                tally, damage = build_tally(session), find_first_fault(session)
+        except FormatError as error:
+            return listed._replace(damage=clean_text(error.reason))
+        except SessionTreeError as error:  # it was rewritten or taken away meanwhile
+            return listed._replace(damage=clean_text(str(error)))
+        told = listed._replace(
+            name=None if tally.session_name is None else clean_text(tally.session_name),
+            first_message=None if tally.first_message is None else clean_text(tally.first_message),
+            entries=tally.entries,
+            messages=tally.messages,
+            cost=tally.cost,
+            branches=[clean_text(name) for name in tally.heads],
+            hidden=[clean_text(name) for name in tally.archived],
+            branch=clean_text(tally.current),
+            damage=None if damage is None else clean_text(damage),
+        )
+        values = [getattr(told, name) for name in _SUMMARY_COLUMNS]
+        with suppress(SessionTreeError):  # of a role that may only read
+            self._query(_UPDATE_SUMMARY, (*values, told.key, told.size))
+        return told
+
+    # Searching
+
+    def search(
+        self,
+        query: Query,
+        *,
+        cwd: str | None = None,
+        only: Callable[[SessionSummary], bool] | None = None,
+        limit: int = 50,
+    ) -> list[Hit]:
+        """The newest entries that the query matches, newest first, in all branches; in archived sessions too."""
+        where = None if cwd is None else _normalize_folder(cwd)
+        ids = None
+        if only is not None:
+            listed = [*self.list_sessions(cwd), *self.list_sessions(cwd, archived=True)]
+            ids = [summary.id for summary in listed if only(summary)]
+        among = (where, where, ids, ids)
+        found = self._database.run(lambda connection: self._search_newest(connection, query, among, limit))
+        found = sorted([*found, *self._search_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
+        sights = {
+            id: _HitContext(self.get_store(id), [match for match in found if match.session == id])
+            for id in {match.session for match in found}
+        }
+        return [
+            Hit(
+                session=match.session,
+                file=self.address.format_session_address(match.session),
+                name=match.name,
+                entry=match.entry.id,
+                type=match.entry.type,
+                role=get_speaker(match.entry),
+                timestamp=match.entry.timestamp,
+                branch=sights[match.session].branches.get(match.entry.id),
+                in_context=sights[match.session].is_in_context(match.entry),
+                snippet=build_snippet(build_full_text(match.entry), query.terms),
+            )
+            for match in found
+        ]
+
+    def find_matching_sessions(self, query: Query, *, cwd: str | None = None) -> list[str]:
+        """The addresses of all sessions in which a search would find something."""
+        where = None if cwd is None else _normalize_folder(cwd)
+        found = {match.session for match in self._search_older(query, (where, where, None, None))}
+
+        def work(connection: Connection) -> set[str]:
+            first = dict(self._iter_matches(connection, _SEARCH_ONE_EACH, query, (where, where, None, None)))
+            found = {id for id, match in first.items() if match is not None}
+            rest = [id for id in first if id not in found]  # another line may be one
+            others = self._iter_matches(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
+            return found | {id for id, match in others if match is not None}
+
+        return [self.address.format_session_address(id) for id in sorted(found | self._database.run(work))]
+
+    def _search_newest(
+        self, connection: Connection, query: Query, among: Sequence[Any], limit: int
+    ) -> list[_DatabaseMatch]:
+        # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
+        with closing(self._iter_matches(connection, _SEARCH, query, among)) as lines:
+            return list(islice((match for _, match in lines if match is not None), limit))
+
+    def _iter_matches(
+        self, connection: Connection, search: str, query: Query, among: Sequence[Any]
+    ) -> Generator[tuple[str, _DatabaseMatch | None]]:
+        """What a search by SQL gives, each with the id of its session: a match, or none when one looks closer."""
+        likes = [f"%{_escape_like(clean_text(term.text))}%" for term in query.terms]
+        said = " AND ".join(["e.said LIKE %s"] * len(likes)) or "e.said <> ''"
+        statement = search.format(said=said, among=_SCOPE_CONDITION)
+        roles = sorted(query.roles) or None
+        values = (*likes, roles, roles, query.since, query.since, *among)
+        with connection.transaction(), connection.cursor(name="sessiontree_search") as cursor:
+            cursor.execute(statement.encode(), values)
+            for id, name, position, line in cursor:
+                match = None
+                # A damaged line, or one that was written when lines could be nested more deeply, is no match.
+                with suppress(SessionTreeError), isolate_errors(id):
+                    match = _build_match(query, id, name, position, read_entry(bytes(line), 1))
+                yield id, match
+
+    def _search_older(self, query: Query, among: Sequence[Any]) -> Generator[_DatabaseMatch]:
+        """In sessions of older dialects, whose lines say what they mean only as a whole."""
+        rows = self._query(
+            "SELECT s.id, s.name FROM sessiontree.session AS s"
+            f" WHERE s.current AND s.deleted IS NULL AND s.older {_SCOPE_CONDITION}",
+            among,
+        )
+        for id, name in rows:
+            with suppress(SessionTreeError), isolate_errors(self.address.format_session_address(id)):
+                for number, entry in enumerate(Session(self.get_store(id), read_only="it is only looked at").tree):
+                    match = _build_match(query, id, name, number, entry)
+                    if match is not None:
+                        yield match
+
+    # Putting aside
+
+    def resolve_session(self, text: str, *, in_trash: bool = False) -> str:
+        """The id of the session that `text` names; with `in_trash`, of one there if there is any."""
+        return (self._find_by_name(text, deleted=True) if in_trash else None) or self.find(text)
+
+    def archive(self, text: str, *, archived: bool = True) -> str:
+        """Take a session out of listings, or put it back. Returns its address."""
+        id = self.find(text)
+        self._query("UPDATE sessiontree.session SET archived = %s WHERE id = %s AND current", (archived, id))
+        return self.address.format_session_address(id)
+
+    def delete(self, text: str) -> str:
+        """Move a session to the trash. Returns its address."""
+        id = self.find(text)
+        self._query("UPDATE sessiontree.session SET deleted = now() WHERE id = %s AND current", (id,))
+        return self.address.format_session_address(id)
+
+    def restore(self, text: str) -> str:
+        """Bring a session back from the trash. Returns its address."""
+        id = self._find_by_name(text, deleted=True)
+        if id is None:
+            raise NotFound("session in the trash", text)
+        self._query("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
+        return self.address.format_session_address(id)
+
+    def purge(self, text: str, *, at: Cursor | None = None) -> str:
+        """Remove a session for good, with its backups, from the trash or from where it lives. Returns its address.
+
+        Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
+        """
+        id = self.resolve_session(text, in_trash=True)
+
+        def work(connection: Connection) -> None:
+            with connection.transaction():
+                rows = connection.execute(
+                    "SELECT key, size FROM sessiontree.session WHERE id = %s ORDER BY current DESC FOR UPDATE",
+                    (id,),
+                ).fetchall()
+                if at is not None and rows[:1] != [at.value]:
+                    raise Conflict(self.address.format_session_address(id), "others wrote first")
+                keys = [key for key, _ in rows]
+                connection.execute(_COPY_SHARED_LINES, (keys, keys))
+                for table in ("shared", "torn", "entry"):
+                    connection.execute(f"DELETE FROM sessiontree.{table} WHERE session = ANY(%s)".encode(), (keys,))
+                connection.execute("DELETE FROM sessiontree.shared WHERE source = ANY(%s)", (keys,))
+                connection.execute("DELETE FROM sessiontree.session WHERE key = ANY(%s)", (keys,))
+
+        self._database.run(work)
+        return self.address.format_session_address(id)
+
+    def _query(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
+            cursor = connection.execute(statement.encode(), values)
+            return cursor.fetchall() if cursor.description else []
+
+        return self._database.run(work)
+
+
+class _SessionListing(NamedTuple):
+    """The row of a session, as a listing needs it."""
+
+    key: int
+    size: int
+    id: str
+    name: str | None
+    first_message: str | None
+    entries: int
+    messages: int
+    cost: float
+    branches: list[str]
+    hidden: list[str]
+    branch: str
+    damage: str | None
+    is_complete: bool
+    archived: bool
+    deleted: bool
+    modified: int
+    created: str
+    cwd: str
+    parent_session: str | None
+
+
+class _DatabaseMatch(NamedTuple):
+    moment: int
+    session: str
+    position: int
+    name: str | None
+    entry: Entry
+
+
+def _build_match(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _DatabaseMatch | None:
+    moment = parse_timestamp(entry.timestamp) or 0
+    if query.since is not None and moment < query.since:
+        return None
+    if not query.accepts_role(get_speaker(entry)):
+        return None
+    said = get_text_parts(entry)
+    return _DatabaseMatch(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
+
+
+class _HitContext:
+    """Which branches lead to entries that were found, and which of them the model sees."""
+
+    def __init__(self, store: PostgresStore, matches: Iterable[_DatabaseMatch]) -> None:
+        self.branches: dict[EntryId, str] = {}
+        self._visible: VisibleEntries | None = None
+        with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or taken away meanwhile
+            session = Session(store, read_only="it is only looked at")
+            self.branches = _find_branches(session, store, min(match.position for match in matches))
+            self._visible = VisibleEntries(session.context())
+
+    def is_in_context(self, entry: Entry) -> bool:
+        return self._visible is not None and self._visible.contains(entry)
+
+
+def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[EntryId, str]:
+    """The branches that lead to entries, as far up as the place `first`."""
+    heads = None if session.needs_migration else read_tail_heads(store.read_backward(store.read_end().cursor))
+    if heads is None:
+        tree = session.tree
+        return map_branches(session.heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
+    # A parent stands before its child, so what stands before the first place leads to nothing behind it.
+    parents = dict(store.read_links(first))
+
+    def iter_ancestors(id: EntryId | None) -> Iterator[EntryId]:
+        while id is not None and id in parents:
+            yield id
+            id = parents[id]
+
+    return map_branches(heads, iter_ancestors)
+
+
+def _normalize_folder(cwd: str) -> str:
+    return clean_text(resolve_folder(cwd))
+
+
+def _escape_like(text: str) -> str:
+    """`text` as it stands, for LIKE."""
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+_TRASH_CONDITIONS = {False: "deleted IS NULL", True: "deleted IS NOT NULL"}
+_COLUMNS = (
+    "key, size, id, name, first_message, entries, messages, cost, branches, hidden, branch, damage, told, archived,"
+    " deleted IS NOT NULL, (extract(epoch FROM modified) * 1000000)::bigint / 1000, created, cwd, parent_session"
+)
+_SUMMARY_COLUMNS = ("name", "first_message", "entries", "messages", "cost", "branches", "hidden", "branch", "damage")
+_UPDATE_SUMMARY = (
+    f"UPDATE sessiontree.session SET {', '.join(f'{name} = %s' for name in _SUMMARY_COLUMNS)}, told = true"
+    " WHERE key = %s AND size = %s"
+)
+_SCOPE_CONDITION = "AND (%s::text IS NULL OR s.cwd = %s) AND (%s::text[] IS NULL OR s.id = ANY(%s))"
+# A line of a source counts for every fork that shares it; of several lines with one id the last counts.
+_SEARCH = """
+WITH hit AS (
+    SELECT e.session, e.position, e.moment, e.id, e.line FROM sessiontree.entry AS e
+    WHERE ({said} OR e.said IS NULL) AND e.id IS NOT NULL
+        AND (%s::text[] IS NULL OR lower(e.role) = ANY(%s)) AND (%s::bigint IS NULL OR e.moment >= %s)
+), seen AS (
+    SELECT session, position, moment, id, line FROM hit
+    UNION ALL
+    SELECT p.session, p.position + h.position - p.start, h.moment, h.id, h.line
+    FROM hit AS h JOIN sessiontree.shared AS p
+        ON p.source = h.session AND h.position >= p.start AND h.position < p.start + p.size
+)
+SELECT s.id, s.name, seen.position, seen.line FROM seen JOIN sessiontree.session AS s ON s.key = seen.session
+WHERE s.current AND s.deleted IS NULL AND NOT s.older {among}
+    AND NOT EXISTS (SELECT FROM sessiontree.entry AS later
+        WHERE later.session = seen.session AND later.id = seen.id AND later.position > seen.position)
+ORDER BY seen.moment DESC, s.id DESC, seen.position DESC"""
+_SEARCH_ONE_EACH = f"SELECT DISTINCT ON (id) * FROM ({_SEARCH}) AS found"
+# What forks share with sessions that are about to go, as lines of their own.
+_COPY_SHARED_LINES = """
+INSERT INTO sessiontree.entry (session, position, line, id, parent, type, role, branch, moment, said)
+SELECT p.session, p.position + e.position - p.start, e.line, e.id, e.parent, e.type, e.role, e.branch, e.moment, e.said
+FROM sessiontree.shared AS p JOIN sessiontree.entry AS e
+    ON e.session = p.source AND e.position >= p.start AND e.position < p.start + p.size
+WHERE p.source = ANY(%s) AND p.session <> ALL(%s)"""

@@ -1,0 +1,220 @@
+"""Repairing: a damaged session made sound, beside it or by a line behind it, never in place.
+
+What a sound session is made of is told by `format.repair`; here it is found and written. The damaged file stays.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from itertools import count
+from operator import attrgetter
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from sessiontree.core.entries import Entry, EntryId, Problem
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.core.tree import Tree
+from sessiontree.errors import Conflict, FormatError, InvalidOperation, NotFound, StoreError
+from sessiontree.format.codec import NotJson, read_entry, write_entry, write_header
+from sessiontree.format.line_repair import Repair, repair_heads, repair_lines
+from sessiontree.library.catalog import (
+    build_store,
+    check_copyable,
+    encode_folder_name,
+    generate_session_id,
+    get_postgres_repository,
+    get_session_path,
+    read_cwd,
+)
+from sessiontree.library.index.session_summary import iter_lines, open_regular_fd
+from sessiontree.library.session_files import SESSION_SUFFIX, list_session_files, resolve_folder
+from sessiontree.session.session import Session
+from sessiontree.session.writer import find_write_parent
+from sessiontree.store.base import Store
+from sessiontree.store.files import close_quietly, format_os_error
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+from sessiontree.store.postgres.address import is_database_address, parse_address
+
+
+class RepairReport(Struct, frozen=True, kw_only=True):
+    """What `repair` did."""
+
+    repairs: tuple[Repair, ...]
+    file: str | None
+    """The new file; `None` when nothing had to be done, or a line appended to the session was enough."""
+
+
+def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> RepairReport:
+    """Make a damaged session sound, as a new file or by appending, never in place.
+
+    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
+    there already and still tells all that the old one does is not made again. Raises `ReadOnly` where a copy would be
+    another thing, and `InvalidOperation` for a session in memory without a `file`.
+    """
+    check_copyable(session, "a repaired copy")
+    try:
+        session.refresh()
+    except Conflict:  # its file was replaced or taken away: a copy elsewhere still has all that was read
+        if file is None:
+            raise
+    sound = _build_repaired(session, session.id)
+    if not sound.needs_copy:
+        if sound.repairs:
+            session.restore_heads(sound.heads)
+        return RepairReport(repairs=sound.repairs, file=None)
+    before = _find_copy(session, sound) if file is None else None
+    if before is not None:
+        return RepairReport(repairs=sound.repairs, file=before)
+    id, stamp = generate_session_id(), format_timestamp(time.time_ns() // 1_000_000)
+    header = write_header(
+        id=id, timestamp=stamp, cwd=session.cwd, parent_session=get_session_path(session), title=session.name
+    )
+    if file is None and is_database_address(session.location):
+        store = build_store(id, session.cwd, parse_address(session.location).safe_url, None)
+    else:
+        store = JsonlStore(
+            _build_copy_prefix(session.location) + f"{id}{SESSION_SUFFIX}" if file is None else os.fspath(file)
+        )
+    return _write_copy(store, header, sound)
+
+
+def rescue(file: str) -> RepairReport:
+    """Make a sound session, beside it, of a file whose header cannot be read. What that said is lost.
+
+    Raises `FormatError` when nothing in it is a message, and `StoreError`.
+    """
+    lines = _read_without_header(file)
+    entries = (_parse_entry(raw) for raw in lines if b'"message"' in raw)
+    first = next((entry for entry in entries if entry is not None and entry.type == "message"), None)
+    if first is None:
+        raise FormatError(file, "nothing in it is a message of a session")
+    id, path = generate_session_id(), os.path.abspath(file)
+    stamp = first.timestamp or format_timestamp(time.time_ns() // 1_000_000)
+    header = write_header(id=id, timestamp=stamp, cwd=_guess_cwd(path), parent_session=path)
+    held = MemoryStore(file)
+    held.create([header, *lines])
+    sound = _build_repaired(Session(held), path)
+    made_up = Repair(kind="no_session", message="it has a new header: what the old one said is lost", line=1)
+    sound = sound._replace(repairs=(made_up, *sound.repairs))
+    before = _find_copy_beside(file, sound)
+    if before is not None:
+        return RepairReport(repairs=sound.repairs, file=before)
+    return _write_copy(JsonlStore(f"{_build_copy_prefix(file)}{id}{SESSION_SUFFIX}"), header, sound)
+
+
+class _RepairedSession(NamedTuple):
+    """A session without its faults."""
+
+    lines: list[bytes]
+    heads: dict[str, EntryId | None]
+    repairs: tuple[Repair, ...]
+    needs_copy: bool
+    """Its lines would not be those of the damaged session with one more, so that there must be a copy."""
+
+
+def _build_repaired(session: Session, seed: str) -> _RepairedSession:
+    tree, ids = session.tree, _generate_ids(session.tree, seed)
+    heads, done = repair_heads(tree, session.heads)
+    lines, changed = repair_lines(tree, ids.__next__)
+    if tree.count:  # where all heads are stands behind the lines, so that none is moved by what was put right
+        record, current = session.heads.build_record(heads=heads), session.heads.current
+        parent, stamp = find_write_parent(tree, heads[current]), tree.entries[-1].timestamp
+        lines.append(write_entry(record, id=next(ids), parent=parent, timestamp=stamp, branch=current).raw)
+    outside = [
+        Repair(kind=problem.kind, message=_describe_repair(problem), line=problem.line)
+        for problem in session.problems
+        if problem.severity == "fault" and problem.entry is None
+    ]
+    rewritten = session.needs_migration and done  # before anything could be appended to it
+    return _RepairedSession(lines, heads, (*outside, *changed, *done), bool(changed or outside or rewritten))
+
+
+def _describe_repair(problem: Problem) -> str:
+    """What is done about a fault of a line that is no entry."""
+    if problem.kind == "not_utf8":
+        return "bytes that are not UTF-8 are replaced in what the new header says"
+    if problem.line is None:
+        return f"{problem.message}: they are left out, and stay in the damaged file"
+    return "it is left out, and stays in the damaged file"
+
+
+def _generate_ids(tree: Tree, seed: str) -> Iterator[EntryId]:
+    """Ids that follow from a seed: what is repaired again has the same lines."""
+    made = (sha256(f"{seed}:repaired:{number}".encode("utf-8", "replace")).hexdigest()[:16] for number in count())
+    return (id for id in made if id not in tree)
+
+
+def _write_copy(store: Store, header: bytes, sound: _RepairedSession) -> RepairReport:
+    store.create([header, *sound.lines])
+    return RepairReport(repairs=sound.repairs, file=store.location)
+
+
+def _read_without_header(file: str) -> list[bytes]:
+    """The lines of a file behind its first one, or with it if that is an entry; what is too long is named."""
+    try:
+        fd = open_regular_fd(file)
+        try:
+            read = [raw for raw, _ in iter_lines(fd, 0, os.fstat(fd).st_size)]
+        finally:
+            close_quietly(fd)
+    except OSError as error:
+        raise StoreError(file, format_os_error(error)) from error
+    lines = [b"a line that is too long" if raw is None else raw for raw in read]
+    return lines if lines and _parse_entry(lines[0]) is not None else lines[1:]
+
+
+def _parse_entry(raw: bytes) -> Entry | None:
+    try:
+        return read_entry(raw, 0)
+    except NotJson:
+        return None
+
+
+def _guess_cwd(path: str) -> str:
+    """The folder that sessions beside a file are about, as far as one can tell."""
+    folder, here = os.path.dirname(path), resolve_folder(".")
+    others = [read_cwd(file.path) for file in list_session_files(folder) if file.fault is None]
+    return next((cwd for cwd in (here, *others) if cwd and encode_folder_name(cwd) == os.path.basename(folder)), "")
+
+
+def _find_copy(session: Session, sound: _RepairedSession) -> str | None:
+    """Where a session was repaired to before, if that is there and tells all of it."""
+    if is_database_address(session.location):
+        return _find_copy_in_database(session.location, sound)
+    if session.file is None:
+        raise InvalidOperation("a session in memory has no place beside it: name a file for the repaired copy")
+    return _find_copy_beside(session.location, sound)
+
+
+def _find_copy_in_database(damaged: str, sound: _RepairedSession) -> str | None:
+    database = get_postgres_repository(damaged)
+    assert database is not None
+    return _find_first_with(sound, map(database.get_store, database.list_children(parse_address(damaged).session_name)))
+
+
+def _find_copy_beside(damaged: str, sound: _RepairedSession) -> str | None:
+    folder, name = os.path.split(_build_copy_prefix(damaged))
+    copies = [file for file in list_session_files(folder or ".") if file.name.startswith(name)]
+    newest = sorted(copies, key=attrgetter("mtime", "name"), reverse=True)
+    return _find_first_with(sound, (JsonlStore(os.path.join(folder, file.name)) for file in newest))
+
+
+def _find_first_with(sound: _RepairedSession, copies: Iterable[Store]) -> str | None:
+    """The first session that begins with these lines, whatever was said in it since."""
+    wanted = b"\n".join([*sound.lines, b""])
+    for store in copies:
+        with suppress(NotFound, StoreError):  # it was taken away meanwhile, or is damaged itself
+            if store.read().data.partition(b"\n")[2].startswith(wanted):
+                return store.location
+    return None
+
+
+def _build_copy_prefix(damaged: str) -> str:
+    """How the names of repaired copies of a file begin; an id follows."""
+    return f"{damaged.removesuffix(SESSION_SUFFIX)}.repaired_"

@@ -1,0 +1,401 @@
+"""The shelf: sessions put aside, thrown away, and brought back.
+
+An archived session has an empty file `<session>.archived` beside it. So it stays where it is: paths,
+forks and programs that have it open still find it, the mark goes along when the folder is copied,
+and it does not depend on the index, which is a cache.
+
+A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its own, with what stands
+beside it (backups, torn lines) and a note of where it was. It is kept there until it is purged;
+nothing is purged by itself. Sessions of other programs are theirs: they are refused.
+
+A session is moved while its lock is held, so all that was ever acknowledged is in the file that was
+moved, and who has it open is refused the next write.
+
+Those in a database are marked there; see `index.postgres`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.core.tree import Tree
+from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.home import get_home
+from sessiontree.library.catalog import (
+    find,
+    get_postgres_repository,
+    get_sessions_folder,
+    get_sources,
+    is_file,
+    is_path,
+    load_summaries,
+    pick,
+)
+from sessiontree.library.session_files import (
+    ARCHIVED_SUFFIX,
+    SESSION_SUFFIX,
+    SessionFile,
+    list_folders,
+    list_session_files,
+)
+from sessiontree.regular_file import read_regular_file
+from sessiontree.session.session import Session
+from sessiontree.store.base import Cursor
+from sessiontree.store.files import (
+    NO_LINK_ERRNOS,
+    discard,
+    format_os_error,
+    get_identity,
+    iter_numbered_paths,
+    make_private_directory,
+    sync_directory,
+    write_all,
+)
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.lock import FileLock, get_lock_path
+from sessiontree.store.postgres.address import is_database_address, parse_address
+
+if TYPE_CHECKING:
+    from sessiontree.library.index.session_summary import SessionSummary
+    from sessiontree.library.postgres_repository import PostgresRepository
+
+ORIGIN_NAME = "origin"
+"""The file in a folder of the trash that says where the session was."""
+COPY_SIZE = 1 << 20
+"""So many bytes of a file are copied at once."""
+COMPANION_PATTERN = re.compile(
+    rf"{re.escape(ARCHIVED_SUFFIX)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
+)
+"""What stands behind a session's name in the names of files that belong to it, its lock aside."""
+
+
+def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
+    """Take a session out of listings, or put it back. Nothing of it changes. Returns its file."""
+    if (named := _find_repository(session)) is not None:
+        return named[0].archive(named[1], archived=archived)
+    file = _find_own_session(session)
+    mark = file + ARCHIVED_SUFFIX
+    try:
+        if archived:
+            os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            os.chmod(mark, 0o600)
+        elif os.path.lexists(mark):
+            os.unlink(mark)
+        sync_directory(os.path.dirname(mark) or ".")
+    except OSError as error:
+        raise _build_store_error(mark, error) from error
+    return file
+
+
+def delete(session: str | os.PathLike[str]) -> str:
+    """Move a session to the trash. Returns its file there."""
+    if (named := _find_repository(session)) is not None:
+        return named[0].delete(named[1])
+    file = _find_own_session(session)
+    stamp = format_timestamp(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
+    folder = os.path.join(get_trash_folder(), f"{stamp}-{os.urandom(4).hex()}")
+    make_private_directory(folder)
+    try:
+        _write_new_file(os.path.join(folder, ORIGIN_NAME), [os.fsencode(os.path.abspath(file))])
+        with _hold_lock(file):
+            _move_files([file, *_list_companions(file)], folder)
+    except OSError as error:
+        raise _build_store_error(file, error) from error
+    finally:
+        _remove_empty_folder(folder)
+    return os.path.join(folder, os.path.basename(file))
+
+
+def restore(session: str) -> str:
+    """Put a session from the trash back where it was. Returns its file."""
+    if (named := _find_repository(session)) is not None:
+        return named[0].restore(named[1])
+    file = _find_in_trash(session)
+    if file is None:
+        raise NotFound("session in the trash", session)
+    folder = os.path.dirname(file)
+    try:
+        origin = _read_origin(folder)
+    except OSError as error:
+        raise _build_store_error(os.path.join(folder, ORIGIN_NAME), error) from error
+    if os.path.basename(origin) != os.path.basename(file) or not os.path.isabs(origin):
+        raise InvalidOperation(f"{os.path.join(folder, ORIGIN_NAME)} does not say where {os.path.basename(file)} was")
+    there = os.path.dirname(origin)
+    make_private_directory(there)
+    try:
+        with _hold_lock(file), _hold_lock(origin):
+            paths = [file, *_list_companions(file)]
+            for path in paths:
+                if os.path.lexists(taken := os.path.join(there, os.path.basename(path))):
+                    raise InvalidOperation(f"{taken} exists: it is not written over")
+            _move_files(paths, there)
+    except OSError as error:
+        raise _build_store_error(origin, error) from error
+    _remove_empty_folder(folder)
+    return origin
+
+
+def resolve_session(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
+    """The file or address of the session that would be put aside; with `in_trash`, of one there if there is any."""
+    if (named := _find_repository(session)) is not None:
+        return named[0].address.format_session_address(named[0].resolve_session(named[1], in_trash=in_trash))
+    thrown = _find_in_trash(os.fspath(session)) if in_trash and not is_file(session) else None
+    return thrown or _find_own_session(session)
+
+
+def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
+    """Remove a session for good, from the trash or from where it lives. Returns the file it was.
+
+    Raises `Conflict` for one that does not end at `at`: somebody has written to it since.
+    """
+    if (named := _find_repository(session)) is not None:
+        return named[0].purge(named[1], at=at)
+    file = resolve_session(session, in_trash=True)
+    folder = os.path.dirname(os.path.abspath(file))
+    try:
+        with _hold_lock(file):
+            if at is not None and JsonlStore(file).read_end().cursor != at:
+                raise Conflict(file, "others wrote first")
+            for path in (file, *_list_companions(file)):
+                os.unlink(path)
+            sync_directory(folder)
+    except OSError as error:
+        raise _build_store_error(file, error) from error
+    if os.path.dirname(folder) == os.path.abspath(get_trash_folder()):
+        _remove_empty_folder(folder)
+    return file
+
+
+def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
+    """Remove a session for good if all that anybody has written to it by now is of no use. One with damage stays.
+
+    Says whether it is gone.
+    """
+    end = session.store.read_end().cursor
+    session.refresh()
+    if not is_unused(session.tree) or session.problems:
+        return False
+    purge(session.location, at=end)
+    return True
+
+
+def get_trash_folder() -> str:
+    return os.path.join(get_home(), "trash")
+
+
+def list_trash() -> list[SessionSummary]:
+    """The sessions in the trash, as listings show them, newest first."""
+    database = get_postgres_repository()
+    listed = load_summaries(list_trash_files()) if database is None else database.list_sessions(deleted=True)
+    return sorted(listed, key=lambda summary: summary.modified, reverse=True)
+
+
+def _find_repository(session: str | os.PathLike[str]) -> tuple[PostgresRepository, str] | None:
+    """The database that a session is in, and what it is called there; `None` for one that is a file."""
+    text = os.fspath(session)
+    if is_database_address(text):
+        database, text = get_postgres_repository(text), parse_address(text).session_name
+    elif is_path(session):
+        return None
+    else:
+        database = get_postgres_repository()
+    return None if database is None else (database, text)
+
+
+def list_trash_files() -> list[SessionFile]:
+    """The session files in the trash."""
+    folders = [folder for folder in list_folders(get_trash_folder()) if not os.path.islink(folder)]
+    return [
+        file
+        for folder in folders
+        for file in list_session_files(folder, os.path.basename(_read_origin_or_empty(folder)), hidden=False)
+    ]
+
+
+def _find_in_trash(session: str) -> str | None:
+    """The file of a session in the trash, by its path there, the path that it had, or as others are found."""
+    files, path = list_trash_files(), session
+    with suppress(FileNotFoundError):  # the current folder was deleted: no path leads from there
+        path = os.path.abspath(session)
+    if path in [file.path for file in files]:
+        return path
+    were_there = [file.path for file in files if _read_origin_or_empty(os.path.dirname(file.path)) == path]
+    if len(were_there) > 1:
+        raise Ambiguous("session in the trash", session, were_there)
+    return were_there[0] if were_there else pick(session, files)
+
+
+def _read_origin(folder: str) -> str:
+    """Where the session in a folder of the trash was. Raises `OSError`."""
+    return os.fsdecode(read_regular_file(os.path.join(folder, ORIGIN_NAME)))
+
+
+def _read_origin_or_empty(folder: str) -> str:
+    """The same; nothing where there is no note."""
+    with suppress(OSError):
+        return _read_origin(folder)
+    return ""
+
+
+def _find_own_session(session: str | os.PathLike[str]) -> str:
+    """The file of a session that may be put aside: a regular file, a session, and not another program's."""
+    file = find(session)
+    try:
+        mode = os.lstat(file).st_mode
+    except OSError as error:
+        raise _build_store_error(file, error) from error
+    if not stat.S_ISREG(mode):
+        raise StoreError(file, "not a regular file")
+    real = os.path.realpath(file)
+    for name, root in get_sources().items():
+        if real.startswith(os.path.join(os.path.realpath(root), "")):
+            raise ReadOnly(file, f"it is one of {name}'s own")
+    ours = any(
+        real.startswith(os.path.join(os.path.realpath(root), "")) for root in (get_home(), get_sessions_folder())
+    )
+    if not ours or not file.endswith(SESSION_SUFFIX):
+        Session(JsonlStore(file), read_only="it is only looked at")  # anything else on the disk is no session
+    return file
+
+
+def _list_companions(file: str) -> list[str]:
+    """What belongs to a session: its mark, backups, torn lines, rests of messages, and what a dead writer began."""
+    folder, name = os.path.split(os.path.abspath(file))
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.path
+            for entry in entries
+            if entry.name.startswith(name)
+            and COMPANION_PATTERN.fullmatch(entry.name, len(name))
+            and entry.is_file(follow_symlinks=False)
+        )
+
+
+@contextmanager
+def _hold_lock(file: str) -> Generator[None]:
+    """Hold the place of a session: no writer is at work there, and nothing is left of a batch whose writer died.
+
+    Only the lock file tells of such a batch, and stays with the place: it goes when no session is left there.
+    """
+    lock = get_lock_path(os.path.realpath(file))
+    with JsonlStore(file).hold_lock() if os.path.lexists(file) else FileLock(lock):
+        try:
+            yield
+        finally:
+            if not os.path.lexists(file):
+                discard(lock)  # while it is ours: who waits for it makes another
+
+
+class _FileMove(NamedTuple):
+    """A file that is in two places, on its way from one to the other."""
+
+    source: str
+    target: str
+    copied_status: os.stat_result | None
+    """What the source was like before it was copied; `None` when both are one file."""
+
+    def check_source(self) -> None:
+        """Raises `Conflict` when the source is not what is in the other place: it must not be taken away."""
+        same = self.has_same_source()
+        if self.copied_status is not None:
+            now, before = os.lstat(self.source), self.copied_status
+            same = same and (now.st_size, now.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+        if not same:
+            raise Conflict(self.source, "another program wrote to it while it was moved")
+
+    def has_same_source(self) -> bool:
+        """Whether the source is the file that it was, whatever is in it by now."""
+        return get_identity(os.lstat(self.source)) == get_identity(self.copied_status or os.lstat(self.target))
+
+
+def _move_files(paths: Sequence[str], folder: str) -> None:
+    """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
+    placed: list[_FileMove] = []
+    taken: list[_FileMove] = []
+    try:
+        for path in paths:
+            placed.append(_place_file(path, os.path.join(folder, os.path.basename(path))))
+        sync_directory(folder)
+        for one in placed:
+            one.check_source()
+        for one in placed:
+            taken.append(one)  # unlinking may fail and be done all the same
+            os.unlink(one.source)
+    except BaseException:
+        for one in placed:
+            with suppress(OSError, Conflict):  # what cannot be put back stays where it is by now
+                if not os.path.lexists(one.source):
+                    _place_file(one.target, one.source)
+                elif one in taken or not one.has_same_source():
+                    one.check_source()  # another program's may be there now, and this the only copy
+                os.unlink(one.target)
+        raise
+    sync_directory(os.path.dirname(os.path.abspath(paths[0])))
+
+
+def _place_file(source: str, target: str) -> _FileMove:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in {*NO_LINK_ERRNOS, errno.EXDEV}:
+            raise
+        return _FileMove(source, target, _copy_file(source, target))
+    return _FileMove(source, target, None)
+
+
+def _copy_file(source: str, target: str) -> os.stat_result:
+    """Copy a file, under another name first, so that nobody ever sees half of it. What it was like before."""
+    temporary = _find_unused_name(f"{target}.tmp")
+    with open(source, "rb") as file:
+        before = os.fstat(file.fileno())
+        _write_new_file(temporary, iter(lambda: file.read(COPY_SIZE), b""))
+    try:
+        os.utime(temporary, ns=(before.st_atime_ns, before.st_mtime_ns))
+        try:
+            os.link(temporary, target)
+        except OSError as error:
+            if error.errno not in NO_LINK_ERRNOS or os.path.lexists(target):
+                raise
+            os.rename(temporary, target)
+    finally:
+        discard(temporary)
+    return before
+
+
+def _find_unused_name(path: str) -> str:
+    return next(name for name in iter_numbered_paths(path) if not os.path.lexists(name))
+
+
+def _write_new_file(path: str, parts: Iterable[bytes]) -> None:
+    """A new file, all of it or none."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.fchmod(fd, 0o600)
+        for part in parts:
+            write_all(fd, part)
+        os.fsync(fd)
+    except BaseException:
+        discard(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _remove_empty_folder(folder: str) -> None:
+    """Remove a folder of the trash that no session is in any more; it does no harm if it stays."""
+    with suppress(OSError):
+        if set(os.listdir(folder)) <= {ORIGIN_NAME}:
+            discard(os.path.join(folder, ORIGIN_NAME))
+            os.rmdir(folder)
+
+
+def _build_store_error(path: str, error: OSError) -> StoreError:
+    return StoreError(path, format_os_error(error))

@@ -1,0 +1,139 @@
+"""Failures: what providers and the libraries below them raise, told as a `ModelError` of one kind."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic_ai import exceptions
+
+from sessiontree.core.messages import coerce_string, is_object
+from sessiontree.model.base import FailureKind, ModelError, build_cut_off_error
+from sessiontree.model.providers import PROVIDERS, ModelTarget
+from sessiontree.model.request_cleanup import clean_text
+
+OVERFLOW = re.compile(
+    r"context.{0,12}(length|window|size|limit)|maximum.{0,20}(context|tokens)|prompt is too long|input.{0,20}too long"
+    r"|too many (input )?tokens|exceeds.{0,40}(tokens|token limit)|reduce the length|token limit exceeded",
+    re.IGNORECASE,
+)
+"""How servers say that a conversation is too long for the model."""
+
+KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
+    (exceptions.ModelContextWindowExceededError, "overflow"),
+    (exceptions.ModelAuthenticationError, "auth"),
+    (exceptions.ModelQuotaExceededError, "rejected"),
+    (exceptions.ModelRateLimitError, "rate"),
+    (exceptions.ModelUnavailableError, "server"),
+    (exceptions.ModelServerError, "server"),
+    (exceptions.ModelTimeoutError, "timeout"),
+    (exceptions.ModelRequestTimeout, "timeout"),
+    (exceptions.ModelConnectionError, "network"),
+    (exceptions.ModelRequestRejectedError, "rejected"),
+    (exceptions.UnexpectedModelBehavior, "server"),
+    (exceptions.UserError, "rejected"),
+    (TimeoutError, "timeout"),
+    (OSError, "network"),
+)
+
+BY_STATUS: dict[int | None, FailureKind] = {408: "timeout", 413: "overflow", 504: "timeout"}
+"""Where the status says more than what is raised for it."""
+
+MIN_KEY_LENGTH = 8
+"""Characters of the shortest key that is a secret; a server of one's own takes anything."""
+
+TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyio"})
+"""Libraries whose errors come through as they are."""
+
+
+def convert_error(
+    target: ModelTarget, error: Exception, key_variable: str | None = None, *, has_started: bool = False
+) -> ModelError:
+    """What went wrong, told as a `ModelError`. It is written down and shown, so it does not tell the key.
+
+    The `key_variable` is the environment variable with the key, where the configuration names one; `begun` says that
+    a part of the answer had arrived.
+    """
+    status: int | None = getattr(error, "status_code", None)
+    said = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__
+    kind = _classify(error, status)
+    if kind in ("rejected", "server") and status != 429 and _is_overflow(said):
+        kind = "overflow"
+    if kind == "network" and has_started:
+        return build_cut_off_error(f"{target.provider}:{target.model}", said)
+    reason = _format_reason(target, kind, said, status, key_variable)
+    return ModelError(
+        f"{target.provider}:{target.model}", kind, reason, status=status, retry_after=_read_retry_after(error)
+    )
+
+
+def _format_reason(
+    target: ModelTarget, kind: FailureKind, said: str, status: int | None, key_variable: str | None
+) -> str:
+    """What happened, in the provider's words, with the status once, and what to do about it."""
+    said = re.sub(rf"\A(error code: |http )?{status}\b[ :-]*", "", said, flags=re.IGNORECASE) or said
+    shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
+    match kind:
+        case "auth" if status == 403:
+            advice = "check what the API key may do, or choose another model"
+            return f"{target.provider} denied access{shown}: {said}; {advice}"
+        case "auth":
+            known = PROVIDERS.get(target.provider)
+            variable = key_variable or (known.keys[0] if known else None)
+            advice = f"set {variable} to a valid key" if variable else "name its environment variable as `key_variable`"
+            return f"{target.provider} refused the API key{shown}: {said}; {advice}"
+        case "rate":
+            return f"{said}{shown}; wait a while, or choose another model"
+        case "network" if status is None:
+            where = target.base_url or target.provider
+            return f"cannot reach {where}: {said}; check the connection"
+        case "rejected" if status == 404:
+            return f"{said}{shown}; `/model` and `sessiontree models` list the models that can be used"
+        case _:
+            return f"{said}{shown}"
+
+
+def _read_retry_after(error: Exception) -> float | None:
+    """How long the provider asks to wait. Some say it with a fraction, which is passed over below."""
+    asked: float | None = getattr(error, "retry_after", None)
+    headers: Any = getattr(error, "headers", None) or {}
+    if asked is None and re.fullmatch(r"\d+\.\d+", said := coerce_string(headers.get("retry-after"))):
+        return float(said)
+    return asked
+
+
+def _classify(error: Exception, status: int | None) -> FailureKind:
+    if status in BY_STATUS:
+        return BY_STATUS[status]
+    for raised, kind in KINDS:
+        if isinstance(error, raised):
+            return kind
+    return "network" if type(error).__module__.partition(".")[0] in TRANSPORTS else "rejected"
+
+
+def _is_overflow(reason: str) -> bool:
+    # A limit that is set too high for the model is no conversation that is too long for it.
+    of_answer = re.search(r"max_(completion_|output_)?tokens", reason) and "context" not in reason
+    return not of_answer and OVERFLOW.search(reason) is not None
+
+
+def _extract_reason(error: Exception) -> str:
+    """What the provider says, without the wrapping."""
+    body: Any = getattr(error, "body", None)
+    while is_object(body) and is_object(body.get("error")):
+        body = body["error"]
+    for said in (body.get("message"), body.get("detail"), body.get("error")) if is_object(body) else (body,):
+        if isinstance(said, str) and said.strip():
+            return said
+    cause = error.__cause__
+    deepest = str(cause.__cause__ or cause) if cause is not None else ""
+    return f"{error} {deepest if deepest not in str(error) else ''}"
+
+
+def _redact_key(key: str | None, said: str) -> str:
+    """Some servers repeat in their refusal what they were sent."""
+    return said if key is None or len(key) < MIN_KEY_LENGTH else said.replace(key, "[key]")
+
+
+def clean_sentence(said: str) -> str:
+    return clean_text(" ".join(said.split()))[:500].rstrip(".")

@@ -1,0 +1,303 @@
+"""Finding a model: from `provider:model` to something that answers, and what there is when nothing is named.
+
+Where none is named it is the model that a person chose last, then what the configuration names, then the default
+model of the first provider whose key is in the environment; then what Ollama or llama.cpp serve on this machine; then
+the local model, if it was fetched; then one that the configuration only describes. Keys are read from the environment
+and never stored.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from itertools import chain
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sessiontree import config
+from sessiontree.config import Config, ModelSettings
+from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.model import local_model, local_servers
+from sessiontree.model.base import Model, ModelError
+from sessiontree.model.known import list_known_models
+from sessiontree.model.last_choice import recall_model
+from sessiontree.model.providers import PROVIDERS, ApiKind, ModelTarget, Provider
+
+LOCAL = "local"
+"""Short for the local model."""
+
+
+class NoModel(SessionTreeError):
+    """No model can be used, or not the one that was named."""
+
+    def __init__(self, name: str | None, reason: str) -> None:
+        super().__init__(f"no model can be used: {reason}" if name is None else f"{name} cannot be used: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class ModelCandidate(Struct, frozen=True, kw_only=True):
+    """A model, or a provider's default one, and whether it can be used."""
+
+    name: str
+    usable: bool
+    reason: str
+    """What makes it usable, or what is missing."""
+    default: bool = False
+    """Whether it is the one that is used where none is named."""
+
+
+def find_model(name: str | None = None, settings: Config | None = None) -> Model:
+    """The model of that name, or the default one. Raises `NoModel`, `NotFound` or `ConfigError`.
+
+    A name is `provider:model`, or a provider's name alone for its default model.
+    """
+    configured = config.load() if settings is None else settings
+    if name is None and (chosen_last := recall_model(configured.model)) is not None:
+        with suppress(NoModel, NotFound):  # it could be used then; `offers` says why it cannot be now
+            return find_model(chosen_last, configured)
+    wanted = name or configured.model or _find_default(configured)
+    if wanted is None:
+        raise NoModel(None, _explain_setup())
+    wanted = _complete_name(wanted)
+    provider, _, model = wanted.partition(":")
+    if provider == LOCAL:
+        return _load_local(wanted)
+    server = local_servers.SERVERS.get(provider)
+    if server is not None:
+        return _load_served(server, model, configured)
+    return _create_model(_build_target(provider, model, configured), configured.get_model_settings(wanted))
+
+
+def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
+    """What can be used, and why the rest cannot: what the configuration names, providers, servers, the local model."""
+    configured = config.load() if settings is None else settings
+    chosen = [_complete_name(configured.model)] if configured.model else []
+    last = [_complete_name(name) for name in (recall_model(configured.model),) if name]
+    named = [
+        _check_configured(name, configured)
+        for name in sorted({*map(_complete_name, configured.models), *chosen, *last})
+    ]
+    others = list(_list_unconfigured())
+    usable_last = _find_first_usable(offer for offer in named if offer.name in last)
+    default = usable_last or (chosen[0] if chosen else _find_first_usable([*others, *named]))
+    listed = {offer.name: offer for offer in (*others, *named)}
+    return [replace(offer, default=offer.name == default) for offer in listed.values()]
+
+
+def list_model_names(settings: Config | None = None) -> list[str]:
+    """The names of all models that can be used, as far as they are known, the default first: those of `offers`, then
+    all that the providers with a key have. A server at another address is asked."""
+    configured = config.load() if settings is None else settings
+    usable = sorted(
+        (offer for offer in list_candidates(configured) if offer.usable), key=lambda offer: not offer.default
+    )
+    listed = [offer.name for offer in usable]
+    for provider in dict.fromkeys(name.partition(":")[0] for name in listed):
+        if (
+            provider in PROVIDERS
+            and not configured.get_model_settings(f"{provider}:{PROVIDERS[provider].default}").base_url
+        ):
+            listed += (f"{provider}:{model}" for model in _list_provider_models(PROVIDERS[provider]))
+    return list(dict.fromkeys(listed))
+
+
+def list_models(settings: Config | None = None) -> list[ModelCandidate]:
+    """All of `names`, as offers, then what cannot be used, and why."""
+    configured = config.load() if settings is None else settings
+    known = {offer.name: offer for offer in list_candidates(configured)}
+    reasons = {offer.name.partition(":")[0]: offer.reason for offer in known.values() if offer.usable}
+    usable = {
+        name: known.get(name) or ModelCandidate(name=name, usable=True, reason=reasons[name.partition(":")[0]])
+        for name in list_model_names(configured)
+    }
+    return list({**usable, **known}.values())
+
+
+def _list_provider_models(provider: Provider) -> Sequence[str]:
+    url = provider.url_variable and os.environ.get(provider.url_variable)
+    if not url:
+        return list_known_models(provider.name)
+    variable = _find_key_variable(provider)
+    served = local_servers.list_served_models(url, None if variable is None else os.environ[variable])
+    return () if served is None else served
+
+
+def _complete_name(name: str) -> str:
+    """`provider:model`, also where the provider alone was named."""
+    if name == LOCAL:
+        return local_model.NAME
+    return f"{name}:{PROVIDERS[name].default}" if name in PROVIDERS else name
+
+
+def _find_default(configured: Config) -> str | None:
+    named = (_check_configured(name, configured) for name in sorted(configured.models))
+    return _find_first_usable(chain(_list_unconfigured(), named))
+
+
+def _find_first_usable(offers: Iterable[ModelCandidate]) -> str | None:
+    return next((offer.name for offer in offers if offer.usable), None)
+
+
+def _check_configured(name: str, configured: Config) -> ModelCandidate:
+    provider, _, model = name.partition(":")
+    try:
+        if provider == LOCAL:
+            _load_local(name)
+            return ModelCandidate(name=name, usable=True, reason=_RUNS_LOCALLY)
+        server = local_servers.SERVERS.get(provider)
+        if server is None:
+            target = _build_target(provider, model, configured)
+            return _check_installed(
+                ModelCandidate(
+                    name=name, usable=True, reason=f"at {target.base_url}" if target.base_url else "configured"
+                )
+            )
+        url = configured.get_model_settings(name).base_url or server.get_address()
+        served = local_servers.query_server(server, url)
+        if served is not None and (model in served.models or not model):
+            return _check_installed(ModelCandidate(name=name, usable=True, reason=f"served at {url}"))
+        return ModelCandidate(name=name, usable=False, reason=f"no server with this model answers at {url}")
+    except (NoModel, NotFound) as error:
+        return ModelCandidate(
+            name=name, usable=False, reason=error.reason if isinstance(error, NoModel) else str(error)
+        )
+
+
+def _list_unconfigured() -> Iterator[ModelCandidate]:
+    """What there is without a configuration, in the order of preference."""
+    for provider in PROVIDERS.values():
+        variable = _find_key_variable(provider)
+        name = f"{provider.name}:{provider.default}"
+        if variable is None:
+            yield ModelCandidate(name=name, usable=False, reason=f"{provider.keys[0]} is not set")
+        else:
+            yield _check_installed(ModelCandidate(name=name, usable=True, reason=f"{variable} is set"))
+    for server in local_servers.SERVERS.values():
+        served = local_servers.query_server(server)
+        if served is None:
+            yield ModelCandidate(name=server.name, usable=False, reason=f"no server answers at {server.get_address()}")
+        elif not served.models:
+            yield ModelCandidate(
+                name=server.name, usable=False, reason=f"the server at {server.get_address()} has no models"
+            )
+        for model in () if served is None else served.models:
+            offer = ModelCandidate(
+                name=f"{server.name}:{model}", usable=True, reason=f"served at {server.get_address()}"
+            )
+            yield _check_installed(offer)
+    reason = _find_missing_for_local()
+    yield ModelCandidate(name=local_model.NAME, usable=reason is None, reason=reason or _RUNS_LOCALLY)
+
+
+def _check_installed(offer: ModelCandidate) -> ModelCandidate:
+    return offer if find_spec("pydantic_ai") else replace(offer, usable=False, reason=_NOT_INSTALLED)
+
+
+_RUNS_LOCALLY = "runs here, without a network"
+_NOT_INSTALLED = "it needs `pip install 'sessiontree[agent]'`"
+
+
+def _find_missing_for_local() -> str | None:
+    if not local_model.is_installed():
+        return "it needs `pip install 'sessiontree[local]'`"
+    return (
+        None if local_model.is_downloaded() else "its weights are not here: `sessiontree models get local` fetches them"
+    )
+
+
+def _explain_setup() -> str:
+    if find_spec("pydantic_ai") is None:
+        return "install what it takes with `pip install 'sessiontree[agent]'`"
+    return (
+        "set the key of a provider, such as ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, "
+        "or get a small one that runs here with `sessiontree models get local`; `sessiontree models` tells more"
+    )
+
+
+# Each kind
+
+
+def _load_local(wanted: str) -> Model:
+    if wanted != local_model.NAME:
+        raise NotFound("model", wanted, f"the local one is {local_model.NAME}")
+    reason = _find_missing_for_local()
+    if reason is not None:
+        raise NoModel(local_model.NAME, reason)
+    return local_model.LocalModel()
+
+
+def _load_served(server: local_servers.LocalServer, model: str, configured: Config) -> Model:
+    settings = configured.get_model_settings(f"{server.name}:{model}")
+    url = (settings.base_url or server.get_address()).rstrip("/").removesuffix("/v1")
+    served = local_servers.query_server(server, url)
+    if not model:
+        if served is None or not served.models:
+            raise NoModel(server.name, f"no server with a model answers at {url}")
+        model = served.models[0]
+        settings = configured.get_model_settings(f"{server.name}:{model}")
+    if settings.context_window is None:
+        settings = replace(settings, context_window=served.window if served else server.query_window(url))
+    target = ModelTarget(provider=server.name, model=model, api=ApiKind.OPENAI_COMPATIBLE, base_url=f"{url}/v1")
+    return _create_model(target, settings)
+
+
+def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
+    name = f"{provider}:{model}"
+    settings = configured.get_model_settings(name)
+    known = PROVIDERS.get(provider)
+    url = settings.base_url or (known and known.url_variable and os.environ.get(known.url_variable)) or None
+    if known is None and url is None:
+        described = sorted(one for one, said in configured.models.items() if said.base_url)
+        of_provider = [one for one in described if one.partition(":")[0] == provider]
+        if of_provider:
+            raise NotFound("model", name, f"the configuration has a base_url for {', '.join(of_provider)}")
+        own = [one.partition(":")[0] for one in described]
+        names = ", ".join(dict.fromkeys([*PROVIDERS, *local_servers.SERVERS, LOCAL, *own]))
+        hint = f"a model is named provider:model; there are {names}; any other needs a base_url in the configuration"
+        raise NotFound("provider", provider, hint)
+    if not model:
+        raise NotFound("model", name, "a model is named provider:model")
+    key = _find_key(name, known, settings, needed=url is None)
+    if known is None:
+        return ModelTarget(provider=provider, model=model, api=ApiKind.OPENAI_COMPATIBLE, key=key, base_url=url)
+    api = (
+        ApiKind.OPENAI_COMPATIBLE
+        if provider == "openai" and url and urlsplit(url).hostname != "api.openai.com"
+        else known.api
+    )
+    return ModelTarget(provider=provider, model=model, api=api, key=key, base_url=url or known.base_url)
+
+
+def _find_key(name: str, known: Provider | None, settings: ModelSettings, *, needed: bool) -> str | None:
+    if settings.key_variable is not None:
+        key = os.environ.get(settings.key_variable)
+        if not key:
+            raise NoModel(name, f"{settings.key_variable} is not set")
+        return key
+    variable = None if known is None else _find_key_variable(known)
+    if variable is not None:
+        return os.environ[variable]
+    if known is not None and needed:
+        raise NoModel(name, f"{known.keys[0]} is not set")
+    return None
+
+
+def _find_key_variable(provider: Provider) -> str | None:
+    return next((variable for variable in provider.keys if os.environ.get(variable)), None)
+
+
+def _create_model(target: ModelTarget, settings: ModelSettings) -> Model:
+    name = f"{target.provider}:{target.model}"
+    if find_spec("pydantic_ai") is None:
+        raise NoModel(name, _NOT_INSTALLED)
+    from sessiontree.model.adapter import ProviderModel
+
+    try:
+        return ProviderModel(target, settings)
+    except ModelError as error:
+        raise NoModel(name, error.reason) from error

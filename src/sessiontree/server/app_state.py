@@ -1,0 +1,328 @@
+"""Serving: everything that one server holds, from its start to its end, and what a request may do with it.
+
+A route has a `Call`: the server, the token, and the way to a session. There is no other way to one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from fastapi import Depends, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.responses import Response
+from fastapi.routing import APIRoute
+
+from sessiontree.commands.models import Models
+from sessiontree.config import PermissionMode
+from sessiontree.core.sanitize import escape_line
+from sessiontree.core.validation import describe_validation_error
+from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, format_names
+from sessiontree.server.auth import Scope, Token, TokenStore
+from sessiontree.server.encoding import encode_json
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.jobs.agent_access import PermissionBroker
+from sessiontree.server.jobs.agent_jobs import AgentJobs
+from sessiontree.server.jobs.experiment_jobs import ExperimentJobs
+from sessiontree.server.jobs.export_jobs import ExportJobs
+from sessiontree.server.jobs.swarm_jobs import SwarmJobs
+from sessiontree.server.request_checks import AllowedHosts, ServerLimits
+from sessiontree.server.schemas import RequestModel
+from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition
+from sessiontree.server.streams import StreamRegistry
+from sessiontree.server.workplace import Workspace, WorkspaceResolver
+from sessiontree.server.workshop import AgentLoop
+from sessiontree.store.lock_wait import limit_wait
+
+if TYPE_CHECKING:
+    from sessiontree.model.selection import ModelCandidate
+
+log = logging.getLogger("sessiontree.server")
+
+T = TypeVar("T")
+
+WRITE_LOCK_SECONDS = 1.0
+"""How long a lock is waited for while a session is held, so that nobody else can read it."""
+
+TOKEN_KEY = "sessiontree.token"
+"""Where the scope of a request has its token."""
+
+
+class AppState:
+    def __init__(
+        self,
+        *,
+        hosts: AllowedHosts,
+        tokens: TokenStore,
+        limits: ServerLimits | None = None,
+        allow_run: bool = False,
+        models: Models | None = None,
+        cwd: str | None = None,
+        projects: Iterable[str] = (),
+        permission_mode: PermissionMode | None = None,
+        allow: tuple[str, ...] = (),
+    ) -> None:
+        self.hosts = hosts
+        self.tokens = tokens
+        self.limits = ServerLimits() if limits is None else limits
+        self.allow_run = allow_run
+        self.cwd = os.getcwd() if cwd is None else cwd
+        """The folder of sessions that are made without one."""
+        self.workspaces = WorkspaceResolver(self.cwd, projects)
+        self.started_at = time.monotonic()
+        self.agent_loop = AgentLoop()
+        self.sessions = SessionCache(self.limits)
+        self.models = models
+        self.permissions = PermissionBroker(permission_mode, allow, self.limits.permission_seconds)
+        self.runs = AgentJobs(self.agent_loop, models, self.workspaces.find_folder, self.permissions)
+        self.swarms = SwarmJobs(self.sessions, self.runs, self.agent_loop)
+        self.experiments = ExperimentJobs(self.sessions, self.runs, self.agent_loop)
+        self.exports = ExportJobs(self.limits)
+        self.streams = StreamRegistry(self.limits)
+        self.is_closing = False
+
+    def list_models(self) -> list[ModelCandidate]:
+        """The models that there are: those that `/model` lists, and those that cannot be used."""
+        from sessiontree.model.selection import ModelCandidate, list_models
+
+        if self.models is None:
+            return list_models()
+        names = self.models.list_names()
+        return [ModelCandidate(name=name, usable=True, reason="given", default=name == names[0]) for name in names]
+
+    def check_idle(self, opened: OpenSession, branch: str) -> None:
+        """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
+        self.runs.check_idle(opened, branch)
+        self.swarms.check_idle(opened, branch)
+        self.experiments.check_idle(opened, branch)
+
+    async def steer(self, opened: OpenSession, branch: str | None, text: str, *, limited: bool) -> str:
+        """Say something to the agent at work on a branch, in the workshop. Raises `InvalidOperation` where none is.
+
+        One whose token is `limited` to projects speaks only to agents that are limited too.
+        """
+        name = opened.session.heads.current if branch is None else branch
+        hand = self.swarms.find_agent_branches(opened).get(name)
+        if hand is None:
+            return await self.runs.steer(opened, branch, text, limited=limited)
+        await self.swarms.steer(opened, hand, text, limited=limited)
+        return name
+
+    async def abort(self, opened: OpenSession, branch: str | None) -> str:
+        """Give up the run on a branch, in the workshop. Raises `InvalidOperation` where none is, or a swarm's."""
+        name = opened.session.heads.current if branch is None else branch
+        hand = self.swarms.find_agent_branches(opened).get(name)
+        if hand is not None:
+            raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.name!r}: that can be stopped")
+        return await self.runs.abort(opened, branch)
+
+    async def clean_up(self) -> None:
+        """Close sessions that nobody asks for, and throw away exports that nobody fetches."""
+        self.exports.remove_expired()
+        await self._close_sessions(self.sessions.remove_idle())
+
+    async def _close_sessions(self, leaving: Iterable[OpenSession]) -> None:
+        """Close sessions; one that cannot be closed keeps no other open."""
+        for opened in leaving:
+            try:
+                await self.runs.close_session(opened)
+            except SessionTreeError as error:
+                log.warning("%s is let go of as it is: %s", escape_line(opened.file), escape_line(str(error)))
+
+    def begin_shutdown(self) -> None:
+        """Take nothing new on, and send those who listen away."""
+        self.is_closing = True
+        for opened in self.sessions.list_open():
+            opened.feed.wake()
+
+    async def close(self) -> None:
+        """Give up what runs, and let go of everything."""
+        self.begin_shutdown()
+        self.exports.close()
+        await self.swarms.close()
+        await self.experiments.close()
+        await self.runs.close()
+        await self._close_sessions(self.sessions.remove_idle(everything=True))
+        self.agent_loop.close()
+
+
+class RequestContext:
+    """One request: who asks, and what it may do."""
+
+    def __init__(self, state: AppState, token: Token, url: str = "", if_match: str | None = None) -> None:
+        self.state = state
+        self.token = token
+        self._url = url
+        """The address of the request."""
+        self._if_match = if_match
+
+    @contextmanager
+    def read_session(self, id: str) -> Generator[OpenSession]:
+        """A session as it is, which nobody changes meanwhile. Raises `Refused`."""
+        with self.state.sessions.read(id, self.token) as opened:
+            yield opened
+
+    def respond_cached(
+        self, id: str, make: Callable[[OpenSession], T], finish: Callable[[OpenSession, T], Any] | None = None
+    ) -> JsonResponse:
+        """An answer that follows from what is in a session alone: made once, and kept until it is written to.
+
+        `finish` does what takes long, with what was made, while the session is not held.
+        """
+        with self.state.sessions.use(id, self.token) as opened:
+            session = opened.session
+            with session.hold_lock():
+                at, body = opened.position, opened.get_response(self._url)
+                if body is not None:
+                    return JsonResponse(msgspec.Raw(body), at=at)
+                made = make(opened)
+            body = encode_json(made if finish is None else finish(opened, made))
+            with session.hold_lock():
+                if opened.session is session:
+                    opened.cache_response(self._url, at, body)
+            return JsonResponse(msgspec.Raw(body), at=at)
+
+    @contextmanager
+    def write_session(self, id: str) -> Generator[OpenSession]:
+        """A session to write to, if it is as the request says. Raises `Refused`."""
+        with self.state.sessions.use(id, self.token) as opened:
+            for pause in self.state.sessions.wait_for_lock(opened):
+                time.sleep(pause)
+            with limit_wait(WRITE_LOCK_SECONDS), self._lock_session(opened):
+                self.check_if_match(opened)
+                try:
+                    yield opened
+                except Conflict:
+                    if self._if_match is None:
+                        raise
+                    raise _make_changed_error() from None
+        opened.feed.wake()
+
+    def _lock_session(self, opened: OpenSession) -> AbstractContextManager[object]:
+        """Nobody else writes; where the request says what it has seen, no other process either."""
+        session = opened.session
+        return session.hold_lock() if self._if_match is None else session.require_unchanged()
+
+    @contextmanager
+    def use_session(self, id: str) -> Generator[OpenSession]:
+        """A session for something that takes its time, and is not held meanwhile. Raises `Refused`."""
+        with self.state.sessions.use(id, self.token) as opened:
+            with opened.session.hold_lock():
+                self.check_if_match(opened)
+            yield opened
+        opened.feed.wake()
+
+    def check_if_match(self, opened: OpenSession) -> None:
+        """Raises `Refused` where the session has changed since what the request says it has seen."""
+        if self._if_match is None or self._if_match.strip() == "*":
+            return
+        wanted = [tag.strip() for tag in self._if_match.split(",")]
+        if f'"{opened.position}"' not in wanted:
+            raise _make_changed_error()
+
+    def check_can_run(self) -> None:
+        """Raises `Refused` where no model may be asked for this token."""
+        if "run" not in self.token.scopes:
+            raise _make_missing_scope_error("run")
+        if not self.state.allow_run:
+            raise ApiError(403, "this server asks no model: it was started without --allow-run", code="no_runs")
+
+    async def find_workspace(self, opened: OpenSession) -> Workspace:
+        """Where the agents of a session work for this token. Raises `Refused`."""
+        return await asyncio.to_thread(self.state.workspaces.find, self.token, opened.session.cwd)
+
+
+def _make_changed_error() -> ApiError:
+    return ApiError(412, "the session has changed since: read it anew")
+
+
+def _make_missing_scope_error(scope: Scope) -> ApiError:
+    return ApiError(403, f"the token does not have the scope {scope!r}")
+
+
+def _check_query(request: Request) -> None:
+    """Refuse parameters that the route does not know: an ignored one may have been meant to leave something out."""
+    if not request.query_params:
+        return
+    route: APIRoute = request.scope["route"]
+    known = list(_iter_query_names(route.dependant))
+    unknown = sorted({name for name in request.query_params if name not in known})
+    if unknown:
+        takes = f"this route takes {', '.join(known)}" if known else "this route takes none"
+        raise ApiError(422, f"unknown query parameter {format_names([repr(name[:100]) for name in unknown])}; {takes}")
+
+
+def _iter_query_names(dependant: Dependant) -> Iterator[str]:
+    """The names of the query parameters of a route."""
+    for inner in dependant.dependencies:
+        yield from _iter_query_names(inner)
+    for parameter in dependant.query_params:
+        yield parameter.alias
+
+
+def _create_context(request: Request, scope: Scope) -> RequestContext:
+    token: Token = request.scope[TOKEN_KEY]
+    if scope not in token.scopes:
+        raise _make_missing_scope_error(scope)
+    _check_query(request)
+    serving: AppState = request.app.state.serving
+    if serving.is_closing:
+        raise ApiError(503, "the server is closing")
+    return RequestContext(serving, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))
+
+
+async def require_read(request: Request) -> RequestContext:
+    return _create_context(request, "read")
+
+
+async def require_write(request: Request) -> RequestContext:
+    return _create_context(request, "write")
+
+
+async def require_run(request: Request) -> RequestContext:
+    call = _create_context(request, "run")
+    call.check_can_run()
+    await asyncio.to_thread(call.state.workspaces.check_token, call.token)
+    return call
+
+
+ReadContext = Annotated[RequestContext, Depends(require_read)]
+WriteContext = Annotated[RequestContext, Depends(require_write)]
+RunContext = Annotated[RequestContext, Depends(require_run)]
+
+
+class RequestBody:
+    """What the body of a request says, in a shape. For `Annotated[Shape, Depends(Said(Shape))]`."""
+
+    def __init__(self, shape: type[RequestModel], *, allow_empty: bool = False) -> None:
+        self._shape = shape
+        self._allow_empty = allow_empty
+
+    async def __call__(self, request: Request) -> Any:
+        raw = await request.body()
+        if not raw.strip() and self._allow_empty:
+            raw = b"{}"
+        try:
+            return msgspec.json.decode(raw, type=self._shape)
+        except msgspec.ValidationError as error:
+            raise ApiError(422, ": ".join(filter(None, describe_validation_error(error, "field")))) from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ApiError(400, f"the body is no JSON: {error}") from None
+
+
+class JsonResponse(Response):
+    media_type = "application/json"
+
+    def __init__(
+        self, content: Any = None, status_code: int = 200, *, at: OpenSession | SessionPosition | None = None
+    ) -> None:
+        """An answer; `at` says of which session it tells as it is now, or how far it goes."""
+        super().__init__(encode_json(content), status_code)
+        if at is not None:
+            self.headers["etag"] = f'"{at.position if isinstance(at, OpenSession) else at}"'

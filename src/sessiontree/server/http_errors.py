@@ -1,0 +1,91 @@
+"""Refusals: what a request is answered with when it cannot be done. One status and one code for each kind of error.
+
+Nothing here knows HTTP beyond the number of a status. What went wrong is told in one sentence, never as a trace.
+"""
+
+from __future__ import annotations
+
+from sessiontree.config import ConfigError
+from sessiontree.errors import (
+    Ambiguous,
+    BranchMoved,
+    Conflict,
+    FormatError,
+    InvalidOperation,
+    LockTimeout,
+    NotFound,
+    ReadOnly,
+    SessionTreeError,
+    StoreError,
+)
+
+ERROR_CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    410: "resync",
+    412: "changed",
+    413: "too_large",
+    415: "not_json",
+    422: "invalid",
+    429: "too_many",
+    500: "internal",
+    502: "model_failed",
+    503: "closing",
+}
+"""The usual code of each status."""
+
+
+class ApiError(Exception):
+    """A request that is not done."""
+
+    def __init__(self, status: int, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = ERROR_CODES[status] if code is None else code
+
+    @property
+    def payload(self) -> dict[str, dict[str, str]]:
+        return {"error": {"code": self.code, "message": self.message}}
+
+
+def make_session_not_found(id: str) -> ApiError:
+    """The same for a session that is not there and for one that the token may not see."""
+    return ApiError(404, f"no session {id!r}")
+
+
+def make_insufficient_rights() -> ApiError:
+    """For a token that is limited to projects, about an agent that is not."""
+    return ApiError(403, "the agent was started with more rights than the token has", code="more_rights")
+
+
+def convert_error(error: SessionTreeError) -> ApiError:
+    """How an error of the library is told."""
+    from sessiontree.model.base import ModelError
+    from sessiontree.model.selection import NoModel
+    from sessiontree.ops.summarize import SummaryFailed
+
+    kinds: tuple[tuple[type[SessionTreeError], int, str], ...] = (
+        (Ambiguous, 409, "ambiguous"),
+        (NotFound, 404, "not_found"),
+        (ReadOnly, 409, "read_only"),
+        (BranchMoved, 409, "branch_moved"),
+        (Conflict, 409, "conflict"),
+        (LockTimeout, 503, "locked"),
+        (FormatError, 409, "unreadable"),
+        (NoModel, 409, "no_model"),
+        (ConfigError, 409, "configuration"),
+        (ModelError, 502, "model_failed"),
+        (SummaryFailed, 502, "model_failed"),
+        (InvalidOperation, 409, "conflict"),
+        (StoreError, 500, "store_failed"),
+    )
+    for kind, status, code in kinds:
+        if isinstance(error, kind):
+            return ApiError(status, str(error), code=code)
+    return ApiError(409, str(error))

@@ -1,0 +1,1 @@
+"""Work that outlives a request: agent runs, swarms, experiments and exports."""

@@ -1,0 +1,151 @@
+"""Permissions over HTTP: questions about tool calls that runs of this server wait for, and their answers.
+
+A run that was started with a permission mode has somebody to ask: the question is an event of the session, and a
+request answers it. Nobody answering in time is a no. Everything here happens in the workshop, but for looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sessiontree import config
+from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion, Permissions
+from sessiontree.config import Config, PermissionMode
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.errors import NotFound, SessionTreeError
+from sessiontree.home import get_home
+from sessiontree.server import schemas
+from sessiontree.server.http_errors import ApiError, make_insufficient_rights
+
+if TYPE_CHECKING:
+    from sessiontree.server.session_cache import OpenSession
+
+MAX_DETAIL_LENGTH = 20_000
+"""Characters of a call that its question tells; the session has all of it."""
+
+
+class OpenQuestion(msgspec.Struct, frozen=True, eq=False):
+    """A question that is open."""
+
+    question: schemas.PermissionQuestionResponse
+    answer: asyncio.Future[PermissionAnswer]
+    is_limited: bool
+    """Whether the agent that asks is kept in its project."""
+
+
+class PermissionBroker:
+    """What runs of one server may do, and what they wait for."""
+
+    def __init__(self, mode: PermissionMode | None = None, allow: tuple[str, ...] = (), seconds: float = 300) -> None:
+        """`mode` holds where a request names none, and is the most lenient that one may name.
+
+        A question is open for so many `seconds`.
+        """
+        self._mode: PermissionMode | None = mode
+        self._allow = allow
+        self._seconds = seconds
+        self._open_questions: dict[str, dict[str, OpenQuestion]] = {}
+        """By the file of the session, and by id."""
+
+    def load_permissions(self, settings: Config) -> Permissions:
+        """What the user's rules allow agents of this server. Raises `ConfigError`."""
+        return Permissions.load_user(settings, get_home(), mode=self._mode, allow=self._allow)
+
+    @property
+    def default_mode(self) -> PermissionMode:
+        """What holds where a request names no mode, and the most lenient that one may name."""
+        if self._mode is not None:
+            return self._mode
+        try:
+            return config.load().permissions.mode or "ask"
+        except SessionTreeError:
+            return "ask"
+
+    def check_mode(self, mode: PermissionMode | None) -> None:
+        """Refuse a mode that is more lenient than this server's own: whoever runs the server decides that."""
+        modes, limit = config.CHOICES["mode"], self.default_mode
+        if mode is not None and modes.index(mode) > modes.index(limit):
+            raise ApiError(
+                403,
+                f"this server allows no mode beyond {limit}; {mode} takes `sessiontree serve --permission-mode {mode}`",
+            )
+
+    # Asking
+
+    def create_asker(self, opened: OpenSession, branch: str, run: str, *, limited: bool) -> Asker:
+        """Asks whoever listens to a session about the calls of a run, which may be `limited` to its project."""
+
+        async def ask(question: PermissionQuestion) -> PermissionAnswer | None:
+            id = secrets.token_hex(4)
+            told = schemas.PermissionQuestionResponse(
+                id=id,
+                branch=branch,
+                run=run,
+                tool=question.tool,
+                does=question.does,
+                title=question.title,
+                detail=question.detail[:MAX_DETAIL_LENGTH],
+                cut=len(question.detail) > MAX_DETAIL_LENGTH,
+                why=question.why,
+                rule=question.rule if question.rule is None or len(question.rule) <= MAX_DETAIL_LENGTH else None,
+                scopes=list(question.scopes),
+                expires=format_timestamp(int((time.time() + self._seconds) * 1000)),
+            )
+            waiting = OpenQuestion(told, asyncio.get_running_loop().create_future(), limited)
+            self._open_questions.setdefault(opened.file, {})[id] = waiting
+            tell = partial(_publish, opened)
+            tell({"status": "asked", **msgspec.to_builtins(told)})
+            status = "withdrawn"
+            try:
+                async with asyncio.timeout(self._seconds):
+                    answer = await waiting.answer
+                status = "answered"
+                return answer
+            except TimeoutError:
+                status = "expired"
+                return None
+            finally:
+                self._remove(opened.file, id)
+                tell({"status": status, "id": id, "branch": branch, "run": run})
+
+        return ask
+
+    def _remove(self, file: str, id: str) -> None:
+        questions = self._open_questions[file]
+        del questions[id]
+        if not questions:
+            del self._open_questions[file]
+
+    # Answering
+
+    def list_questions(self, opened: OpenSession) -> list[schemas.PermissionQuestionResponse]:
+        return [waiting.question for waiting in list(self._open_questions.get(opened.file, {}).values())]
+
+    async def answer(
+        self, opened: OpenSession, id: str, request: schemas.PermissionAnswerRequest, *, limited: bool
+    ) -> schemas.PermissionQuestionResponse:
+        """Answer a question of a session. Raises `NotFound` for one that is not open any more, or `Refused`.
+
+        One whose token is `limited` to projects allows nothing to an agent that is not.
+        """
+        waiting = self._open_questions.get(opened.file, {}).get(id)
+        if waiting is None or waiting.answer.done():
+            raise NotFound("question", id, "it was answered, its time is over, or its run has ended")
+        if limited and not waiting.is_limited and request.answer != "no":
+            raise make_insufficient_rights()
+        if request.answer not in waiting.question.scopes:
+            raise ApiError(422, f"this question takes {', '.join(waiting.question.scopes)}, not {request.answer}")
+        waiting.answer.set_result(PermissionAnswer(scope=request.answer, reason=request.reason))
+        return waiting.question
+
+
+def _publish(opened: OpenSession, data: dict[str, object]) -> None:
+    count: Callable[[], int] = lambda: len(opened.session.tree.entries)
+    opened.feed.publish("permission", data, count)

@@ -1,0 +1,337 @@
+"""Routes that move things: branches, switching, navigating, undoing, labels, forks, merges, copies.
+
+Bare changes are made while the session is held. Operations with handlers and summaries are carried out in the
+workshop; a summary that a model makes takes the scope `run`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends
+
+from sessiontree.core.places import BRANCH_PREFIX, check_branch_name
+from sessiontree.errors import InvalidOperation
+from sessiontree.library import catalog
+from sessiontree.model.base import Model
+from sessiontree.ops import navigate as navigating
+from sessiontree.ops.fork import fork
+from sessiontree.ops.merge import cherry_pick, find_other_branches, merge, promote
+from sessiontree.server import schemas
+from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, WriteContext
+from sessiontree.server.entry_rows import build_branch_list
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.jobs.agent_jobs import SessionRuntime
+from sessiontree.server.openapi import describe_route
+from sessiontree.server.session_cache import OpenSession
+from sessiontree.session.session import Branch, Session
+
+router = APIRouter(prefix="/api/sessions/{id}")
+
+T = TypeVar("T")
+
+
+# Branches
+
+
+@router.post(
+    "/branches", **describe_route(schemas.CreateBranchResponse, status=201, request=schemas.CreateBranchRequest)
+)
+def create_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.CreateBranchRequest, Depends(RequestBody(schemas.CreateBranchRequest))],
+) -> JsonResponse:
+    """A new branch, which becomes current unless `switch` is false."""
+    with call.write_session(id) as opened:
+        return JsonResponse(create_branch_in(opened.session, request), 201, at=opened)
+
+
+def create_branch_in(session: Session, request: schemas.CreateBranchRequest) -> schemas.CreateBranchResponse:
+    validate_branch_name(request.name)
+    branch = session.create_branch(
+        request.name,
+        at="HEAD" if request.at is None else request.at,
+        description=request.description,
+        current=request.switch,
+    )
+    return schemas.CreateBranchResponse(entry_id=branch.leaf, name=branch.name)
+
+
+def validate_branch_name(name: str) -> None:
+    """Raises `Refused` for what cannot be the name of a branch."""
+    try:
+        check_branch_name(name)
+    except InvalidOperation as error:
+        raise ApiError(422, str(error)) from None
+
+
+@router.patch(
+    "/branches/{name:path}", **describe_route(schemas.BranchListResponse, request=schemas.UpdateBranchRequest)
+)
+def change_branch(
+    call: WriteContext,
+    id: str,
+    name: str,
+    request: Annotated[schemas.UpdateBranchRequest, Depends(RequestBody(schemas.UpdateBranchRequest))],
+) -> JsonResponse:
+    """Give a branch another name, archive it, or bring it back."""
+    if request.name is None and request.archived is None:
+        raise ApiError(422, "nothing is to be changed")
+    if request.name is not None:
+        validate_branch_name(request.name)
+    with call.write_session(id) as opened:
+        session = opened.session
+        session.branch(name)
+        call.state.check_idle(opened, name)
+        renamed = None if request.name == name else request.name
+        if renamed in session.heads.heads:  # before anything is done
+            raise InvalidOperation(f"there is a branch {renamed!r} already")
+        if request.archived is not None:
+            session.archive_branch(name, archived=request.archived)
+        if renamed is not None:
+            session.rename_branch(name, renamed)
+        return JsonResponse(build_branch_list(session, schemas.MAX_PAGE_SIZE, None), at=opened)
+
+
+@router.post("/switch-branch", **describe_route(schemas.CurrentBranchResponse, request=schemas.SwitchBranchRequest))
+def switch_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.SwitchBranchRequest, Depends(RequestBody(schemas.SwitchBranchRequest))],
+) -> JsonResponse:
+    """Make another branch current."""
+    with call.write_session(id) as opened:
+        return JsonResponse(switch_session(opened, request.branch), at=opened)
+
+
+def switch_session(opened: OpenSession, branch: str) -> schemas.CurrentBranchResponse:
+    opened.session.branch(branch)
+    opened.session.switch(f"{BRANCH_PREFIX}{branch}")
+    return _build_current_branch(opened)
+
+
+def _build_current_branch(opened: OpenSession) -> schemas.CurrentBranchResponse:
+    return schemas.CurrentBranchResponse(current=opened.session.heads.current, leaf=opened.leaf)
+
+
+@router.post("/undo", **describe_route(schemas.UndoResponse, request=schemas.EmptyRequest, allow_empty=True))
+def undo(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyRequest, allow_empty=True))],
+) -> JsonResponse:
+    """Undo the last move, switch, merge or promotion, and say which; again, the one before it."""
+    with call.write_session(id) as opened:
+        move = opened.session.heads.undoable
+        for branch in () if move is None else move.moved_branches:
+            call.state.check_idle(opened, branch)
+        undone = opened.session.undo().undo_description or ""
+        here = _build_current_branch(opened)
+        return JsonResponse(schemas.UndoResponse(current=here.current, leaf=here.leaf, undone=undone), at=opened)
+
+
+@router.post("/label", **describe_route(schemas.LabelResponse, request=schemas.LabelRequest))
+def label(
+    call: WriteContext, id: str, request: Annotated[schemas.LabelRequest, Depends(RequestBody(schemas.LabelRequest))]
+) -> JsonResponse:
+    """Put a label on an entry; `null` takes it away."""
+    with call.write_session(id) as opened:
+        return JsonResponse(schemas.LabelResponse(id=opened.session.label(request.entry, request.label).id), at=opened)
+
+
+# Operations, with handlers
+
+
+@asynccontextmanager
+async def use_session(call: RequestContext, id: str) -> AsyncGenerator[OpenSession]:
+    """A session for an operation, found and let go of in a thread."""
+    kept: AbstractContextManager[OpenSession] = call.use_session(id)
+    opened = await asyncio.to_thread(kept.__enter__)
+    try:
+        for pause in call.state.sessions.wait_for_lock(opened):
+            await asyncio.sleep(pause)
+        yield opened
+    finally:
+        await asyncio.to_thread(kept.__exit__, None, None, None)
+
+
+async def _run_operation(
+    call: RequestContext, opened: OpenSession, operation: Callable[[SessionRuntime], Coroutine[Any, Any, T]]
+) -> T:
+    """Carry out an operation in the workshop, with the session's handlers."""
+    runs = call.state.runs
+
+    async def run_operation() -> T:
+        return await operation(await runs.open_runtime(opened))
+
+    return await call.state.agent_loop.run(run_operation())
+
+
+async def _respond(opened: OpenSession, value: schemas.ResponseModel, status: int = 200) -> JsonResponse:
+    def build_response() -> JsonResponse:
+        with opened.session.hold_lock():
+            return JsonResponse(value, status, at=opened)
+
+    return await asyncio.to_thread(build_response)
+
+
+def _get_branch(session: Session, name: str | None) -> Branch:
+    return session.branch(session.heads.current if name is None else name)
+
+
+async def _choose_summarizer(
+    call: RequestContext, runtime: SessionRuntime, branch: Branch, wanted: bool
+) -> Model | None:
+    """The model that makes a summary, where one is wanted."""
+    if not wanted:
+        return None
+    call.check_can_run()
+    return await call.state.runs.choose_model(runtime, branch)
+
+
+@router.post("/navigate", **describe_route(schemas.NavigateResponse, request=schemas.NavigateRequest))
+async def navigate(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.NavigateRequest, Depends(RequestBody(schemas.NavigateRequest))],
+) -> JsonResponse:
+    """Move a branch to a place by the rules of selection, with a summary of what is left if that is wanted.
+
+    Choosing a message of the user goes to its parent, and gives back its text, to be said anew.
+    """
+
+    async def run_navigate(runtime: SessionRuntime) -> navigating.NavigateOutcome:
+        session = opened.session
+        branch = _get_branch(session, request.branch)
+        call.state.check_idle(opened, branch.name)
+        left = session.plan_navigate(request.to, start=branch.name).abandoned
+        wanted = request.summarize and request.summary is None and bool(left)
+        return await navigating.navigate(
+            session,
+            request.to,
+            hooks=runtime.controller.hooks,
+            model=await _choose_summarizer(call, runtime, branch, wanted),
+            summarize=wanted,
+            custom_instructions=request.instructions,
+            summary=request.summary,
+            branch=branch,
+            settings=runtime.controller.settings.summary,
+            retry=runtime.controller.settings.retry,
+        )
+
+    if request.summarize and request.summary is None:
+        call.check_can_run()
+    async with use_session(call, id) as opened:
+        outcome = await _run_operation(call, opened, run_navigate)
+        entry = None if outcome.summary_entry is None else outcome.summary_entry.id
+        answer = schemas.NavigateResponse(
+            leaf=outcome.new_leaf, text=outcome.editor_text, summary_entry=entry, cancelled=outcome.cancelled
+        )
+        return await _respond(opened, answer)
+
+
+@router.post("/fork", **describe_route(schemas.ForkResponse, status=201, request=schemas.ForkRequest, allow_empty=True))
+async def fork_session(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.ForkRequest, Depends(RequestBody(schemas.ForkRequest, allow_empty=True))],
+) -> JsonResponse:
+    """A new session with the path to a place, or with the whole tree. The source is not touched."""
+
+    async def run_fork(runtime: SessionRuntime) -> str:
+        session = opened.session
+        if request.tree:
+            made = await asyncio.to_thread(catalog.fork, session, at=request.at, whole=True, name=request.name)
+        else:
+            made = (await fork(session, request.at, hooks=runtime.controller.hooks, name=request.name)).session
+            if made is None:
+                raise ApiError(409, "a handler did not let it happen", code="cancelled")
+        with made:
+            return made.id
+
+    async with use_session(call, id) as opened:
+        return JsonResponse(schemas.ForkResponse(id=await _run_operation(call, opened, run_fork)), 201)
+
+
+@router.post("/merge", **describe_route(schemas.MergeResponse, request=schemas.MergeRequest))
+async def merge_branch(
+    call: WriteContext, id: str, request: Annotated[schemas.MergeRequest, Depends(RequestBody(schemas.MergeRequest))]
+) -> JsonResponse:
+    """Write a summary of another branch at the head of this one."""
+
+    async def run_merge(runtime: SessionRuntime) -> schemas.MergeResponse:
+        session = opened.session
+        source, into = session.branch(request.source), _get_branch(session, request.into)
+        call.state.check_idle(opened, into.name)
+        outcome = await merge(
+            source,
+            into,
+            hooks=runtime.controller.hooks,
+            model=await _choose_summarizer(call, runtime, into, request.summary is None),
+            summary=request.summary,
+            custom_instructions=request.instructions,
+            settings=runtime.controller.settings.summary,
+            retry=runtime.controller.settings.retry,
+        )
+        entry = None if outcome.summary_entry is None else outcome.summary_entry.id
+        return schemas.MergeResponse(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
+
+    async with use_session(call, id) as opened:
+        return await _respond(opened, await _run_operation(call, opened, run_merge))
+
+
+@router.post("/promote", **describe_route(schemas.PromoteResponse, request=schemas.PromoteRequest))
+async def promote_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.PromoteRequest, Depends(RequestBody(schemas.PromoteRequest))],
+) -> JsonResponse:
+    """Go on from the head of one branch, with a summary of the others, which are archived with it."""
+
+    async def run_promote(runtime: SessionRuntime) -> schemas.PromoteResponse:
+        session = opened.session
+        winner, into = session.branch(request.branch), _get_branch(session, request.into)
+        if winner == into:
+            raise ApiError(422, f"branch {winner.name!r} cannot be promoted into itself")
+        rest = find_other_branches(into, winner)
+        for branch in (into, winner, *rest):
+            call.state.check_idle(opened, branch.name)
+        outcome = await promote(
+            winner,
+            into,
+            rest,
+            hooks=runtime.controller.hooks,
+            model=await _choose_summarizer(call, runtime, into, request.summary is None and bool(rest)),
+            summary=request.summary,
+            custom_instructions=request.instructions,
+            settings=runtime.controller.settings.summary,
+            retry=runtime.controller.settings.retry,
+        )
+        archived = [] if outcome.cancelled else [branch.name for branch in (*rest, winner)]
+        return schemas.PromoteResponse(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)
+
+    async with use_session(call, id) as opened:
+        return await _respond(opened, await _run_operation(call, opened, run_promote))
+
+
+@router.post("/cherry-pick", **describe_route(schemas.CherryPickResponse, request=schemas.CherryPickRequest))
+async def pick(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.CherryPickRequest, Depends(RequestBody(schemas.CherryPickRequest))],
+) -> JsonResponse:
+    """Copy messages to the head of a branch, tool calls and their results together."""
+
+    async def run_cherry_pick(runtime: SessionRuntime) -> schemas.CherryPickResponse:
+        onto = _get_branch(opened.session, request.onto)
+        call.state.check_idle(opened, onto.name)
+        outcome = await cherry_pick(onto, request.entries, hooks=runtime.controller.hooks)
+        ids = [entry.id for entry in outcome.entries]
+        return schemas.CherryPickResponse(ids=ids, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
+
+    async with use_session(call, id) as opened:
+        return await _respond(opened, await _run_operation(call, opened, run_cherry_pick))

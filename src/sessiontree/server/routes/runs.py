@@ -1,0 +1,107 @@
+"""Routes to agents: saying something to one, steering it, giving it up. What it does, the session's events tell."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+
+from sessiontree.server import schemas
+from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, RunContext
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.openapi import describe_route
+from sessiontree.server.routes.branches import use_session
+
+router = APIRouter(prefix="/api/sessions/{id}")
+
+
+@router.post("/prompt", **describe_route(schemas.PromptResponse, status=202, request=schemas.PromptRequest))
+async def prompt(
+    call: RunContext, id: str, request: Annotated[schemas.PromptRequest, Depends(RequestBody(schemas.PromptRequest))]
+) -> JsonResponse:
+    """Say something to the model, which answers on the branch. What happens is told by the session's events."""
+    if not request.text.strip() and not request.images:
+        raise ApiError(422, "there is nothing to say")
+    for image in request.images:
+        if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
+            raise ApiError(422, "an image is {type: 'image', data, mimeType}")
+    serving, sessions, runs = call.state, call.state.sessions, call.state.runs
+    serving.permissions.check_mode(request.permission_mode)
+
+    async def start_run() -> tuple[str, str]:
+        sessions.add_user(opened)  # until the run is over
+        ended = partial(sessions.release, opened)
+        try:
+            branch = opened.session.heads.current if request.branch is None else request.branch
+            serving.swarms.check_idle(opened, branch)
+            serving.experiments.check_idle(opened, branch)
+            return await runs.start(
+                opened,
+                request.branch,
+                request.text,
+                request.images,
+                request.model,
+                ended,
+                place,
+                request.permission_mode,
+            )
+        except BaseException:
+            ended()
+            raise
+
+    async with use_session(call, id) as opened:
+        place = await call.find_workspace(opened)
+        run, branch = await call.state.agent_loop.run(start_run())
+        return JsonResponse(schemas.PromptResponse(run=run, branch=branch), 202)
+
+
+@router.post("/steer", **describe_route(schemas.RunBranchResponse, request=schemas.SteerRequest))
+async def steer(
+    call: RunContext, id: str, request: Annotated[schemas.SteerRequest, Depends(RequestBody(schemas.SteerRequest))]
+) -> JsonResponse:
+    """Say something to an agent at work, as soon as the tool calls of its turn are done."""
+    async with use_session(call, id) as opened:
+        limited = call.token.projects is not None
+        work = call.state.steer(opened, request.branch, request.text, limited=limited)
+        return JsonResponse(schemas.RunBranchResponse(branch=await call.state.agent_loop.run(work)))
+
+
+@router.post("/abort", **describe_route(schemas.RunBranchResponse, request=schemas.AbortRequest, allow_empty=True))
+async def abort(
+    call: RunContext,
+    id: str,
+    request: Annotated[schemas.AbortRequest, Depends(RequestBody(schemas.AbortRequest, allow_empty=True))],
+) -> JsonResponse:
+    """Give up a run. What had arrived is written down."""
+    async with use_session(call, id) as opened:
+        work = call.state.abort(opened, request.branch)
+        return JsonResponse(schemas.RunBranchResponse(branch=await call.state.agent_loop.run(work)))
+
+
+@router.get("/permissions", **describe_route(schemas.PermissionQuestionListResponse))
+def list_permission_questions(call: ReadContext, id: str) -> JsonResponse:
+    """Questions about tool calls that runs of a session wait for."""
+    with call.read_session(id) as opened:
+        return JsonResponse(
+            schemas.PermissionQuestionListResponse(questions=call.state.permissions.list_questions(opened))
+        )
+
+
+@router.post(
+    "/permissions/{question}",
+    **describe_route(schemas.PermissionQuestionResponse, request=schemas.PermissionAnswerRequest),
+)
+async def answer(
+    call: RunContext,
+    id: str,
+    question: str,
+    request: Annotated[schemas.PermissionAnswerRequest, Depends(RequestBody(schemas.PermissionAnswerRequest))],
+) -> JsonResponse:
+    """Answer a question about a tool call: once, for the session, always in its folder, or no."""
+    async with use_session(call, id) as opened:
+        limited = call.token.projects is not None
+        if request.answer == "always" and limited:
+            raise ApiError(403, "a token of a project does not change the user's rules: answer for the session")
+        work = call.state.permissions.answer(opened, question, request, limited=limited)
+        return JsonResponse(await call.state.agent_loop.run(work))

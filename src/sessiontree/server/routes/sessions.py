@@ -1,0 +1,297 @@
+"""Routes over sessions as a whole: the server itself, listing, searching, making, naming, archiving."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from sessiontree._version import __version__
+from sessiontree.core.problems import encode_problem
+from sessiontree.core.query import parse_query
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.errors import SessionTreeError
+from sessiontree.library import catalog, trash
+from sessiontree.library.index.session_search import Hit
+from sessiontree.library.index.session_summary import SessionSummary
+from sessiontree.library.session_files import ARCHIVED_SUFFIX, parse_session_id
+from sessiontree.server import schemas
+from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, RequestContext, WriteContext
+from sessiontree.server.http_errors import ApiError, make_session_not_found
+from sessiontree.server.openapi import describe_route
+from sessiontree.server.pagination import Cursor, Limit, parse_offset
+from sessiontree.server.session_cache import OpenSession
+
+router = APIRouter(prefix="/api")
+
+MAX_HITS = 5000
+
+
+@router.get("/health", **describe_route(schemas.HealthResponse))
+async def health(call: ReadContext) -> JsonResponse:
+    """Whether the server is well."""
+    uptime = round(time.monotonic() - call.state.started_at, 3)
+    return JsonResponse(schemas.HealthResponse(status="ok", version=__version__, uptime=uptime))
+
+
+@router.get("/me", **describe_route(schemas.MeResponse))
+def me(call: ReadContext) -> JsonResponse:
+    """What the token may do."""
+    projects = None if call.token.projects is None else list(call.token.projects)
+    scopes = list(call.token.scopes)
+    kind = "browser" if call.token.kind == "browser" else "program"
+    return JsonResponse(
+        schemas.MeResponse(
+            kind=kind,
+            scopes=scopes,
+            projects=projects,
+            allow_run=call.state.allow_run,
+            permission_mode=call.state.permissions.default_mode,
+            version=__version__,
+        )
+    )
+
+
+@router.get("/models", **describe_route(schemas.ModelListResponse))
+def models(call: ReadContext) -> JsonResponse:
+    """The models that there are, and which can be used."""
+    offered = call.state.list_models()
+    return JsonResponse(
+        schemas.ModelListResponse(
+            models=[
+                schemas.ModelResponse(
+                    name=offer.name, provider=offer.name.partition(":")[0], ready=offer.usable, reason=offer.reason
+                )
+                for offer in offered
+            ],
+            default=next((offer.name for offer in offered if offer.default), None),
+        )
+    )
+
+
+# Many sessions
+
+
+@router.get("/sessions", **describe_route(schemas.SessionListResponse))
+def list_sessions(
+    call: ReadContext,
+    q: Annotated[str, Query(max_length=500)] = "",
+    project: Annotated[str | None, Query(max_length=4096)] = None,
+    archived: bool = False,
+    limit: Limit = schemas.DEFAULT_PAGE_SIZE,
+    cursor: Cursor = None,
+) -> JsonResponse:
+    """Sessions, those written to last first; `q` is looked for in names, first messages, folders and ids."""
+    words = q.casefold().split()
+    listed = [
+        summary
+        for summary in catalog.sessions(all=True, archived=archived)
+        if call.token.can_see(summary.cwd) and _is_in_project(summary.cwd, project) and _matches_words(summary, words)
+    ]
+    if cursor is not None:
+        listed = _skip_to_cursor(listed, cursor)
+    page = listed[:limit]
+    following = f"{page[-1].modified}~{page[-1].id}" if len(listed) > limit else None
+    return JsonResponse(
+        schemas.SessionListResponse(sessions=[_build_list_item(summary) for summary in page], next=following)
+    )
+
+
+def _is_in_project(cwd: str, project: str | None) -> bool:
+    if project is None:
+        return True
+    folder = os.path.normpath(project) if project else ""
+    return cwd == folder or cwd.startswith(os.path.join(folder, ""))
+
+
+def _matches_words(summary: SessionSummary, words: list[str]) -> bool:
+    said = " ".join((summary.name or "", summary.first_message or "", summary.cwd, summary.id)).casefold()
+    return all(word in said for word in words)
+
+
+def _skip_to_cursor(listed: list[SessionSummary], cursor: str) -> list[SessionSummary]:
+    """What follows the session that a page ended with, also if that was written to since."""
+    modified, _, id = cursor.partition("~")
+    rest = [summary for summary in listed if summary.modified <= modified]
+    same = [number for number, summary in enumerate(rest) if summary.modified == modified and summary.id == id]
+    return rest[same[0] + 1 :] if same else rest
+
+
+def _build_list_item(summary: SessionSummary) -> schemas.SessionListItem:
+    return schemas.SessionListItem(
+        id=summary.id,
+        name=summary.name,
+        cwd=summary.cwd,
+        first_message=summary.first_message,
+        entries=summary.entry_count,
+        branches=summary.branch_count,
+        cost=summary.cost,
+        created=summary.created,
+        modified=summary.modified,
+        parent_session=_get_parent_id(summary.parent_session),
+        damaged=summary.is_damaged,
+        damage=summary.damage,
+        archived=summary.archived,
+    )
+
+
+def _get_parent_id(file: str | None) -> str | None:
+    return None if file is None else parse_session_id(file)
+
+
+@router.get("/search", **describe_route(schemas.SearchResponse))
+def search(
+    call: ReadContext,
+    q: Annotated[str, Query(min_length=1, max_length=500)],
+    session: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> JsonResponse:
+    """Entries that say all of `q`, in all branches, the newest first."""
+
+    def is_visible(summary: SessionSummary) -> bool:
+        return call.token.can_see(summary.cwd) and session in (None, summary.id)
+
+    start = parse_offset(cursor)
+    try:
+        parse_query(q, now=0)
+    except SessionTreeError as error:
+        raise ApiError(422, str(error)) from None
+    end = min(start + limit, MAX_HITS)
+    unread: set[str] = set()
+    hits = catalog.search(q, all=True, limit=end + 1, only=is_visible, on_unreadable=unread.add)
+    following = str(end) if len(hits) > end < MAX_HITS else None
+    return JsonResponse(
+        schemas.SearchResponse(hits=[_build_hit(hit) for hit in hits[start:end]], next=following, unread=len(unread))
+    )
+
+
+def _build_hit(hit: Hit) -> schemas.SearchHitResponse:
+    return schemas.SearchHitResponse(
+        session=hit.session,
+        session_name=hit.name,
+        entry=hit.entry,
+        branch=hit.branch,
+        role=hit.role,
+        timestamp=hit.timestamp,
+        snippet=hit.snippet,
+        in_context=hit.in_context,
+    )
+
+
+@router.post(
+    "/sessions",
+    **describe_route(schemas.CreateSessionResponse, status=201, request=schemas.CreateSessionRequest, allow_empty=True),
+)
+def create(
+    call: WriteContext,
+    request: Annotated[
+        schemas.CreateSessionRequest, Depends(RequestBody(schemas.CreateSessionRequest, allow_empty=True))
+    ],
+) -> JsonResponse:
+    """A new session."""
+    with catalog.create(request.name, cwd=resolve_session_folder(call, request.cwd)) as made:
+        return JsonResponse(schemas.CreateSessionResponse(id=made.id, name=made.name, cwd=made.cwd), 201)
+
+
+def resolve_session_folder(call: RequestContext, cwd: str | None) -> str:
+    """The folder that a new session is about. Raises `Refused`."""
+    projects = call.token.projects
+    folder = cwd if cwd is not None else projects[0] if projects else call.state.cwd
+    if not os.path.isabs(folder) or "\0" in folder:
+        raise ApiError(422, "the folder of a session is an absolute path")
+    if not call.token.can_see(folder):
+        raise ApiError(403, "the token is for other projects")
+    if not os.path.isdir(folder):
+        raise ApiError(422, "there is no such folder")
+    if cwd is not None and projects is None and "run" in call.token.scopes:
+        call.state.workspaces.allow_folder(folder)
+    return os.path.normpath(folder)
+
+
+# One session
+
+
+@router.get("/sessions/{id}", **describe_route(schemas.SessionResponse))
+def get_session(call: ReadContext, id: str) -> JsonResponse:
+    """What a session is, and what it has cost."""
+    with call.read_session(id) as opened, _translate_missing_file(id):
+        return JsonResponse(_build_session(call, opened), at=opened)
+
+
+@contextmanager
+def _translate_missing_file(id: str) -> Generator[None]:
+    """What goes away while it is looked at is not there. Raises `Refused`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise make_session_not_found(id) from None
+
+
+def _build_session(call: RequestContext, opened: OpenSession) -> schemas.SessionResponse:
+    session, totals = opened.session, opened.compute_totals()
+    hands = call.state.swarms.find_agent_branches(opened)
+    return schemas.SessionResponse(
+        id=session.id,
+        name=session.name,
+        cwd=session.cwd,
+        branch=session.heads.current,
+        leaf=opened.leaf,
+        entries=len(session.tree),
+        branches=len(session.heads.heads) - len(session.heads.archived),
+        cost=round(totals.cost, 10),
+        tokens=totals.tokens,
+        models=list(totals.models),
+        created=session.header.timestamp,
+        modified=_get_modified(opened),
+        parent_session=_get_parent_id(session.header.parent_session),
+        archived=os.path.lexists(opened.file + ARCHIVED_SUFFIX),
+        read_only=session.read_only,
+        problems=[encode_problem(problem) for problem in opened.list_problems()],
+        running=[*call.state.runs.list_running(opened), *(branch for branch, hand in hands.items() if hand.is_running)],
+        swarming={branch: hand.swarm for branch, hand in hands.items()},
+        experimenting=call.state.experiments.find_running_branches(opened),
+    )
+
+
+def _get_modified(opened: OpenSession) -> str:
+    """When it was last written to: as its file says, or its last entry where it is in no file."""
+    session = opened.session
+    if session.file is not None:
+        return format_timestamp(os.stat(opened.file).st_mtime_ns // 1_000_000)
+    count = len(session.tree.entries)
+    return session.tree.get_entry_at(count - 1).timestamp if count else session.header.timestamp
+
+
+@router.patch("/sessions/{id}", **describe_route(schemas.RenameSessionResponse, request=schemas.RenameSessionRequest))
+def rename(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.RenameSessionRequest, Depends(RequestBody(schemas.RenameSessionRequest))],
+) -> JsonResponse:
+    """Name a session; `null` takes the name away."""
+    with call.write_session(id) as opened:
+        opened.session.rename(request.name)
+        return JsonResponse(schemas.RenameSessionResponse(id=opened.session.id, name=opened.session.name), at=opened)
+
+
+@router.post(
+    "/sessions/{id}/archive",
+    **describe_route(schemas.ArchiveSessionResponse, request=schemas.ArchiveSessionRequest, allow_empty=True),
+)
+def archive(
+    call: WriteContext,
+    id: str,
+    request: Annotated[
+        schemas.ArchiveSessionRequest, Depends(RequestBody(schemas.ArchiveSessionRequest, allow_empty=True))
+    ],
+) -> JsonResponse:
+    """Take a session out of listings, or put it back. Nothing of it changes."""
+    with call.write_session(id) as opened:
+        trash.archive(opened.file if opened.session.file is None else Path(opened.file), archived=request.archived)
+        return JsonResponse(schemas.ArchiveSessionResponse(id=opened.session.id, archived=request.archived), at=opened)

@@ -1,0 +1,348 @@
+"""Routes over swarms: making, watching and steering them, and the tree and branches that they work on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import msgspec
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import Response
+
+from sessiontree.comparison import comparison_to_wire
+from sessiontree.core.outline import Filter
+from sessiontree.library import catalog
+from sessiontree.server import schemas
+from sessiontree.server.app_state import (
+    JsonResponse,
+    ReadContext,
+    RequestBody,
+    RequestContext,
+    RunContext,
+    WriteContext,
+)
+from sessiontree.server.encoding import encode_json
+from sessiontree.server.entry_rows import build_branch_list
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.openapi import EVENTS, describe_route
+from sessiontree.server.pagination import Cursor, Limit, get_page
+from sessiontree.server.routes.branches import validate_branch_name
+from sessiontree.server.routes.events import KEEPALIVE_SECONDS, EventStream, PageHeader
+from sessiontree.server.routes.sessions import resolve_session_folder
+from sessiontree.server.routes.tree import build_tree_page
+from sessiontree.server.session_cache import OpenSession
+from sessiontree.server.streams import StreamSlot
+from sessiontree.session.session import compare as compared
+from sessiontree.swarm.events import EVENT_TYPES, BaseSwarmEvent, EventLog, build_spool_path
+from sessiontree.swarm.status import SwarmStatus
+from sessiontree.swarm.swarm import Swarm
+
+router = APIRouter(prefix="/api/swarms")
+
+POLL_SECONDS = 0.1
+"""Seconds between two looks into a spool."""
+BATCH = 500
+
+
+@router.get("", **describe_route(schemas.SwarmListResponse))
+def list_swarms(call: ReadContext, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None) -> JsonResponse:
+    """All swarms of all sessions that the token may see, the newest first."""
+    listed = call.state.swarms.list_swarms(call.token)
+    if cursor is not None:  # new ones come first: a page goes on behind the swarm that the last one ended with
+        made, _, last = cursor.partition("~")
+        listed = [row for row in listed if (row.created_at, row.id) < (made, last)]
+    page = listed[:limit]
+    following = f"{page[-1].created_at}~{page[-1].id}" if len(listed) > limit else None
+    return JsonResponse(schemas.SwarmListResponse(swarms=page, next=following))
+
+
+@router.post("", **describe_route(schemas.CreateSwarmResponse, status=201, request=schemas.CreateSwarmRequest))
+async def create_swarm(
+    call: RunContext, request: Annotated[schemas.CreateSwarmRequest, Depends(RequestBody(schemas.CreateSwarmRequest))]
+) -> JsonResponse:
+    """A swarm in a session, or in a new one, which starts to work unless `start` is false."""
+    validate_branch_name(request.name)
+    await asyncio.to_thread(call.state.swarms.check_request, request)
+    sessions = call.state.sessions
+    id = request.session
+    if id is None:
+        folder = resolve_session_folder(call, request.cwd)
+        id = await asyncio.to_thread(_create_session, request.name, folder)
+    opened = await asyncio.to_thread(sessions.acquire, id, call.token)
+    try:
+        made = await call.state.swarms.create(opened, request, await call.find_workspace(opened))
+        return JsonResponse(schemas.CreateSwarmResponse(id=made, session_id=opened.session.id), 201)
+    finally:
+        sessions.release(opened)
+
+
+def _create_session(name: str, folder: str) -> str:
+    with catalog.create(name, cwd=folder) as made:
+        return made.id
+
+
+@router.get("/{id}", **describe_route(schemas.SwarmResponse))
+def get_swarm(call: ReadContext, id: str) -> JsonResponse:
+    """What a swarm is, and how far it and its agents have come."""
+    with call.state.swarms.use(id, call.token) as (opened, status):
+        return JsonResponse(call.state.swarms.build_swarm(opened, status))
+
+
+@router.get("/{id}/agents", **describe_route(schemas.AgentListResponse))
+def get_agents(
+    call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
+    """The agents of a swarm."""
+    with call.state.swarms.use(id, call.token) as (opened, status):
+        page, following = get_page(call.state.swarms.build_swarm(opened, status).agents, limit, cursor)
+        return JsonResponse(schemas.AgentListResponse(agents=list(page), next=following))
+
+
+# Steering
+
+
+@asynccontextmanager
+async def _use_swarm(call: RequestContext, id: str) -> AsyncGenerator[OpenSession]:
+    opened, _ = await asyncio.to_thread(call.state.swarms.acquire, id, call.token)
+    try:
+        yield opened
+    finally:
+        call.state.sessions.release(opened)
+        opened.feed.wake()
+
+
+async def _run_operation(
+    call: RequestContext, id: str, operation: Callable[[Swarm], Awaitable[object]]
+) -> JsonResponse:
+    """Do something to a swarm, and tell how it is then."""
+    async with _use_swarm(call, id) as opened:
+        await call.state.swarms.run(opened, id, operation, await call.find_workspace(opened))
+    return await _respond_with_status(call, id)
+
+
+async def _respond_with_status(call: RequestContext, id: str) -> JsonResponse:
+    def build_response() -> JsonResponse:
+        with call.state.swarms.use(id, call.token) as (opened, status):
+            return JsonResponse(call.state.swarms.build_swarm(opened, status))
+
+    return await asyncio.to_thread(build_response)
+
+
+EmptyBody = Annotated[schemas.EmptyRequest, Depends(RequestBody(schemas.EmptyRequest, allow_empty=True))]
+
+
+@router.post("/{id}/pause", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True))
+async def pause(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
+    """Let the calls under way come to their end, and begin no more."""
+    return await _run_operation(call, id, lambda swarm: swarm.pause())
+
+
+@router.post(
+    "/{id}/resume", **describe_route(schemas.SwarmResponse, request=schemas.ResumeSwarmRequest, allow_empty=True)
+)
+async def resume(
+    call: RunContext,
+    id: str,
+    request: Annotated[schemas.ResumeSwarmRequest, Depends(RequestBody(schemas.ResumeSwarmRequest, allow_empty=True))],
+) -> JsonResponse:
+    """Go on with a swarm that is paused, was not started, or whose process died; with larger budgets if given."""
+    async with _use_swarm(call, id) as opened:
+        await call.state.swarms.resume(opened, id, request, await call.find_workspace(opened))
+    return await _respond_with_status(call, id)
+
+
+@router.post("/{id}/stop", **describe_route(schemas.SwarmResponse, request=schemas.EmptyRequest, allow_empty=True))
+async def stop(call: RunContext, id: str, request: EmptyBody) -> JsonResponse:
+    """Give a swarm up. What its agents have stays."""
+    return await _run_operation(call, id, lambda swarm: swarm.cancel())
+
+
+@router.post("/{id}/scale", **describe_route(schemas.SwarmResponse, request=schemas.ScaleSwarmRequest))
+async def scale(
+    call: RunContext,
+    id: str,
+    request: Annotated[schemas.ScaleSwarmRequest, Depends(RequestBody(schemas.ScaleSwarmRequest))],
+) -> JsonResponse:
+    """Have another number of agents work."""
+    return await _run_operation(call, id, lambda swarm: swarm.scale(request.agents))
+
+
+@router.post("/{id}/steer", **describe_route(schemas.SwarmResponse, request=schemas.SteerAgentRequest))
+async def steer(
+    call: RunContext,
+    id: str,
+    request: Annotated[schemas.SteerAgentRequest, Depends(RequestBody(schemas.SteerAgentRequest))],
+) -> JsonResponse:
+    """Say something to an agent at work in this server."""
+    return await _run_operation(call, id, lambda swarm: swarm.steer(request.agent, request.text))
+
+
+@router.delete("/{id}", **describe_route(schemas.SwarmResponse))
+async def destroy(call: RunContext, id: str) -> JsonResponse:
+    """Give a swarm up, hide its branches and delete its events. Nothing is removed from the session."""
+    return await _run_operation(call, id, lambda swarm: swarm.destroy())
+
+
+# Its tree and branches
+
+
+def _check_branching(call: RequestContext, status: SwarmStatus, opened: OpenSession) -> None:
+    if not call.state.swarms.has_branching(opened, status.id):
+        raise ApiError(409, f"swarm {status.name} does not have branching enabled")
+
+
+@router.get("/{id}/tree", **describe_route(schemas.TreePage))
+def get_tree(
+    call: ReadContext,
+    id: str,
+    filter: Filter = "default",
+    limit: Limit = schemas.DEFAULT_PAGE_SIZE,
+    cursor: Cursor = None,
+) -> JsonResponse:
+    """The tree of the session that a swarm works in, as the session's own route tells it."""
+    with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
+        _check_branching(call, status, opened)
+        return JsonResponse(build_tree_page(opened, filter, limit, cursor), at=opened)
+
+
+@router.get("/{id}/branches", **describe_route(schemas.BranchListResponse))
+def get_branches(
+    call: ReadContext, id: str, limit: Limit = schemas.DEFAULT_PAGE_SIZE, cursor: Cursor = None
+) -> JsonResponse:
+    """The branches of the session that a swarm works in; `current` is where its further agents begin."""
+    with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
+        _check_branching(call, status, opened)
+        branches = build_branch_list(opened.session, limit, cursor)
+        return JsonResponse(msgspec.structs.replace(branches, current=status.current_branch), at=opened)
+
+
+@router.post(
+    "/{id}/branches", **describe_route(schemas.CreateBranchResponse, status=201, request=schemas.CreateBranchRequest)
+)
+async def create_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.CreateBranchRequest, Depends(RequestBody(schemas.CreateBranchRequest))],
+) -> JsonResponse:
+    """A branch for an agent of a swarm to work on. Nobody is moved."""
+    validate_branch_name(request.name)
+    async with _use_swarm(call, id) as opened:
+        entry = await call.state.swarms.run(
+            opened, id, lambda swarm: swarm.create_branch(request.name, request.description, at=request.at)
+        )
+    return JsonResponse(schemas.CreateBranchResponse(entry_id=entry, name=request.name), 201)
+
+
+@router.post(
+    "/{id}/switch-branch", **describe_route(schemas.CurrentBranchResponse, request=schemas.SwitchBranchRequest)
+)
+async def switch_branch(
+    call: WriteContext,
+    id: str,
+    request: Annotated[schemas.SwitchBranchRequest, Depends(RequestBody(schemas.SwitchBranchRequest))],
+) -> JsonResponse:
+    """Have agents that are not there yet begin at the head of another branch."""
+    async with _use_swarm(call, id) as opened:
+        await call.state.swarms.run(opened, id, lambda swarm: swarm.switch_branch(request.branch))
+        return JsonResponse(
+            schemas.CurrentBranchResponse(current=request.branch, leaf=opened.session.branch(request.branch).leaf)
+        )
+
+
+@router.post("/{id}/compare", **describe_route(schemas.CompareResponse, request=schemas.CompareRequest))
+def compare(
+    call: ReadContext, id: str, request: Annotated[schemas.CompareRequest, Depends(RequestBody(schemas.CompareRequest))]
+) -> JsonResponse:
+    """What branches, or agents, cost and did after they parted."""
+    with call.state.swarms.use(id, call.token) as (opened, status), opened.session.hold_lock():
+        _check_branching(call, status, opened)
+        agents = {agent.id: agent.branch for agent in status.agents}
+        branches = [agents.get(name, name) for name in request.branches]
+        return JsonResponse(comparison_to_wire(compared(opened.session, branches, request.metric)), at=opened)
+
+
+# Events
+
+
+@router.get("/{id}/events", **describe_route(schemas.SwarmEventsResponse, EVENTS))
+async def get_events(
+    call: ReadContext,
+    id: str,
+    after: Annotated[int, Query(ge=0, le=1 << 53)] = 0,
+    types: Annotated[str | None, Query(max_length=500)] = None,
+    agent: Annotated[str | None, Query(max_length=300)] = None,
+    limit: Limit = 1000,
+    accept: Annotated[str, Header()] = "",
+    last_event_id: Annotated[str | None, Header(max_length=20)] = None,
+    sessiontree_page: PageHeader = None,
+) -> Response:
+    """What happens in a swarm, behind a number; types are joined by commas.
+
+    As server-sent events where the client accepts `text/event-stream`, otherwise those that there are.
+    """
+    serving = call.state
+    wanted = None if types is None else frozenset(types.split(","))
+    unknown = sorted((wanted or frozenset()) - frozenset(EVENT_TYPES))
+    if unknown:
+        raise ApiError(422, f"there are no events {', '.join(unknown)}: there are {', '.join(EVENT_TYPES)}")
+    if last_event_id is not None:
+        if not (last_event_id.isascii() and last_event_id.isdigit()):
+            raise ApiError(400, f"{last_event_id!r} is no number of an event")
+        after = int(last_event_id)
+    opened, status = await asyncio.to_thread(serving.swarms.acquire, id, call.token)
+    try:
+        if not serving.swarms.has_streaming(opened, status.id):
+            raise ApiError(409, f"swarm {status.name} does not have event streaming enabled")
+        log = EventLog(build_spool_path(id))
+        last = await asyncio.to_thread(lambda: log.last)
+        if after > last:
+            raise ApiError(410, f"there is no event {after}: the last one is {last}")
+        if EVENTS not in accept:
+            events = await asyncio.to_thread(log.read, after, wanted, agent, limit)
+            return JsonResponse(
+                schemas.SwarmEventsResponse(events=[msgspec.to_builtins(event) for event in events], last=last)
+            )
+        slot = serving.streams.open_slot(call.token, f"swarms/{id}", sessiontree_page)
+    except BaseException:
+        serving.sessions.release(opened)
+        raise
+
+    def release() -> None:
+        serving.streams.close_slot(slot)
+        serving.sessions.release(opened)
+
+    return EventStream(_stream_events(call, slot, log, after, wanted, agent), release)
+
+
+async def _stream_events(
+    call: RequestContext, slot: StreamSlot, log: EventLog, after: int, types: frozenset[str] | None, agent: str | None
+) -> AsyncGenerator[bytes]:
+    serving = call.state
+    yield b": listening\n\n"
+    quiet = time.monotonic()
+    try:
+        while not (serving.is_closing or slot.is_replaced) and serving.tokens.is_valid(call.token):
+            events = await asyncio.to_thread(log.read, after, limit=BATCH)
+            shown = [event for event in events if _is_wanted(event, types, agent)]
+            if shown:
+                yield b"".join(
+                    b"id: %d\nevent: %s\ndata: %s\n\n" % (event.seq, event.type.encode(), encode_json(event))
+                    for event in shown
+                )
+                quiet = time.monotonic()
+            elif time.monotonic() - quiet > KEEPALIVE_SECONDS:
+                yield b": quiet\n\n"
+                quiet = time.monotonic()
+            if events:
+                after = events[-1].seq
+            else:
+                await asyncio.sleep(POLL_SECONDS)
+    finally:
+        log.close()
+
+
+def _is_wanted(event: BaseSwarmEvent, types: frozenset[str] | None, agent: str | None) -> bool:
+    return (types is None or event.type in types) and agent in (None, event.agent)

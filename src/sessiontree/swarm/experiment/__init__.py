@@ -1,0 +1,1 @@
+"""Experiments: run several arms many times and compare them."""

@@ -1,0 +1,477 @@
+"""Accounts: what a session tells of its swarms, replayed from its entries.
+
+The same code follows a swarm that runs and reads one whose process has died, so the two cannot differ. Nothing is
+written here, and nothing decided.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from msgspec import Struct, field
+
+from sessiontree.agent.tool_execution import get_denied_title
+from sessiontree.comparison import list_usages
+from sessiontree.core.entries import (
+    AgentAction,
+    Body,
+    Chain,
+    Custom,
+    Entry,
+    EntryId,
+    JsonObject,
+    Message,
+    iter_entries,
+)
+from sessiontree.core.heads import read_rename
+from sessiontree.core.messages import describe_shortcoming, extract_text, get_model, get_role, is_failed_turn, sum_usage
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.session.session import Session
+from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel, Spending
+from sessiontree.swarm.records import (
+    SWARM_RECORD_TYPE,
+    AnySwarmAction,
+    AnySwarmRecord,
+    BeginAction,
+    BudgetLevelRecord,
+    CancelAction,
+    CancelledRecord,
+    CompleteAction,
+    CompletedRecord,
+    CreatedRecord,
+    DestroyedRecord,
+    ExpectedAgentsRecord,
+    FailAction,
+    FailedRecord,
+    ForkAction,
+    JoinAction,
+    PausedRecord,
+    ResumedRecord,
+    ScaledRecord,
+    SpawnAction,
+    SplitAction,
+    StartedRecord,
+    SwitchedBranchRecord,
+    UnreportedUsageRecord,
+    read_action,
+    read_record,
+)
+from sessiontree.swarm.status import END_STATES, MAX_DENIED, AgentInfo, AgentState, SwarmState, SwarmStatus
+
+
+class Stopwatch(Struct):
+    """Time at work, in milliseconds, from what entries say of the time."""
+
+    elapsed: int = 0
+    started_at: int | None = None
+
+    def start(self, now: int) -> None:
+        if self.started_at is None:
+            self.started_at = now
+
+    def stop(self, now: int) -> None:
+        if self.started_at is not None:
+            self.elapsed += max(0, now - self.started_at)
+            self.started_at = None
+
+    def get_seconds(self, now: int) -> float:
+        return (self.elapsed + (0 if self.started_at is None else max(0, now - self.started_at))) / 1000
+
+
+class TrackedAgent(Struct):
+    """What is known of an agent."""
+
+    id: str
+    spawn: SpawnAction
+    branch: str
+    end_state: AgentState | None = None
+    end_entry: EntryId | None = None
+    """The entry that says so."""
+    started: bool = False
+    """Something was said on its branch since it was there."""
+    turns: int = 0
+    failures: int = 0
+    consecutive_failures: int = 0
+    """Since the model answered last."""
+    retry_delay: float | None = None
+    """How long to wait before it is tried again."""
+    error: str | None = None
+    denied: tuple[str, ...] = ()
+    """Calls that permissions did not allow."""
+    cost: float = 0.0
+    tokens: float = 0
+    answer: Entry | None = None
+    """The model's last whole message."""
+    parts: tuple[str, ...] = ()
+    """What it has split its task into, until the results are there."""
+    joined_parts: int = 0
+    """How many parts have been joined."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    last_time: int = 0
+    """When it last wrote."""
+
+    def compute_spending(self, now: int | None) -> Spending:
+        return Spending(self.cost, self.tokens, self.stopwatch.get_seconds(self.last_time if now is None else now))
+
+    @property
+    def text(self) -> str:
+        return extract_text(self.answer_message.get("content"))
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered last."""
+        model = get_model(self.answer_message)
+        return None if model is None else ":".join(model)
+
+    @property
+    def answer_message(self) -> JsonObject:
+        """That message."""
+        body = None if self.answer is None else self.answer.body
+        return body.message if isinstance(body, Message) else {}
+
+
+class TrackedSwarm(Struct):
+    """What is known of a swarm."""
+
+    created: CreatedRecord
+    created_at: str
+    start_entry: EntryId
+    """The entry that says it was created: agents begin there."""
+    own_branch: str
+    """Its own branch."""
+    status: SwarmState = "created"
+    reason: str | None = None
+    result: str | None = None
+    agents: dict[str, TrackedAgent] = field(default_factory=dict[str, TrackedAgent])
+    wanted: int = 0
+    """How many agents are to work."""
+    expected: int = 0
+    branch: str = ""
+    """Where further agents begin."""
+    branches: list[str] = field(default_factory=list[str])
+    """Those that were made by hand, in their order."""
+    budget: Budget | None = None
+    agent_budget: Budget | None = None
+    overrides_agent_budgets: bool = False
+    """Whether agents with a budget of their own have been given the common one since."""
+    reached_levels: set[tuple[str, str, BudgetLevel]] = field(default_factory=set[tuple[str, str, BudgetLevel]])
+    unreported: dict[str, dict[BudgetKind, str]] = field(default_factory=dict[str, dict[BudgetKind, str]])
+    """Models that did not tell what they took since it was resumed last, by agent and by what of it."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    last_time: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in END_STATES
+
+    def get_agent_budget(self, agent: TrackedAgent) -> Budget | None:
+        return self.agent_budget if self.overrides_agent_budgets else agent.spawn.budget or self.agent_budget
+
+    def compute_spending(self, now: int | None) -> Spending:
+        """What all agents have spent, as of a time; by default the time of the last entry."""
+        agents = self.agents.values()
+        return Spending(
+            round(sum(agent.cost for agent in agents), 10),
+            sum(agent.tokens for agent in agents),
+            self.stopwatch.get_seconds(self.last_time if now is None else now),
+        )
+
+    def is_exhausted(self, agent: TrackedAgent) -> bool:
+        """Whether the agent waits, since its own budget is used up."""
+        return any(scope == agent.id and level == "exhausted" for scope, _, level in self.reached_levels)
+
+    def get_agent_state(self, agent: TrackedAgent) -> AgentState:
+        if agent.end_state is not None:
+            return agent.end_state
+        if self.is_over:
+            return "cancelled"
+        if not agent.started:
+            return "pending"
+        return "paused" if self.status == "paused" or self.is_exhausted(agent) else "running"
+
+    @property
+    def unread_agents(self) -> list[TrackedAgent]:
+        """Agents that have completed and whose result is for the swarm, since no other agent has read it."""
+        read = {id for agent in self.agents.values() for id in agent.spawn.reads}
+        return [
+            agent
+            for agent in self.agents.values()
+            if agent.end_state == "completed" and agent.spawn.joins and agent.id not in read
+        ]
+
+    # Taking in
+
+    def apply_record(self, record: AnySwarmRecord, now: int) -> None:
+        if self.is_over and not isinstance(record, DestroyedRecord | SwitchedBranchRecord):
+            return  # the end is the end, though two may have come to one at the same time
+        match record:
+            case CreatedRecord():
+                pass  # of one id the first counts
+            case StartedRecord():
+                self._stop_clocks(None)  # nothing was done between the death of a process and this
+                self.status, self.reason = "running", None
+                self._start_clocks(now)
+            case PausedRecord(reason=reason):
+                self._stop_clocks(now)
+                self.status, self.reason = "paused", reason
+            case ResumedRecord():
+                self.status, self.reason, self.unreported = "running", None, {}
+                self.budget = record.budget or self.budget
+                if record.agent_budget is not None:
+                    self.agent_budget, self.overrides_agent_budgets = record.agent_budget, True
+                self.reached_levels = {
+                    (scope, kind, level)
+                    for scope, kind, level in self.reached_levels
+                    if level != "exhausted" and (record.budget if scope == "swarm" else record.agent_budget) is None
+                }
+                self._start_clocks(now)
+            case ScaledRecord(agents=wanted):
+                self.wanted = wanted
+            case ExpectedAgentsRecord(agents=expected):
+                self.expected = expected
+            case BudgetLevelRecord(scope=scope, kind=kind, level=level):
+                self.reached_levels.add((scope, kind, level))
+                if level == "exhausted" and scope in self.agents:
+                    self.agents[scope].stopwatch.stop(now)
+            case UnreportedUsageRecord(agent=agent, kind=kind, model=model):
+                self.unreported.setdefault(agent, {})[kind] = model
+            case SwitchedBranchRecord(branch=branch):
+                self.branch = branch
+            case CompletedRecord(result=result, reason=reason):
+                self._end_swarm("completed", reason, now)
+                self.result = result
+            case FailedRecord(reason=reason):
+                self._end_swarm("failed", reason, now)
+            case CancelledRecord(reason=reason):
+                self._end_swarm("cancelled", reason, now)
+            case DestroyedRecord():
+                self._end_swarm("destroyed", self.reason, now)
+        self.last_time = max(self.last_time, now)
+
+    def _start_clocks(self, now: int) -> None:
+        self.stopwatch.start(now)
+        for agent in self.agents.values():
+            if agent.started and agent.end_state is None and not self.is_exhausted(agent):
+                agent.stopwatch.stop(agent.last_time)
+                agent.stopwatch.start(now)
+
+    def _stop_clocks(self, now: int | None) -> None:
+        """Time stops, at a time or when each last wrote."""
+        self.stopwatch.stop(self.last_time if now is None else now)
+        for agent in self.agents.values():
+            agent.stopwatch.stop(agent.last_time if now is None else now)
+
+    def _end_swarm(self, status: SwarmState, reason: str | None, now: int) -> None:
+        self._stop_clocks(now)
+        self.status, self.reason = status, reason
+
+    def apply_action(self, agent_id: str, action: AnySwarmAction, entry: EntryId, now: int) -> None:
+        self.last_time = max(self.last_time, now)
+        if isinstance(action, SpawnAction):
+            known = self.agents.get(agent_id)
+            if known is None:
+                self.agents[agent_id] = TrackedAgent(id=agent_id, spawn=action, branch=action.branch, last_time=now)
+            else:
+                known.end_state, known.spawn, known.branch = None, action, action.branch
+            return
+        agent = self.agents.get(agent_id)
+        if agent is None:
+            if isinstance(action, SplitAction) and action.name is not None:
+                self.branches.append(action.name)
+            return
+        agent.last_time = now
+        match action:
+            case BeginAction():
+                self._begin_agent(agent, now)
+            case CompleteAction():
+                self._end_agent(agent, "completed", entry, now)
+                agent.error = describe_shortcoming(agent.answer_message)
+            case FailAction(error=error, retry=retry):
+                agent.failures += 1
+                agent.consecutive_failures += 1
+                agent.error, agent.retry_delay = error, retry
+                if retry is None:
+                    self._end_agent(agent, "failed", entry, now)
+            case CancelAction():
+                self._end_agent(agent, "cancelled", entry, now)
+            case SplitAction(parts=parts):
+                agent.parts = parts
+            case JoinAction():
+                agent.joined_parts += len(agent.parts)
+                agent.parts = ()
+            case ForkAction():
+                pass
+
+    def _begin_agent(self, agent: TrackedAgent, now: int) -> None:
+        if not agent.started:
+            agent.started = True
+            agent.stopwatch.start(now)
+
+    def _end_agent(self, agent: TrackedAgent, state: AgentState, entry: EntryId, now: int) -> None:
+        agent.end_state, agent.end_entry = state, entry
+        agent.stopwatch.stop(now)
+
+    def apply_entry(self, agent: TrackedAgent, entry: Entry, body: Body, now: int) -> None:
+        """Something was written on the agent's branch."""
+        self.last_time = agent.last_time = max(now, self.last_time)
+        for usage in list_usages(body):
+            sums = sum_usage(usage)
+            if sums is not None:
+                agent.cost = round(agent.cost + sums.cost, 10)
+                agent.tokens += sums.tokens
+        if isinstance(body, Message):
+            if not agent.spawn.begins:
+                self._begin_agent(agent, now)
+            refused = get_denied_title(body.message)
+            if refused is not None and refused not in agent.denied and len(agent.denied) < MAX_DENIED:
+                agent.denied = (*agent.denied, refused)
+            if agent.started and get_role(body.message) == "assistant":
+                agent.turns += 1
+                if not is_failed_turn(body.message):
+                    agent.answer, agent.consecutive_failures = entry, 0
+
+    def rename_branch(self, old: str, new: str) -> None:
+        """A branch has another name."""
+        self.own_branch = new if self.own_branch == old else self.own_branch
+        self.branch = new if self.branch == old else self.branch
+        self.branches = [new if name == old else name for name in self.branches]
+        for agent in self.agents.values():
+            agent.branch = new if agent.branch == old else agent.branch
+
+    # Telling
+
+    @property
+    def progress(self) -> float:
+        """How much of the work is done, from 0 to 1. What failed, was given up or never begun is not."""
+        if self.status == "completed":
+            return 1.0
+        ends = [agent.end_state for agent in self.agents.values()]
+        known = max(len(ends) - ends.count("cancelled"), self.expected)  # who was cancelled is not needed
+        return round(ends.count("completed") / known, 6) if known else 0.0
+
+    def build_status(self, now: int | None, session_id: str) -> SwarmStatus:
+        """The swarm as of a time; by default the time of its last entry."""
+        spending, created = self.compute_spending(now), self.created
+        agents = tuple(self._build_agent_info(agent, now) for agent in self.agents.values())
+        untold = set[BudgetKind]().union(*self.unreported.values())
+        return SwarmStatus(
+            id=created.swarm,
+            name=created.name,
+            task=created.task,
+            strategy=created.strategy,
+            status=self.status,
+            agents=agents,
+            wanted=self.wanted,
+            progress=self.progress,
+            branch=self.own_branch,
+            current_branch=self.branch,
+            branch_count=1 + len({agent.branch for agent in agents} | set(self.branches)),
+            cost=spending.cost,
+            tokens=spending.tokens,
+            seconds=spending.seconds,
+            budget=self.budget,
+            agent_budget=self.agent_budget,
+            budget_used=None if self.budget is None else self.budget.compute_fraction_used(spending, untold),
+            reason=self.reason,
+            created_at=self.created_at,
+            session_id=session_id,
+            result=self.result,
+        )
+
+    def _build_agent_info(self, agent: TrackedAgent, now: int | None) -> AgentInfo:
+        spending = agent.compute_spending(now)
+        return AgentInfo(
+            id=agent.id,
+            branch=agent.branch,
+            role=agent.spawn.role,
+            task=agent.spawn.task,
+            status=self.get_agent_state(agent),
+            model=agent.spawn.model or self.created.model or agent.model,
+            attempts=agent.failures + (agent.started and agent.end_state != "failed"),
+            cost=spending.cost,
+            tokens=spending.tokens,
+            seconds=spending.seconds,
+            text=agent.text if agent.end_state == "completed" else None,
+            error=agent.error,
+            denied=agent.denied,
+        )
+
+
+class SwarmTracker:
+    """The accounts of all swarms in a session, by id, as far as its entries were read."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.swarms: dict[str, TrackedSwarm] = {}
+        self._agents_by_branch: dict[str, tuple[TrackedSwarm, TrackedAgent]] = {}
+        """Who works on a branch."""
+        self._read_count = 0
+        self._lock = threading.Lock()
+
+    def read(self) -> SwarmTracker:
+        """Take in what was written since."""
+        with self._lock:
+            items = self.session.tree.items
+            new = items[self._read_count :]
+            self._read_count += len(new)
+            for item in new:
+                if isinstance(item, Chain) and item.branch not in self._agents_by_branch:
+                    continue
+                for entry in iter_entries((item,)):
+                    self._apply_entry(entry)
+        return self
+
+    def _apply_entry(self, entry: Entry) -> None:
+        if entry.is_head_record:
+            renamed = read_rename(entry) if self.swarms else None
+            if renamed is not None:
+                self._rename_branch(*renamed)
+        elif entry.type == "custom" and entry.custom_type == SWARM_RECORD_TYPE:
+            body = entry.decode()
+            fact = read_record(body) if isinstance(body, Custom) else None
+            if fact is not None:
+                self._apply_record(entry, fact)
+        elif entry.type == "agent_action":
+            body = entry.decode()
+            deed = read_action(body) if isinstance(body, AgentAction) else None
+            if isinstance(body, AgentAction) and deed is not None and deed.swarm in self.swarms:
+                self._apply_action(entry, body.agent, deed)
+        elif isinstance(entry.branch, str) and entry.branch in self._agents_by_branch:
+            account, agent = self._agents_by_branch[entry.branch]
+            if agent.end_state is None and not account.is_over:
+                account.apply_entry(agent, entry, entry.decode(), _get_time(entry))
+
+    def _rename_branch(self, old: str, new: str) -> None:
+        """Somebody has renamed a branch."""
+        for account in self.swarms.values():
+            account.rename_branch(old, new)
+        if old in self._agents_by_branch:
+            self._agents_by_branch[new] = self._agents_by_branch.pop(old)
+
+    def _apply_record(self, entry: Entry, record: AnySwarmRecord) -> None:
+        if isinstance(record, CreatedRecord) and record.swarm not in self.swarms:
+            if record.session not in (None, self.session.id):
+                return  # a fork has the entries of what is not its own
+            self.swarms[record.swarm] = TrackedSwarm(
+                created=record,
+                created_at=entry.timestamp,
+                start_entry=entry.id,
+                wanted=record.agents,
+                own_branch=record.name,
+                branch=record.name,
+                budget=record.budget,
+                agent_budget=record.agent_budget,
+                last_time=_get_time(entry),
+            )
+        elif record.swarm in self.swarms:
+            self.swarms[record.swarm].apply_record(record, _get_time(entry))
+
+    def _apply_action(self, entry: Entry, agent: str, action: AnySwarmAction) -> None:
+        account = self.swarms[action.swarm]
+        account.apply_action(agent, action, entry.id, _get_time(entry))
+        if isinstance(action, SpawnAction):
+            self._agents_by_branch[action.branch] = account, account.agents[agent]
+
+
+def _get_time(entry: Entry) -> int:
+    return parse_timestamp(entry.timestamp) or 0

@@ -1,0 +1,429 @@
+"""The crew: what a strategy works with. It has agents do tasks, and gives back what came of them.
+
+An agent is known by its id, a role and a number unless it has a name: when a swarm goes on in another process, the
+strategy runs anew, and whatever an agent of that id has done is found in the session and not done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sessiontree.core.entries import BranchSummary
+from sessiontree.core.merge_plan import build_merge_details, get_merge_sources, plan_merge
+from sessiontree.core.plan import collect_summary_input
+from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.hooks.bus import Hooks
+from sessiontree.ops.merge import merge
+from sessiontree.session.session import Branch
+from sessiontree.swarm.admission import AdmissionControl, ChangeSignal, can_continue
+from sessiontree.swarm.budget import EXHAUSTED_TEXT, Budget
+from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent
+from sessiontree.swarm.executor import Executor, RunJob, SwarmJob
+from sessiontree.swarm.journal import SwarmJournal, run_in_thread
+from sessiontree.swarm.records import CancelAction, ExpectedAgentsRecord, JoinAction, SpawnAction
+from sessiontree.swarm.replay import TrackedAgent, TrackedSwarm
+from sessiontree.swarm.status import AgentSpec
+
+PAUSE_CHECK_DELAY = 0.2
+"""Seconds that a strategy has to give out more work, when all its agents wait for a larger budget."""
+
+
+_agent_group: ContextVar[list[str] | None] = ContextVar("agents of one number", default=None)
+"""Agents that belong together, so that they can be cancelled together."""
+
+
+class AgentResult(Struct, frozen=True, kw_only=True):
+    """What came of an agent."""
+
+    agent: str
+    branch: str
+    ok: bool
+    text: str
+    """Its last answer."""
+    error: str | None = None
+    cost: float = 0.0
+    tokens: float = 0
+    seconds: float = 0.0
+
+
+class SwarmFailed(SessionTreeError):
+    """A strategy cannot go on."""
+
+
+OnSplit: TypeAlias = Callable[[Sequence[str], int], Awaitable[Sequence[AgentResult]]]
+"""Has the parts of a task done; the number is how many parts of it were done before."""
+
+
+class AgentSlots:
+    """How many agents work at the same time. The number may change."""
+
+    def __init__(self, count: int) -> None:
+        self._limit = count
+        self._taken = 0
+        self._changes = ChangeSignal()
+
+    def resize(self, count: int) -> None:
+        self._limit = count
+        self._changes.notify()
+
+    async def __aenter__(self) -> None:
+        while self._taken >= self._limit:
+            await self._changes.wait()
+        self._taken += 1
+
+    async def __aexit__(self, *_: object) -> None:
+        self._taken -= 1
+        self._changes.notify()
+
+
+class Scheduler:
+    def __init__(
+        self,
+        journal: SwarmJournal,
+        admission: AdmissionControl,
+        changes: ChangeSignal,
+        executor: Executor,
+        run_job: RunJob,
+        emit: Callable[[BaseSwarmEvent, str | None, str | None], None],
+        hooks: Hooks,
+    ) -> None:
+        self._journal = journal
+        self._admission = admission
+        self._changes = changes
+        self._executor = executor
+        self._run_job = run_job
+        self._emit = emit
+        self._hooks = hooks
+        self._role_counts: dict[str, int] = {}
+        self._active_ids: set[str] = set()
+        """Agents that a strategy waits for."""
+        self._spawn_lock = asyncio.Lock()
+        """One after the other, so that no two take the same branch."""
+        self._busy_count = 0
+        """How many agents are being made ready, at work, or about to be."""
+        self._delayed_count = 0
+        """How many wait until they are tried again."""
+        self._pause_task: asyncio.Future[None] | None = None
+        self._waiting_for_budget: set[str] = set()
+        """Agents that wait for a larger budget."""
+        self._slots = AgentSlots(self.agents)
+
+    @property
+    def _state(self) -> TrackedSwarm:
+        return self._journal.state
+
+    @property
+    def task(self) -> str:
+        return self._state.created.task
+
+    @property
+    def agents(self) -> int:
+        """How many agents are to work; `scale` changes it."""
+        return self._state.wanted
+
+    @property
+    def specs(self) -> Sequence[AgentSpec]:
+        """What was said of single agents."""
+        return self._state.created.specs
+
+    @property
+    def parts(self) -> Sequence[str] | None:
+        """The parts of the task, where they were given."""
+        return self._state.created.parts
+
+    @property
+    def branches(self) -> Sequence[tuple[str, str | None]]:
+        """Branches that were made for agents to work on, each with what was said of it."""
+        begun = self._journal.session.heads.info
+        return [(name, begun[name].description if name in begun else None) for name in self._state.branches]
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether agents wait that are not done, and none is at work: only `resume` changes that, once it is paused."""
+        return not self._busy_count and any(agent.end_state is None for agent in self._state.agents.values())
+
+    def apply_scale(self) -> None:
+        """Told when another number of agents is to work."""
+        self._slots.resize(self.agents)
+        self._changes.notify()
+
+    async def expect(self, agents: int) -> None:
+        """Say how many agents there will be in all, for the progress that is shown."""
+        account = self._state
+        if account.expected != agents:
+            await self._journal.append_record(ExpectedAgentsRecord(swarm=self._journal.id, agents=agents))
+
+    async def run(
+        self,
+        task: str,
+        *,
+        prompt: str | None = None,
+        role: str = "worker",
+        name: str | None = None,
+        reads: Sequence[AgentResult] = (),
+        model: str | None = None,
+        budget: Budget | None = None,
+        branch: str | None = None,
+        parent: str | None = None,
+        joins: bool = True,
+        on_split: OnSplit | None = None,
+    ) -> AgentResult:
+        """Have an agent do a task, and wait until it has completed or failed. It is told the `prompt`, or the task.
+
+        The results that it `reads` are merged into its branch before it begins; its own is merged into the swarm's
+        branch at the end, if it `joins` and no other agent reads it. It works on a branch of its own, or on one that
+        was made for it. With `on_split` it may have parts of its task done by others.
+        """
+        id = name or self._allocate_id(role)
+        if id in self._active_ids:
+            raise InvalidOperation(f"two agents are called {id!r}")
+        group = _agent_group.get()
+        if group is not None:
+            group.append(id)
+        spawn = SpawnAction(
+            swarm=self._journal.id,
+            role=role,
+            task=task,
+            prompt=prompt,
+            branch=branch or f"{self._state.created.name}/{id}",
+            model=model,
+            budget=budget,
+            reads=tuple(result.agent for result in reads),
+            parent=parent,
+            joins=joins and parent is None,
+            begins=True,
+        )
+        self._active_ids.add(id)
+        try:
+            await self._prepare(id, spawn)
+            await self._run_to_end(id, on_split)
+        finally:
+            self._active_ids.discard(id)
+        return self._build_result(id)
+
+    async def _prepare(self, id: str, spawn: SpawnAction) -> None:
+        """Have an agent and its branch be there, with what it reads."""
+        self._busy_count += 1
+        try:
+            async with self._spawn_lock:
+                agent = await self._spawn(id, spawn)
+            if agent.end_state is None and not agent.started:
+                await self._merge_results(self._get_branch(agent), [self._get_agent(read) for read in spawn.reads])
+        finally:
+            self._end_activity()
+
+    def _allocate_id(self, role: str) -> str:
+        number = self._role_counts[role] = self._role_counts.get(role, 0) + 1
+        return f"{role}-{number}"
+
+    async def _spawn(self, id: str, spawn: SpawnAction) -> TrackedAgent:
+        """The agent, made if it is not there, and again at work if it was cancelled."""
+        session, account = self._journal.session, self._state
+        known = account.agents.get(id)
+        if known is not None:
+            if known.end_state == "cancelled":
+                await self._journal.append_action(id, replace(spawn, branch=known.branch))
+            return known
+        holder = next((agent for agent in account.agents.values() if agent.branch == spawn.branch), None)
+        if holder is not None:
+            raise InvalidOperation(f"agent {holder.id!r} holds the branch {spawn.branch!r} already")
+        if spawn.branch not in session.heads.heads:
+            at = account.start_entry if account.branch == account.own_branch else session.branch(account.branch).leaf
+            await run_in_thread(self._create_branch, spawn.branch, at)
+            self._emit(BranchEvent(name=spawn.branch, entry=session.branch(spawn.branch).leaf), id, spawn.branch)
+        await self._journal.append_action(id, spawn)
+        return self._get_agent(id)
+
+    def _create_branch(self, name: str, at: str | None) -> None:
+        session = self._journal.session
+        session.create_branch(name, at=None if at is None else session.tree[at], current=False)
+
+    async def _run_to_end(self, id: str, on_split: OnSplit | None) -> None:
+        """Have an agent work whenever it may, until it has come to its end."""
+        work = self._build_job(self._get_agent(id), on_split is not None)
+        failures = self._get_agent(id).failures
+        while (agent := self._get_agent(id)).end_state is None:
+            if agent.parts and on_split is not None:
+                await self._join_parts(agent, await on_split(agent.parts, agent.joined_parts))
+                continue
+            if agent.failures > failures:
+                failures = agent.failures
+                self._delayed_count += 1
+                try:
+                    await asyncio.sleep(agent.retry_delay or 0)
+                finally:
+                    self._delayed_count -= 1
+            self._busy_count += 1
+            try:
+                async with self._slots:
+                    while self._can_work(self._get_agent(id)) and await self._admission.admit(id):
+                        await self._executor.run(work, self._run_job)
+                        await self._journal.refresh()
+                        if self._get_agent(id).failures > failures:
+                            break
+            finally:
+                self._end_activity()
+            agent = self._get_agent(id)
+            if agent.end_state is None and not agent.parts and agent.failures == failures:
+                await self._wait_until_allowed(id)
+
+    def _build_job(self, agent: TrackedAgent, may_split: bool) -> SwarmJob:
+        return SwarmJob(
+            session=self._journal.session.id,
+            swarm=self._journal.id,
+            agent=agent.id,
+            prompt=agent.spawn.prompt or agent.spawn.task,
+            model=agent.spawn.model or self._state.created.model,
+            may_split=may_split,
+        )
+
+    def _can_work(self, agent: TrackedAgent) -> bool:
+        account = self._state
+        return account.status == "running" and can_continue(account, agent)
+
+    async def _wait_until_allowed(self, id: str) -> None:
+        """Wait while the swarm is paused, or the agent's budget is used up."""
+        starved = self._state.is_exhausted(self._get_agent(id))
+        if starved:
+            self._waiting_for_budget.add(id)
+            self._schedule_pause_check()
+        try:
+            while (agent := self._get_agent(id)).end_state is None and not self._can_work(agent):
+                await self._changes.wait()
+        finally:
+            self._waiting_for_budget.discard(id)
+
+    def _end_activity(self) -> None:
+        self._busy_count -= 1
+        self._changes.notify()
+        self._schedule_pause_check()
+
+    def _schedule_pause_check(self) -> None:
+        """When nobody works any more but some wait for a larger budget, have the swarm pause: they cannot go on."""
+        if self._waiting_for_budget and not self._busy_count and not self._delayed_count:
+            asyncio.get_running_loop().call_later(PAUSE_CHECK_DELAY, self._pause_if_waiting_for_budget)
+
+    def _pause_if_waiting_for_budget(self) -> None:
+        pausing = self._pause_task is not None and not self._pause_task.done()
+        idle = not self._busy_count and not self._delayed_count and not pausing
+        if self._waiting_for_budget and idle and self._state.status == "running":
+            names = ", ".join(sorted(self._waiting_for_budget))
+            self._pause_task = asyncio.ensure_future(
+                self._admission.pause(f"the budget of {names} is {EXHAUSTED_TEXT}")
+            )
+
+    # Results
+
+    def _get_agent(self, id: str) -> TrackedAgent:
+        return self._state.agents[id]
+
+    def _get_branch(self, agent: TrackedAgent) -> Branch:
+        return self._journal.session.branch(agent.branch)
+
+    def _build_result(self, id: str) -> AgentResult:
+        agent = self._get_agent(id)
+        cost, tokens, seconds = agent.compute_spending(None)
+        return AgentResult(
+            agent=id,
+            branch=agent.branch,
+            ok=agent.end_state == "completed",
+            text=agent.text,
+            error="it was cancelled" if agent.end_state == "cancelled" else agent.error,
+            cost=cost,
+            tokens=tokens,
+            seconds=seconds,
+        )
+
+    async def _join_parts(self, agent: TrackedAgent, results: Sequence[AgentResult]) -> None:
+        """Put the results of an agent's parts on its branch; those that failed are told of too."""
+        await self._merge_results(self._get_branch(agent), [self._get_agent(result.agent) for result in results])
+        deed = JoinAction(swarm=self._journal.id, agents=tuple(result.agent for result in results))
+        await self._journal.append_action(agent.id, deed)
+
+    async def join(self) -> None:
+        """Merge the results that no other agent has read into the swarm's own branch."""
+        account = self._state
+        await self._merge_results(self._journal.session.branch(account.own_branch), account.unread_agents)
+
+    async def _merge_results(self, into: Branch, agents: Sequence[TrackedAgent]) -> None:
+        """Merge the results of agents into a branch, each once."""
+        session = into.session
+        for agent in agents:
+            merged = {id for entry in session.tree.walk_up(into.leaf) for id in get_merge_sources(entry)}
+            if not agent.started or agent.end_entry in merged:
+                continue
+            words = agent.text if agent.end_state == "completed" else f"It came to nothing: {agent.error}"
+            summary = f"Result of {agent.id}:\n\n{words}"
+            if self._is_branch_unmoved(agent, into):
+                await merge(self._get_branch(agent), into, hooks=self._hooks, summary=summary)
+            else:
+                # Somebody has taken its branch elsewhere. What the agent came to is there all the same.
+                body = BranchSummary(
+                    summary=summary, abandoned_leaf=agent.end_entry, details=build_merge_details([agent.end_entry])
+                )
+                await run_in_thread(into.append, body)
+
+    def _is_branch_unmoved(self, agent: TrackedAgent, into: Branch) -> bool:
+        """Whether what the agent said is on its branch, so that this can be merged."""
+        session, end = self._journal.session, agent.end_entry
+        if end is None or session.heads.heads.get(agent.branch) != end:
+            return False
+        return bool(collect_summary_input(session.tree, end, plan_merge(session.tree, end, into.leaf)).messages)
+
+    async def gather(self, runs: Iterable[Coroutine[Any, Any, AgentResult]]) -> list[AgentResult]:
+        """What came of several runs at the same time, in their order."""
+        tasks = [asyncio.create_task(run) for run in runs]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run_each(self, run: Callable[[int], Awaitable[AgentResult]]) -> list[AgentResult]:
+        """What came of `run(number)` for every number from 1 to `agents`, all at the same time.
+
+        Scaling up runs more of them; scaling down cancels those with the highest numbers that are not done.
+        """
+        tasks: dict[int, asyncio.Task[AgentResult]] = {}
+        groups: dict[int, list[str]] = {}
+
+        async def run_one(number: int) -> AgentResult:
+            _agent_group.set(groups[number])
+            return await run(number)
+
+        try:
+            while True:
+                for number in range(1, self.agents + 1):
+                    if number not in tasks:
+                        groups[number] = []
+                        tasks[number] = asyncio.create_task(run_one(number))
+                        tasks[number].add_done_callback(lambda _: self._changes.notify())
+                dropped = [number for number, task in tasks.items() if number > self.agents and not task.done()]
+                for number in dropped:
+                    tasks[number].cancel()
+                for number in dropped:
+                    await self._cancel_dropped(tasks.pop(number), groups[number])
+                for task in tasks.values():
+                    if task.done():
+                        task.result()  # a fault is everybody's
+                if all(task.done() for task in tasks.values()):
+                    return [tasks[number].result() for number in sorted(tasks)]
+                await self._changes.wait()
+        finally:
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    async def _cancel_dropped(self, task: asyncio.Task[AgentResult], agents: Sequence[str]) -> None:
+        await asyncio.wait([task])
+        for id in agents:
+            agent = self._state.agents.get(id)
+            if agent is not None and agent.end_state is None:
+                await self._journal.append_action(id, CancelAction(swarm=self._journal.id))

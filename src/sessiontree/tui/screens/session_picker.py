@@ -1,0 +1,386 @@
+"""The session picker: which session to go on in. Search, previews, and what one does to sessions as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from sessiontree.commands.formatting import format_local_time
+from sessiontree.core.messages import extract_text, get_role
+from sessiontree.core.number_text import pluralize
+from sessiontree.core.outline import shorten_to_line
+from sessiontree.core.sanitize import escape_line
+from sessiontree.errors import SessionTreeError
+from sessiontree.library import catalog, trash
+from sessiontree.tui.find import FilterInput
+from sessiontree.tui.keys import bind, format_hints
+from sessiontree.tui.screens.dialogs import ConfirmDialog, InputDialog
+from sessiontree.tui.services.session_scan import scan_in_thread
+from sessiontree.tui.widgets.controls import SafeStatic
+
+if TYPE_CHECKING:
+    from sessiontree.library.index.session_summary import SessionSummary
+    from sessiontree.session.session import Session
+
+MAX_PREVIEW_MESSAGES = 24
+"""How many messages a preview has at most."""
+MAX_MESSAGE_LINES = 3
+"""How many lines of each."""
+TYPING_PAUSE_SECONDS = 0.15
+"""Seconds of no typing before what is in the files is searched."""
+
+
+class SessionRow(NamedTuple):
+    summary: SessionSummary
+    depth: int
+    """How many forks lead to it from the first one that is listed."""
+
+
+def build_rows(summaries: Sequence[SessionSummary]) -> list[SessionRow]:
+    """Forks below what they were forked from, in the order of the newest among them."""
+    by_file = {os.path.realpath(summary.file): summary for summary in summaries}
+    children: dict[str | None, list[SessionSummary]] = {None: []}
+    for summary in summaries:
+        parent = os.path.realpath(summary.parent_session) if summary.parent_session else None
+        known = parent is not None and parent in by_file and parent != os.path.realpath(summary.file)
+        children.setdefault(parent if known else None, []).append(summary)
+    rows: list[SessionRow] = []
+    waiting = [(summary, 0) for summary in reversed(children[None])]
+    seen: set[str] = set()
+    while waiting:
+        summary, depth = waiting.pop()
+        file = os.path.realpath(summary.file)
+        if file not in seen:
+            seen.add(file)
+            rows.append(SessionRow(summary, depth))
+            waiting += [(child, depth + 1) for child in reversed(children.get(file, []))]
+    rows += [SessionRow(summary, 0) for summary in summaries if os.path.realpath(summary.file) not in seen]
+    return rows
+
+
+def filter_rows(rows: Iterable[SessionRow], query: str, found: frozenset[str]) -> list[SessionRow]:
+    """Rows that have all the words in what is known of them, or in what was said in them."""
+    words = query.lower().split()
+
+    def is_match(row: SessionRow) -> bool:
+        summary = row.summary
+        known = f"{summary.name or ''} {summary.first_message or ''} {summary.id} {summary.cwd}".lower()
+        return summary.file in found or all(word in known for word in words)
+
+    return [row for row in rows if is_match(row)]
+
+
+class SessionsScreen(ModalScreen[str | None]):
+    """Gives the file of the session that was chosen."""
+
+    DEFAULT_CSS = """
+    SessionsScreen { background: $background; }
+    SessionsScreen > Vertical { padding: 0 2; }
+    SessionsScreen .title { text-style: bold; color: $primary; height: 1; }
+    SessionsScreen Input, SessionsScreen Input:focus { border: none; height: 1; padding: 0; background: $background; }
+    SessionsScreen OptionList, SessionsScreen OptionList:focus {
+        border: none; background: $background; height: 1fr; width: 3fr; padding: 0; scrollbar-size-vertical: 1;
+    }
+    SessionsScreen OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
+    SessionsScreen:nocolor OptionList > .option-list--option-highlighted { text-style: bold underline; }
+    SessionsScreen #preview { width: 2fr; height: 1fr; padding: 0 0 0 2; border-left: solid $panel; }
+    SessionsScreen.-narrow Horizontal { layout: vertical; }
+    SessionsScreen.-narrow OptionList { width: 100%; }
+    SessionsScreen.-narrow #preview {
+        width: 100%; height: 7; border-left: none; border-top: solid $panel; padding: 0;
+    }
+    SessionsScreen .hint { color: $muted; height: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "give_up", priority=True),
+        bind("session_scope", "scope", priority=True),
+        bind("session_named", "named", priority=True),
+        bind("session_archived", "archived", priority=True),
+        bind("session_rename", "rename", priority=True),
+        bind("session_archive", "archive", priority=True),
+        bind("session_delete", "delete", priority=True),
+    ]
+    NARROW = 100
+
+    if TYPE_CHECKING:
+
+        @property
+        def app(self) -> App[Any]: ...
+
+    def __init__(self, cwd: str, *, own: Session | None = None) -> None:
+        """The sessions of a folder; `own` is the one that is open, which is marked."""
+        super().__init__()
+        self._cwd = cwd
+        self._session = own
+        self._own_file = None if own is None else own.address
+        self._all_folders = False
+        self._only_named = False
+        self._show_archived = False
+        self._rows: list[SessionRow] = []
+        self._visible_rows: list[SessionRow] = []
+        self._found_files: frozenset[str] = frozenset()
+        self._title_line = SafeStatic(classes="title")
+        self._option_list = OptionList(markup=False)
+        self._filter_input = FilterInput(
+            self._option_list, placeholder="search names, first messages, and what was said"
+        )
+        self._preview_pane = SafeStatic(id="preview")
+
+    def compose(self) -> ComposeResult:
+        with Vertical():
+            yield self._title_line
+            yield self._filter_input
+            with Horizontal():
+                yield self._option_list
+                yield self._preview_pane
+            said = format_hints(
+                self,
+                "enter opens",
+                ("session_scope", "this folder/all"),
+                ("session_named", "named"),
+                ("session_archived", "archived"),
+                ("session_rename", "rename"),
+                ("session_archive", "archive"),
+                ("session_delete", "delete"),
+                "esc",
+            )
+            yield SafeStatic(said, classes="hint")
+
+    def on_mount(self) -> None:
+        self.set_class(self.size.width < self.NARROW, "-narrow")
+        self._filter_input.focus()
+        self._start_listing()
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < self.NARROW, "-narrow")
+
+    # Listing
+
+    def _start_listing(self) -> None:
+        self.run_worker(self._list_sessions(), exclusive=True, group="list", exit_on_error=False)
+
+    async def _list_sessions(self) -> None:
+        self._set_title("reading …")
+        try:
+            listed = await scan_in_thread(
+                lambda progress: catalog.sessions(
+                    self._cwd, all=self._all_folders, archived=self._show_archived, progress=progress
+                ),
+                lambda percent: self._set_title(f"reading, {percent} % …"),
+            )
+        except SessionTreeError as error:
+            self._set_title(str(error))
+            return
+        self._rows = build_rows([summary for summary in listed if summary.name or not self._only_named])
+        self._update_rows()
+
+    def _set_title(self, note: str = "") -> None:
+        where = "all folders" if self._all_folders else self._cwd
+        kinds = [word for word, on in (("named", self._only_named), ("archived", self._show_archived)) if on]
+        count = f"{len(self._visible_rows)} of {len(self._rows)}"
+        self._title_line.set_text(" · ".join(["Sessions", note or count, *kinds, where]))
+
+    def _update_rows(self) -> None:
+        at = self._selected
+        self._visible_rows = filter_rows(self._rows, self._filter_input.value, self._found_files)
+        self._option_list.clear_options()
+        self._option_list.add_options([Option(self._format_row(row)) for row in self._visible_rows])
+        files = [row.summary.file for row in self._visible_rows]
+        wanted = at.file if at is not None else self._own_file
+        self._option_list.highlighted = files.index(wanted) if wanted in files else 0 if files else None
+        if not files:
+            self._preview_pane.set_text("")
+        self._set_title("" if self._visible_rows else self._explain_empty())
+
+    def _explain_empty(self) -> str:
+        if self._filter_input.value:
+            return "nothing matches; esc, or clear the search"
+        if self._only_named:
+            said = ["none has a name", format_hints(self, ("session_named", "shows all"))]
+        elif self._show_archived:
+            said = ["none is archived", format_hints(self, ("session_archived", "goes back"))]
+        else:
+            said = [
+                "there are none",
+                "" if self._all_folders else format_hints(self, ("session_scope", "shows all folders")),
+            ]
+        return "; ".join(filter(None, said))
+
+    def _format_row(self, row: SessionRow) -> Text:
+        summary = row.summary
+        title = summary.name or summary.first_message or "(empty)"
+        when = format_local_time(summary.modified)
+        own = "●" if summary.file == self._own_file else " "
+        fork = f"{'  ' * (row.depth - 1)}└ " if row.depth else ""
+        count = f"  {pluralize(summary.message_count, 'message')}"
+        named = "bold" if summary.name else ""
+        shown = Text.assemble(
+            (f"{own} {when}  {fork}", "dim"), (escape_line(shorten_to_line(title)), named), (count, "dim")
+        )
+        if summary.branch_count > 1:
+            shown.append(f", {summary.branch_count} branches", "dim")
+        if summary.is_damaged:
+            shown.append("  damaged", "bold")
+        if self._all_folders:
+            shown.append(f"  {escape_line(summary.cwd)}", "dim")
+        shown.no_wrap, shown.overflow = True, "ellipsis"
+        return shown
+
+    @property
+    def _selected(self) -> SessionSummary | None:
+        at = self._option_list.highlighted
+        return self._visible_rows[at].summary if at is not None and at < len(self._visible_rows) else None
+
+    # Searching and previewing
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._found_files = frozenset()
+        self._update_rows()
+        self.run_worker(self._search_messages(event.value), exclusive=True, group="search", exit_on_error=False)
+
+    async def _search_messages(self, query: str) -> None:
+        await asyncio.sleep(TYPING_PAUSE_SECONDS)
+        if len(query.strip()) < 3:
+            return
+        try:
+            found = await scan_in_thread(
+                lambda progress: catalog.find_matching_sessions(
+                    query, cwd=self._cwd, all=self._all_folders, progress=progress
+                ),
+                lambda percent: self._set_title(f"searching, {percent} % …"),
+            )
+        except SessionTreeError as error:
+            self._set_title(str(error))
+            return
+        self._found_files = frozenset(found)
+        self._update_rows()
+
+    def on_option_list_option_highlighted(self) -> None:
+        if self._selected is not None:
+            self.run_worker(self._show_preview(self._selected), exclusive=True, group="preview", exit_on_error=False)
+        else:
+            self._preview_pane.set_text("")
+
+    async def _show_preview(self, summary: SessionSummary) -> None:
+        await asyncio.sleep(0.05)
+        room = self._preview_pane.content_size
+        shown = await asyncio.to_thread(render_preview, summary, max(room.width, 1), room.height)
+        if self._selected is summary:
+            self._preview_pane.set_text(shown)
+
+    # Keys
+
+    def action_give_up(self) -> None:
+        if self._filter_input.value:
+            self._filter_input.value = ""
+        else:
+            self.dismiss(None)
+
+    def on_input_submitted(self) -> None:
+        if self._selected is not None:
+            self.dismiss(self._selected.file)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self._visible_rows[event.option_index].summary.file)
+
+    def action_scope(self) -> None:
+        self._all_folders = not self._all_folders
+        self._start_listing()
+
+    def action_named(self) -> None:
+        self._only_named = not self._only_named
+        self._start_listing()
+
+    def action_archived(self) -> None:
+        self._show_archived = not self._show_archived
+        self._start_listing()
+
+    def action_rename(self) -> None:
+        summary = self._selected
+        if summary is None:
+            return
+
+        def rename(name: str | None) -> None:
+            if name is not None:
+                self._apply_change(lambda: self._rename(summary.file, name or None))
+
+        self.app.push_screen(InputDialog("Name of the session (empty takes it away)", text=summary.name or ""), rename)
+
+    def action_archive(self) -> None:
+        summary = self._selected
+        if summary is not None:
+            self._apply_change(lambda: trash.archive(summary.file, archived=not summary.archived))
+
+    def action_delete(self) -> None:
+        summary = self._selected
+        if summary is None:
+            return
+        if summary.file == self._own_file:
+            self.notify("this session is open: it is not deleted", severity="warning")
+            return
+
+        def delete(sure: bool | None) -> None:
+            if sure:
+                self._apply_change(lambda: trash.delete(summary.file))
+
+        title = summary.name or summary.first_message or summary.id
+        self.app.push_screen(
+            ConfirmDialog(
+                "Delete this session?",
+                f"{shorten_to_line(title)}\nIt goes to the trash; `delete --restore` brings it back.",
+            ),
+            delete,
+        )
+
+    def _rename(self, file: str, name: str | None) -> None:
+        if self._session is not None and file == self._own_file:
+            self._session.rename(name)
+            return
+        with catalog.open(file) as session:
+            session.rename(name)
+
+    def _apply_change(self, change: object) -> None:
+        assert callable(change)
+        try:
+            change()
+        except (SessionTreeError, OSError) as error:
+            self.notify(escape_line(str(error)), severity="error", markup=False)
+        self._start_listing()
+
+
+def render_preview(summary: SessionSummary, width: int, height: int) -> Text:
+    """The last messages of a session, from the end of its file: as many as there is room for, the newest below."""
+    try:
+        with catalog.open(summary.file, read_only=True) as session:
+            messages = session.context().messages[-MAX_PREVIEW_MESSAGES:]
+    except (SessionTreeError, OSError) as error:
+        return Text(escape_line(str(error)))
+    shown = [Text(escape_line(summary.damage), "bold")] if summary.damage else []
+    at, room = len(shown), height - sum(_measure_height(text, width) for text in shown)
+    for message in reversed(messages):
+        words = shorten_to_line(extract_text(message.get("content")))
+        if words:
+            user = get_role(message) == "user"
+            said = Text.assemble(("› " if user else "  ", "bold"), (escape_line(words), "" if user else "dim"))
+            said.truncate(MAX_MESSAGE_LINES * width - 1, overflow="ellipsis")
+            room -= _measure_height(said, width)
+            if room < 0:
+                break
+            shown.insert(at, said)
+    return Text("\n").join(shown)
+
+
+def _measure_height(text: Text, width: int) -> int:
+    """How many rows a text takes, as it is drawn."""
+    return len(Content(text.plain).wrap(width))

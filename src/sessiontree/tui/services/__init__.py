@@ -1,0 +1,1 @@
+"""What the app needs besides widgets: files, processes and the terminal."""

@@ -1,0 +1,94 @@
+"""Presence: whether another app has a session open. A mark in the home that the system takes away with the process.
+
+Everybody who has a session open holds a shared lock on its mark, so who can lock it for themselves is alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from hashlib import blake2s
+
+from sessiontree.errors import StoreError
+from sessiontree.home import get_home
+from sessiontree.session.session import Session
+from sessiontree.store.files import make_private_directory, open_private
+from sessiontree.store.postgres.address import is_database_address
+
+
+class PresenceLock:
+    """This process's mark on one session."""
+
+    def __init__(self, session: Session) -> None:
+        """Put the mark, beside those of others."""
+        self.is_alone = True
+        """Whether no other process had the session open when this one came."""
+        self._fd: int | None = None
+        self._path = None if session.address is None else _build_lock_path(session.address)
+        if self._path is None:
+            return
+        try:
+            make_private_directory(os.path.dirname(self._path))
+            while self._fd is None:
+                self._fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
+                self.is_alone = _is_free(self._fd)
+                fcntl.flock(self._fd, fcntl.LOCK_SH)
+                if not _is_same_file(self._path, self._fd):  # the last one who had it open left just now
+                    self._close()
+        except (OSError, StoreError):  # nobody can tell, and a session without a mark is as good
+            self._close()
+
+    def belongs_to(self, session: Session) -> bool:
+        return session.address is not None and self._path == _build_lock_path(session.address)
+
+    def release(self) -> None:
+        """Take the mark away, and the last one of all its file too."""
+        if self._fd is not None and self._path is not None:
+            with suppress(OSError):
+                if _is_free(self._fd):
+                    os.unlink(self._path)
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def is_session_open(place: str) -> bool:
+    """Whether a process has the session at this path or address open, or nobody can tell."""
+    try:
+        fd = os.open(_build_lock_path(place), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    try:
+        return not _is_free(fd)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+
+
+def _build_lock_path(place: str) -> str:
+    # By its file and not by its id, which a copy of the file has too.
+    known = place if is_database_address(place) else os.path.realpath(place)
+    return os.path.join(get_home(), "open", blake2s(os.fsencode(known), digest_size=16).hexdigest())
+
+
+def _is_free(fd: int) -> bool:
+    """Whether nobody else holds a mark. Our own is given up by asking."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same_file(path: str, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False

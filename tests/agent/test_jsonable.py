@@ -1,0 +1,81 @@
+"""Plain values: whatever is given, something of it can be written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sessiontree.agent.jsonable import MAX_MESSAGE_BYTES, find_write_problem, make_jsonable, make_message_jsonable
+from sessiontree.core.messages import assistant, tool_call
+from sessiontree.format.nesting import NESTING_LIMIT
+
+DEEPEST = NESTING_LIMIT - 5
+"""Above an argument stand the arguments, their block, the content, the message and the line."""
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def holding_itself() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("value", "made"),
+    [
+        (None, None),
+        ({"path": Path("/x"), 1: 2}, {"path": "/x", "1": 2}),
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+        (nested(100), nested(100)),
+        (nested(300), "[" * 300 + "1" + "]" * 300),
+        (holding_itself(), "{'self': {...}}"),
+        (Mute(), "(this cannot be written down)"),
+    ],
+    ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
+)
+def test_what_json_cannot_hold_is_text(value: Any, made: Any) -> None:
+    assert make_jsonable(value) == made
+
+
+def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
+    fine, deep = tool_call("1", "read", {"x": nested(DEEPEST)}), tool_call("2", "read", {"x": nested(DEEPEST + 1)})
+    message = assistant([{"type": "text", "text": "Hm."}, fine, deep]).message
+
+    made = make_message_jsonable({**message, "content": [*message["content"], nested(300)], "odd": nested(300)})
+
+    assert find_write_problem(made) is None
+    assert made["content"][:2] == message["content"][:2]
+    assert made["content"][2] == {**deep, "arguments": '{"x":' + "[" * (DEEPEST + 1) + "1" + "]" * (DEEPEST + 1) + "}"}
+    assert isinstance(made["content"][3], str)
+    assert isinstance(made["odd"], str)
+    assert made["role"] == "assistant"
+    assert make_message_jsonable(made) is made
+    assert isinstance(make_message_jsonable({"role": "user", "content": {"x": nested(300)}})["content"], str)
+
+
+@pytest.mark.parametrize("odd", [object(), nested(300), holding_itself()], ids=["object", "deep", "endless"])
+def test_it_is_told_why_a_message_cannot_be_written(odd: Any) -> None:
+    assert find_write_problem({"role": "user", "content": "x"}) is None
+    assert find_write_problem({"role": "user", "content": "x", "odd": odd})
+
+
+def test_a_message_that_fills_more_than_a_line_cannot_be_written() -> None:
+    around = len('{"content":""}')
+
+    assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around)}) is None
+    assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around + 1)}) == (
+        f"its {MAX_MESSAGE_BYTES + 1} bytes are more than the {MAX_MESSAGE_BYTES} that an entry can hold"
+    )

@@ -1,0 +1,394 @@
+"""An answer that the session cannot take is kept: in the entry as far as it fits, in a file, or in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.jsonable import MAX_MESSAGE_BYTES
+from sessiontree.agent.tool import tool
+from sessiontree.agent.unsaved_messages import UnsavedMessages, fit_message
+from sessiontree.config import Config, ModelSettings
+from sessiontree.core.messages import ToolCall, extract_text
+from sessiontree.errors import OutcomeUnknown, StoreError
+from sessiontree.format.codec import write_value
+from sessiontree.hooks.events import Notice
+from sessiontree.library import trash
+from sessiontree.model.adapter import ProviderModel
+from sessiontree.model.base import INCOMPLETE_CALL, TextDelta, ToolCallDelta, ToolCallStart
+from sessiontree.model.providers import ModelTarget
+from sessiontree.model.scripted import INFO, ScriptedModel
+from sessiontree.session.session import Session
+from tests.agent.conftest import last, messages, recorded, said
+from tests.model.fake_server import Answer, FakeServer
+from tests.store.test_files import room_for
+
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def _full_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file that may not grow is an error, not the death of the process, and nothing is left in `/tmp`."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGXFSZ, before)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    return st.create(file=tmp_path / "s.jsonl")
+
+
+def model_at(server: FakeServer) -> ProviderModel:
+    target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
+    return ProviderModel(target, ModelSettings(context_window=100_000))
+
+
+def rest_of(message: dict[str, Any]) -> Path:
+    """The file with the rest, which the message itself names."""
+    path = Path(message["restPath"])
+    assert str(path) in message["content"][-1]["text"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    return path
+
+
+# Too long for an entry
+
+
+async def test_an_answer_of_80_mb_is_kept_whole_in_the_entry_and_a_file_beside_the_session(
+    session: Session,
+) -> None:
+    words = "".join(f"{number:07} " for number in range(10 * MEGABYTE))
+    with FakeServer([Answer(text=words, piece=MEGABYTE)]) as server:
+        made = Agent(session.head, model_at(server), system="")
+        told = recorded(made.hooks)
+
+        outcome = await made.prompt("Go on for long")
+
+    assert outcome.ok
+    with st.open(session.file) as again:
+        message = last(again.head)
+        rest = rest_of(message)
+        assert message["content"][0]["text"] + rest.read_text() == words
+        assert message["stopReason"] == "stop"
+        assert rest.parent == session.file.parent
+        assert not [problem for problem in again.problems if problem.severity == "fault"]
+        assert again.file.stat().st_size > 60 * MEGABYTE
+    assert any(isinstance(event, Notice) and str(rest) in event.text for event in told)
+
+
+async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Session, home: Path) -> None:
+    made = Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="")
+    await made.prompt("Go")
+    rest = rest_of(last(session.head))
+    session.close()
+
+    trash.delete(session.file)
+    assert not rest.exists()
+    trash.restore(session.file)
+    assert rest.exists()
+
+
+async def test_the_rest_of_an_answer_in_memory_goes_to_the_users_folder(home: Path) -> None:
+    session = st.memory()
+    await Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="").prompt("Go")
+
+    rest = rest_of(last(session.head))
+    assert rest.is_relative_to(home / ".sessiontree" / "answers")
+    assert stat.S_IMODE(rest.parent.stat().st_mode) == 0o700
+
+
+async def test_the_result_of_a_tool_that_is_too_long_is_kept(session: Session) -> None:
+    @tool
+    def dump() -> str:
+        """Dump."""
+        return "line\n" * (MAX_MESSAGE_BYTES // 4)
+
+    model = ScriptedModel([[ToolCall("c1", "dump", {})], "Done."])
+    made = Agent(session.head, model, [dump], system="")
+
+    assert (await made.prompt("Go")).text == "Done."
+
+    result = next(message for message in messages(session.head.path()) if message["role"] == "toolResult")
+    assert not result["isError"]
+    assert result["content"][0]["text"] + rest_of(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
+    assert 40_000 < len(result["content"][0]["text"]) <= 50_000, "a model is shown what fits its window"
+
+
+def test_a_message_is_cut_where_it_fits_whatever_its_characters_take() -> None:
+    for character in ("x", '"', "\n", "\x00", "ü", "語", "🌳"):
+        message = {"role": "assistant", "content": [{"type": "text", "text": character * 50_000}], "stopReason": "stop"}
+        fitted = fit_message(message, 20_000)
+
+        assert len(write_value(fitted.message)) <= 20_000
+        kept = fitted.message["content"][0]["text"]
+        assert kept + fitted.overflow[0]["text"] == character * 50_000
+        assert len(write_value(kept)) > 10_000, "much more would have fitted"
+
+
+def test_what_follows_the_block_that_does_not_fit_is_in_the_rest() -> None:
+    call = {"type": "toolCall", "id": "c1", "name": "write", "arguments": {"content": "x" * 50_000}}
+    content = [
+        {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "s"},
+        call,
+        {"type": "text", "text": "Done"},
+    ]
+    message = {"role": "assistant", "content": content, "stopReason": "toolUse"}
+
+    fitted = fit_message(message, 20_000)
+
+    assert fitted.message["content"] == content[:1]
+    assert fitted.overflow == content[1:]
+
+
+def test_a_thought_that_is_cut_loses_its_signature_which_is_of_the_whole() -> None:
+    content = [{"type": "thinking", "thinking": "x" * 50_000, "thinkingSignature": "s"}]
+
+    fitted = fit_message({"role": "assistant", "content": content, "stopReason": "stop"}, 20_000)
+
+    assert "thinkingSignature" not in fitted.message["content"][0]
+
+
+def test_details_that_do_not_fit_are_in_the_rest() -> None:
+    message = {"role": "toolResult", "content": [{"type": "text", "text": "x"}], "details": {"all": "y" * 50_000}}
+
+    fitted = fit_message(message, 20_000)
+
+    assert "details" not in fitted.message
+    assert fitted.message["content"] == message["content"]
+    assert fitted.overflow == [{"type": "details", "details": {"all": "y" * 50_000}}]
+
+
+def test_a_message_that_fits_is_left_alone() -> None:
+    message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "stopReason": "stop"}
+
+    assert fit_message(message).message is message
+
+
+# Endless
+
+
+class Endless:
+    """A model that never stops, until its stream is closed."""
+
+    info = INFO
+
+    def __init__(self, *first: Any, more: Any) -> None:
+        self._first = first
+        self._more = more
+        self.asked = 0
+        self.closed = False
+
+    async def stream(self, request: Any) -> Any:
+        self.asked += 1
+        try:
+            for event in self._first:
+                yield event
+            while True:
+                yield self._more
+        finally:
+            self.closed = True
+
+
+async def test_an_answer_without_an_end_is_stopped_at_the_limit_and_kept(session: Session) -> None:
+    model = Endless(more=TextDelta("word " * 100))
+    made = Agent(session.head, model, system="", settings=Config(answer_limit=100_000))
+    told = recorded(made.hooks)
+
+    outcome = await asyncio.wait_for(made.prompt("Go"), 60)
+
+    assert model.closed
+    assert outcome.cut_off
+    assert 100_000 <= len(outcome.text) <= 101_000
+    assert last(session.head)["stopReason"] == "length"
+    assert any(isinstance(event, Notice) and "answer_limit" in event.text for event in told)
+
+
+async def test_an_answer_without_an_end_from_a_real_server_closes_the_connection(session: Session) -> None:
+    with FakeServer([Answer(text="word " * 4_000_000, piece=50_000)]) as server:
+        made = Agent(session.head, model_at(server), system="", settings=Config(answer_limit=200_000))
+
+        outcome = await asyncio.wait_for(made.prompt("Go"), 60)
+
+        assert outcome.cut_off
+        assert server.wait_for(lambda server: server.disconnects == 1, 30)
+    assert 200_000 <= len(outcome.text) <= 300_000
+
+
+async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_is_not_asked_again(
+    session: Session,
+) -> None:
+    model = Endless(
+        ToolCallStart("c1", "write"), ToolCallDelta("c1", '{"content": "'), more=ToolCallDelta("c1", "x" * 99)
+    )
+    made = Agent(session.head, model, system="", settings=Config(answer_limit=10_000))
+
+    outcome = await asyncio.wait_for(made.prompt("Go"), 60)
+
+    assert model.asked == 1
+    assert outcome.cut_off
+    answer = next(message for message in messages(session.head.path()) if message["role"] == "assistant")
+    assert answer["content"][0]["text"].startswith(INCOMPLETE_CALL.format(name="write") + '{"content": "xxx')
+
+
+# Nothing can be written
+
+
+async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_next_prompt(session: Session) -> None:
+    filled = asyncio.Event()
+
+    async def answer(request: Any) -> str:
+        await filled.wait()
+        return "It took long and cost much. " * 100
+
+    made = Agent(session.head, ScriptedModel([answer, "Two."]), system="")
+    asking = asyncio.create_task(made.prompt("1"))
+    while not said(session.head):
+        await asyncio.sleep(0)
+    with room_for(session.file.stat().st_size):
+        filled.set()
+        outcome = await asking
+
+    assert isinstance(outcome.error, UnsavedMessages)
+    assert outcome.error.path is None
+    assert "File too large" in str(outcome.error)
+    assert "in memory" in str(outcome.error)
+    assert outcome.text == "It took long and cost much. " * 100
+    assert said(session.head) == ["user: 1"]
+    assert [extract_text(message["content"]) for message in made.unsaved] == [outcome.text]
+
+    assert (await made.prompt("2")).text == "Two."
+    assert said(session.head) == ["user: 1", f"assistant: {outcome.text}", "user: 2", "assistant: Two."]
+    assert made.unsaved == []
+
+
+async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewhere(
+    session: Session, tmp_path: Path
+) -> None:
+    @tool(concurrent=True)
+    def look(at: str) -> str:
+        """Look."""
+        return f"{at} " * 1000
+
+    model = ScriptedModel([[ToolCall("c1", "look", {"at": "a"}), ToolCall("c2", "look", {"at": "b"})], "Never."])
+    made = Agent(session.head, model, [look], system="")
+    full = contextlib.ExitStack()
+    made.hooks.on("tool_start", lambda event, context: full.enter_context(room_for(session.file.stat().st_size)))
+    with full:
+        outcome = await made.prompt("Go")
+
+    assert isinstance(outcome.error, StoreError)
+    assert said(session.head) == ["user: Go", "assistant: "]
+    assert [message["toolCallId"] for message in outcome.unsaved] == ["c1", "c2"]
+    outcome.save_to(tmp_path / "kept.jsonl")
+    assert stat.S_IMODE((tmp_path / "kept.jsonl").stat().st_mode) == 0o600
+    lines = (tmp_path / "kept.jsonl").read_text().splitlines()
+    assert [json.loads(line)["content"][0]["text"] for line in lines] == ["a " * 1000, "b " * 1000]
+    with pytest.raises(StoreError, match="exists"):
+        outcome.save_to(tmp_path / "kept.jsonl")
+
+
+async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_not_written_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Agent(session.head, ScriptedModel(["One."]), system="")
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise OutcomeUnknown("db", "the connection was lost")
+
+    made.hooks.on("before_request", lambda event, context: monkeypatch.setattr(session._store, "append", lost))
+    outcome = await made.prompt("1")
+
+    assert isinstance(outcome.error, UnsavedMessages)
+    assert outcome.text == "One."
+    assert made.unsaved == []
+    assert outcome.error.path is not None
+    assert json.loads(Path(outcome.error.path).read_text())["content"][0]["text"] == "One."
+
+
+async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_meanwhile(session: Session) -> None:
+    made = Agent(session.head, ScriptedModel(["Lost?", "Two."]), system="")
+    full = contextlib.ExitStack()
+    made.hooks.on("before_request", lambda event, context: fill() if not full_once else None)
+    full_once: list[bool] = []
+
+    def fill() -> None:
+        full_once.append(True)
+        full.enter_context(room_for(session.file.stat().st_size))
+
+    with full:
+        assert isinstance((await made.prompt("1")).error, UnsavedMessages)
+    asked = session.head.path()[-1]
+    session.append(st.user("Somebody else goes on"))
+
+    assert (await made.prompt("2")).text == "Two."
+
+    (late,) = [entry for entry in session.tree if isinstance(entry.body, st.Message) and _words(entry) == "Lost?"]
+    assert late.parent == asked.id
+    assert said(session.head) == ["user: 1", "user: Somebody else goes on", "user: 2", "assistant: Two."]
+
+
+def _words(entry: st.Entry) -> str:
+    assert isinstance(entry.body, st.Message)
+    return extract_text(entry.body.message.get("content"))
+
+
+ON_A_SMALL_DISK = """
+import asyncio, json, os, subprocess, sys
+import sessiontree as st
+from sessiontree.model.scripted import ScriptedModel
+
+folder = sys.argv[1]
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", folder], check=True)
+session = st.create(file=os.path.join(folder, "s.jsonl"))
+agent = st.Agent(session.head, ScriptedModel(["paid " * 20_000, "Two."]), system="")
+outcome = asyncio.run(agent.prompt("1"))
+print(json.dumps({"error": str(outcome.error), "path": outcome.error.path, "text": outcome.text}))
+"""
+
+
+def can_mount() -> bool:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, check=False)
+    return tried.returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="only root can mount a small disk, and not everywhere")
+def test_an_answer_on_a_full_disk_goes_to_the_temporary_folder(tmp_path: Path) -> None:
+    small, temporary = tmp_path / "small", tmp_path / "temporary"
+    small.mkdir()
+    temporary.mkdir()
+    done = subprocess.run(
+        ["unshare", "-m", sys.executable, "-c", ON_A_SMALL_DISK, str(small)],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+
+    assert "No space left on device" in told["error"]
+    assert told["path"] in told["error"]
+    assert told["text"] == "paid " * 20_000
+    saved = Path(told["path"])
+    assert saved.parent == temporary
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    assert json.loads(saved.read_text())["content"][0]["text"] == "paid " * 20_000

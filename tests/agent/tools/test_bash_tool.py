@@ -1,0 +1,260 @@
+"""Commands: what they print, how long they may take, and that nobody is left over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.tools import bash_tool
+from sessiontree.agent.tools import output_limits as limits
+from sessiontree.agent.tools.command_runner import CommandError, run_command
+from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
+from tests.agent.conftest import alive
+from tests.agent.tools.conftest import Call, text
+
+
+class Background:
+    """Something that a command leaves running, which prints more than a pipe holds once it is told to."""
+
+    command = "(read go <go; echo log; head -c 1000000 /dev/zero; seq 3 && echo alive >over) & echo started"
+
+    def __init__(self, folder: Path) -> None:
+        self._ends: list[int] = []
+        for name in ("go", "over"):
+            os.mkfifo(folder / name)
+            self._ends.append(os.open(folder / name, os.O_RDWR))
+
+    def goes_on(self) -> bool:
+        """Whether it lives after it has printed."""
+        go, over = self._ends
+        os.write(go, b"\n")
+        ready, _, _ = select.select([over], [], [], 10)
+        return bool(ready)
+
+    def close(self) -> None:
+        for end in self._ends:
+            os.close(end)
+
+
+async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
+    output = await call(bash_tool, command="pwd; echo oops >&2")
+
+    assert text(output) == f"{folder}\noops"
+    assert output.details == {"exitCode": 0}
+    assert not output.is_error
+
+
+async def test_a_command_that_fails_says_its_code(call: Call) -> None:
+    output = await call(bash_tool, command="echo no; exit 3")
+
+    assert text(output) == "no\n\nThe command exited with code 3."
+    assert output.is_error
+    assert text(await call(bash_tool, command="kill -9 $$")) == "The command exited with code 137."
+    assert text(await call(bash_tool, command="true")) == "(no output)"
+
+
+async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
+    assert text(await call(bash_tool, command="cat; echo done")) == "done"
+
+
+async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_file(call: Call) -> None:
+    output = await call(bash_tool, command=f"seq 1 {MAX_LINES * 2}")
+
+    lines = text(output).split("\n")
+    assert lines[MAX_LINES - 1] == str(MAX_LINES * 2)
+    path = output.details["fullOutputPath"]
+    assert f"All of it is in {path}" in lines[-1]
+    assert Path(path).read_text().split() == [str(number) for number in range(1, MAX_LINES * 2 + 1)]
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    os.unlink(path)
+
+
+async def test_output_comes_while_the_command_runs(call: Call) -> None:
+    seen: list[tuple[float, str]] = []
+
+    await call(
+        bash_tool,
+        command="echo first; sleep 0.5; printf '\\033[31mred\\033[0m\\n'",
+        update=lambda said: seen.append((time.monotonic(), said)),
+    )
+
+    assert [said for _, said in seen] == ["first\n", "red\n"]
+    assert seen[1][0] - seen[0][0] > 0.3
+
+
+async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call: Call) -> None:
+    mark = "61.1234"
+
+    output = await call(bash_tool, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
+
+    assert text(output) == "begun\n\nThe command was ended after 0.3 seconds."
+    assert output.is_error
+    assert not alive(mark)
+
+
+async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: Call) -> None:
+    mark = "61.2345"
+    command = f"trap '' TERM; echo begun; (trap '' TERM; while true; do sleep {mark}; done) & wait; sleep {mark}"
+    begun = asyncio.Event()
+    task = asyncio.create_task(call(bash_tool, command=command, update=lambda said: begun.set()))
+    await asyncio.wait_for(begun.wait(), 5)
+
+    task.cancel()
+    output = await asyncio.wait_for(task, 5)
+
+    assert text(output) == "begun\n\nThe command was aborted."
+    assert not alive(mark)
+
+
+async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_it_printed(call: Call) -> None:
+    mark = "61.3456"
+    command = f"trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep {mark}; done"
+    begun, asked = asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(
+        call(bash_tool, command=command, update=lambda said: (asked if "asked" in said else begun).set())
+    )
+    await asyncio.wait_for(begun.wait(), 5)
+
+    task.cancel()
+    await asyncio.wait_for(asked.wait(), 5)
+    task.cancel()
+    output = await asyncio.wait_for(task, 5)
+
+    assert text(output).startswith("begun\n")
+    assert text(output).endswith("The command was aborted.")
+    assert not alive(mark)
+
+
+async def test_something_left_in_the_background_does_not_hold_up_the_command(call: Call) -> None:
+    start = time.monotonic()
+
+    output = await call(bash_tool, command="sleep 3 & echo started")
+
+    assert text(output) == "started"
+    assert time.monotonic() - start < 2
+
+
+@pytest.fixture
+def background(folder: Path) -> Iterator[Background]:
+    made = Background(folder)
+    yield made
+    made.close()
+
+
+async def test_what_is_left_in_the_background_may_print_as_much_as_it_likes(call: Call, background: Background) -> None:
+    assert text(await call(bash_tool, command=background.command)) == "started"
+
+    assert await asyncio.to_thread(background.goes_on)
+
+
+def test_what_is_left_in_the_background_outlives_the_program(folder: Path, background: Background) -> None:
+    program = f"""
+import asyncio
+from sessiontree.agent.tools.command_runner import run_command
+asyncio.run(run_command({background.command!r}, cwd={str(folder)!r}))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+    assert background.goes_on()
+
+
+async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(folder: Path) -> None:
+    await run_command("true", cwd=str(folder))
+    before = len(os.listdir("/proc/self/fd"))
+
+    for turns in range(8):
+        task = asyncio.create_task(run_command("sleep 61.4567", cwd=str(folder)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not alive("61.4567")
+
+
+async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
+    folder.rmdir()
+    with pytest.raises(CommandError, match="could not be started"):
+        await call(bash_tool, command="true")
+
+
+def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypatch) -> None:
+    monkeypatch.setattr(limits, "MAX_FILE_BYTES", 1 << 20)
+    tail = OutputTail()
+    for number in range(4000):
+        tail.append(f"{number:0999}\n".encode())
+    tail.close()
+
+    assert sum(map(len, tail._chunks)) < 3 * MAX_BYTES
+    assert tail.format_text().endswith("3999")
+    assert len(tail.format_text()) <= MAX_BYTES
+    assert tail.path is not None
+    assert os.path.getsize(tail.path) == 1 << 20
+    assert tail.format_note().endswith(f"(4000000 bytes). The first {1 << 20} bytes are in {tail.path}]")
+    os.unlink(tail.path)
+
+
+def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
+    tail = OutputTail(lines=3)
+    for piece in (b"1\r", b"\n2\r3", b"\r"):
+        tail.append(piece)
+    assert tail.format_text() == "1\n2\n3"
+    assert not tail.truncated
+
+    tail.append(b"4\r5")
+    tail.close()
+
+    assert tail.format_text() == "3\n4\n5"
+    assert tail.format_note() == f"[Only the last 3 of 5 lines are shown (10 bytes). All of it is in {tail.path}]"
+    assert tail.path is not None
+    os.unlink(tail.path)
+
+
+def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    tail = OutputTail(lines=2)
+    for number in range(4):
+        tail.append(f"{number}\n".encode())
+    tail.close()
+
+    assert tail.format_text() == "2\n3"
+    assert tail.format_note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be kept]"
+
+
+def test_a_file_of_full_output_has_no_gap_after_the_disk_was_full_for_a_while(monkeypatch) -> None:
+    tail, write = OutputTail(lines=1), os.write
+    tail.append(b"one\ntwo\n")
+    assert tail.path is not None
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda *_: write(-1, b""))
+        tail.append(b"three\n")
+    tail.append(b"four\n")
+    tail.close()
+
+    assert tail.format_note().endswith(f"The first 8 bytes are in {tail.path}]")
+    with open(tail.path) as file:
+        assert file.read() == "one\ntwo\n"
+    os.unlink(tail.path)
+
+
+def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
+    tail = OutputTail()
+
+    assert tail.append("ü".encode()[:1]) + tail.append("ü".encode()[1:]) == "ü"
+    assert tail.format_text() == "ü"
+
+
+def test_escape_sequences_are_taken_out() -> None:
+    assert strip_controls("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"

@@ -1,0 +1,355 @@
+"""Reading, writing and editing files."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from sessiontree.agent.tool import Tool, ToolError
+from sessiontree.agent.tools import file_tools, find, grep, ls, read, write
+from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
+from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES
+from sessiontree.agent.tools.unified_diff import MAX_DIFF_CHARS
+from sessiontree.agent.tools.write import MAX_DIFFED_BYTES
+from sessiontree.model.request_cleanup import Image, ImageFilter
+from tests.agent.tools.conftest import Call, text
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
+
+
+async def test_a_file_is_read_as_it_is(call: Call, folder: Path) -> None:
+    (folder / "a.py").write_text("one\ntwo\n")
+
+    assert text(await call(read, path="a.py")) == "one\ntwo"
+    assert text(await call(read, path="@a.py")) == "one\ntwo"
+    assert text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
+
+
+async def test_what_is_written_or_edited_is_the_file_that_is_named_and_no_other(call: Call, folder: Path) -> None:
+    (folder / "types").mkdir()
+    (folder / "types/index.d.ts").write_text("precious")
+
+    assert text(await call(write, path="@types/index.d.ts", content="new")) == "Wrote @types/index.d.ts: 3 bytes."
+    assert text(await call(read, path="@types/index.d.ts")) == "new"
+    with pytest.raises(ToolError, match="there is no file @types/other"):
+        await call(file_tools, path="@types/other", old_text="precious", new_text="")
+
+    assert (folder / "types/index.d.ts").read_text() == "precious"
+    assert (folder / "@types/index.d.ts").read_text() == "new"
+
+
+async def test_the_folder_above_a_link_is_the_one_that_the_system_takes(call: Call, folder: Path) -> None:
+    (folder / "a").mkdir()
+    (folder / "b/sub").mkdir(parents=True)
+    (folder / "a/link").symlink_to(folder / "b/sub")
+    (folder / "a/x").write_text("beside the link")
+    (folder / "b/x").write_text("beside its target")
+
+    assert text(await call(read, path="a/link/../x")) == "beside its target"
+    assert text(await call(ls, path="a/link/..")) == "sub/\nx"
+    assert text(await call(grep, pattern="beside", path="a/link/..")) == "a/link/../x:1: beside its target"
+    assert text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
+    await call(file_tools, path="a/link/../x", old_text="beside", new_text="by")
+    assert (folder / "b/x").read_text() == "by its target"
+    assert text(await call(write, path="a/link/../x", content="new")) == "Wrote over a/link/../x: 3 bytes."
+    assert (folder / "b/x").read_text() == "new"
+    assert (folder / "a/x").read_text() == "beside the link"
+
+
+async def test_a_file_that_is_written_over_is_told_as_such_however_its_path_is_spelled(
+    call: Call, folder: Path
+) -> None:
+    (folder / "a").write_text("old")
+
+    for path in ("a/", "gone/../a", "./a"):
+        assert text(await call(write, path=path, content="new")) == f"Wrote over {path}: 3 bytes."
+
+
+async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("".join(f"{number}\n" for number in range(1, 11)))
+
+    said = text(await call(read, path="a", offset=3, limit=2))
+
+    assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Go on with offset=5.]"
+    assert text(await call(read, path="a", offset=9)) == "9\n10"
+
+
+async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("x\n" * (MAX_LINES + 5))
+
+    said = text(await call(read, path="a"))
+
+    assert said.count("x") == MAX_LINES
+    assert said.endswith(f"[These are lines 1 to {MAX_LINES} of {MAX_LINES + 5}. Go on with offset={MAX_LINES + 1}.]")
+
+
+async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, folder: Path) -> None:
+    (folder / "a").write_text(("y" * 999 + "\n") * 100)
+
+    said = text(await call(read, path="a"))
+
+    assert said.count("y") == 999 * (MAX_BYTES // 1000)
+    assert "of 100." in said
+
+
+async def test_a_line_that_is_too_long_is_cut_and_says_so(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("z" * (3 * MAX_BYTES) + "\nnext\n")
+
+    said = text(await call(read, path="a"))
+
+    assert said.count("z") == MAX_BYTES
+    assert "Line 1 is longer" in said
+    assert "These are lines 1 to 1 of 2. Go on with offset=2." in said
+
+
+async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
+    (folder / "a.dat").write_bytes(PNG)
+
+    output = await call(read, path="a.dat")
+
+    assert isinstance(output.content, list)
+    assert output.content[1] == {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
+
+
+async def test_the_largest_image_that_is_read_is_one_that_is_sent(call: Call, folder: Path) -> None:
+    (folder / "largest.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES, b"\0"))
+    (folder / "larger.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES + 1, b"\0"))
+
+    message = {"role": "toolResult", "content": (await call(read, path="largest.png")).content}
+    assert isinstance(ImageFilter([message], accepts_images=True).prepare(message["content"][1]), Image)
+    with pytest.raises(ToolError, match=r"more than 3\.75 MB"):
+        await call(read, path="larger.png")
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("gone", "there is no file gone"),
+        (".", "is a folder"),
+        ("pipe", "is no regular file"),
+        ("binary", "is a binary file of 4 bytes"),
+        ("latin", "is a binary file"),
+        ("", "is no path"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_in_a_sentence(call: Call, folder: Path, path: str, reason: str) -> None:
+    os.mkfifo(folder / "pipe")
+    (folder / "binary").write_bytes(b"a\0b\n")
+    (folder / "latin").write_bytes("übermäßig viel".encode("latin-1"))
+
+    with pytest.raises(ToolError, match=reason):
+        await call(read, path=path)
+
+
+async def test_reading_behind_the_end_is_an_error(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("one\n")
+    (folder / "empty").write_text("")
+
+    with pytest.raises(ToolError, match="has 1 line,"):
+        await call(read, path="a", offset=2)
+    assert text(await call(read, path="empty")) == "empty is empty."
+
+
+async def test_a_file_is_written_with_its_folders(call: Call, folder: Path) -> None:
+    assert text(await call(write, path="a/b/c.txt", content="hé\n")) == "Wrote a/b/c.txt: 4 bytes."
+
+    assert (folder / "a/b/c.txt").read_text() == "hé\n"
+    assert os.listdir(folder / "a/b") == ["c.txt"]
+    assert text(await call(write, path="a/b/c.txt", content="")) == "Wrote over a/b/c.txt: 0 bytes."
+
+
+async def test_writing_keeps_the_mode_of_a_file_and_follows_links(call: Call, folder: Path) -> None:
+    script = folder / "run.sh"
+    script.write_text("old")
+    script.chmod(0o750)
+    (folder / "link").symlink_to(script)
+
+    await call(write, path="link", content="new")
+
+    assert script.read_text() == "new"
+    assert script.stat().st_mode & 0o777 == 0o750
+    assert (folder / "link").is_symlink()
+
+
+async def test_a_new_file_has_the_mode_that_the_umask_gives(call: Call, folder: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        await call(write, path="a", content="")
+    finally:
+        os.umask(old)
+
+    assert (folder / "a").stat().st_mode & 0o777 == 0o640
+
+
+async def test_a_folder_is_not_written_over(call: Call, folder: Path) -> None:
+    (folder / "d").mkdir()
+
+    with pytest.raises(ToolError, match="is a folder"):
+        await call(write, path="d", content="x")
+    with pytest.raises(ToolError, match="surrogate"):
+        await call(write, path="a", content="\ud800")
+    assert not (folder / "a").exists()
+
+
+async def test_a_file_that_is_written_anew_shows_the_difference(call: Call, folder: Path) -> None:
+    (folder / "a.py").write_text("one\ntwo\nthree\n")
+
+    output = await call(write, path="a.py", content="one\n2\nthree\n")
+
+    assert output.details == {
+        "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
+        "firstChangedLine": 2,
+    }
+
+
+@pytest.mark.parametrize("old", [None, b"same\n", b"\0\0", b"x" * (MAX_DIFFED_BYTES + 1)])
+async def test_a_file_that_is_new_the_same_binary_or_very_large_has_no_difference(
+    call: Call, folder: Path, old: bytes | None
+) -> None:
+    if old is not None:
+        (folder / "a").write_bytes(old)
+
+    output = await call(write, path="a", content="same\n")
+
+    assert output.details is None
+    assert (folder / "a").read_text() == "same\n"
+
+
+async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("old\n" * 100_000)
+    for tool, arguments in (
+        (file_tools, {"old_text": "old", "new_text": "older", "replace_all": True}),
+        (write, {"content": "new\n" * 100_000}),
+    ):
+        output = await call(tool, path="a", **arguments)
+        assert len(output.details["diff"]) <= MAX_DIFF_CHARS + 100
+
+
+async def test_an_edit_replaces_one_piece_and_shows_the_difference(call: Call, folder: Path) -> None:
+    (folder / "a.py").write_text("one\ntwo\nthree\n")
+
+    output = await call(file_tools, path="a.py", old_text="two", new_text="2")
+
+    assert (folder / "a.py").read_text() == "one\n2\nthree\n"
+    assert text(output) == "Edited a.py at line 2."
+    assert output.details == {
+        "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
+        "firstChangedLine": 2,
+    }
+
+
+async def test_an_edit_that_could_mean_several_places_is_refused(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("x\ny\nx\n")
+
+    with pytest.raises(ToolError, match="2 times, at lines 1, 3"):
+        await call(file_tools, path="a", old_text="x", new_text="z")
+    assert (folder / "a").read_text() == "x\ny\nx\n"
+
+    await call(file_tools, path="a", old_text="x", new_text="z", replace_all=True)
+    assert (folder / "a").read_text() == "z\ny\nz\n"
+
+
+async def test_an_edit_of_places_that_overlap_is_refused(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("}\n}\n}\n")
+
+    with pytest.raises(ToolError, match="2 times, at lines 1, 2"):
+        await call(file_tools, path="a", old_text="}\n}\n", new_text="}\n")
+    assert (folder / "a").read_text() == "}\n}\n}\n"
+
+
+async def test_an_edit_of_what_does_not_stand_there_is_refused_with_a_hint(call: Call, folder: Path) -> None:
+    (folder / "a").write_text("def f():\n    return 1\n")
+
+    with pytest.raises(ToolError, match="line 2 differs from it in blanks"):
+        await call(file_tools, path="a", old_text="  return 1 ", new_text="  return 2")
+    with pytest.raises(ToolError, match="read the file again"):
+        await call(file_tools, path="a", old_text="return 3", new_text="return 2")
+    with pytest.raises(ToolError, match="the same"):
+        await call(file_tools, path="a", old_text="return 1", new_text="return 1")
+
+
+async def test_an_edit_leaves_the_ends_of_other_lines_alone(call: Call, folder: Path) -> None:
+    (folder / "a").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\nlast")
+
+    await call(file_tools, path="a", old_text="one\ntwo", new_text="1\n2")
+
+    assert (folder / "a").read_bytes() == b"\xef\xbb\xbf1\r\n2\r\nthree\nlast"
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"one\r\ntwo\r\n", "two", "two\nthree", b"one\r\ntwo\r\nthree\r\n"),
+        (b"one\r\ntwo", "two", "two\nthree", b"one\r\ntwo\r\nthree"),
+        (b"one\r\ntwo\n", "two", "two\nthree", b"one\r\ntwo\nthree\n"),
+        (b"a x x\r\nb x\nc x", "x", "y\nz", b"a y\r\nz y\r\nz\r\nb y\nz\nc y\nz"),
+        (b"one\r\ntwo\r\n", "one\r\ntwo", "one\ntwo", b"one\ntwo\r\n"),
+    ],
+)
+async def test_new_lines_end_as_the_line_that_they_are_put_in(
+    call: Call, folder: Path, before: bytes, old: str, new: str, after: bytes
+) -> None:
+    (folder / "a").write_bytes(before)
+
+    await call(file_tools, path="a", old_text=old, new_text=new, replace_all=True)
+
+    assert (folder / "a").read_bytes() == after
+
+
+async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, folder: Path) -> None:
+    (folder / "a").write_bytes(b"text\n" * 2000 + b"end\xff\xfe\n")
+
+    await call(file_tools, path="a", old_text="end", new_text="word")
+
+    assert (folder / "a").read_bytes() == b"text\n" * 2000 + b"word\xff\xfe\n"
+
+
+@pytest.mark.parametrize("half", [0xD800, 0xDCFF])
+async def test_an_edit_writes_no_half_characters(call: Call, folder: Path, half: int) -> None:
+    (folder / "a").write_text("abc")
+
+    with pytest.raises(ToolError, match="new_text has half of a surrogate pair"):
+        await call(file_tools, path="a", old_text="b", new_text=chr(half))
+    assert (folder / "a").read_text() == "abc"
+
+
+@pytest.mark.parametrize(("tool", "said"), [(file_tools, "Edited a at line 1."), (write, "Wrote over a: 3 bytes.")])
+async def test_what_was_written_is_told_though_it_was_aborted_meanwhile(
+    call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool, said: str
+) -> None:
+    (folder / "a").write_text("old")
+    begun, go, replace = threading.Event(), threading.Event(), os.replace
+
+    def slowly(*paths: str) -> None:
+        begun.set()
+        assert go.wait(10)
+        replace(*paths)
+
+    monkeypatch.setattr(os, "replace", slowly)
+    arguments = {"content": "new"} if tool is write else {"old_text": "old", "new_text": "new"}
+    task = asyncio.create_task(call(tool, path="a", **arguments))
+    assert await asyncio.to_thread(begun.wait, 10)
+
+    task.cancel()
+    await asyncio.sleep(0)
+    go.set()
+
+    assert text(await task) == said
+    assert (folder / "a").read_text() == "new"
+
+
+async def test_a_folder_is_listed_in_order_with_folders_marked(call: Call, folder: Path) -> None:
+    (folder / "b").mkdir()
+    for name in ("c", "a", ".hidden"):
+        (folder / name).touch()
+
+    assert text(await call(ls)) == ".hidden\na\nb/\nc"
+    assert text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
+    assert text(await call(ls, path="b")) == "b is empty."
+    with pytest.raises(ToolError, match="there is no folder nowhere"):
+        await call(ls, path="nowhere")

@@ -1,0 +1,475 @@
+"""The desk: what is typed, who follows whom, and giving up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace as otel
+
+import sessiontree as st
+from sessiontree.agent.tool import tool
+from sessiontree.commands.controller import SessionController
+from sessiontree.core.messages import ToolCall
+from sessiontree.core.outline import format_entry
+from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.events import (
+    Event,
+    Merged,
+    MessageEnd,
+    Navigated,
+    Notice,
+    SessionShutdown,
+    SessionStart,
+    Switched,
+    ToolUpdate,
+)
+from sessiontree.model.scripted import Delay, ScriptedModel
+from sessiontree.session.session import Branch, Session
+from tests.agent.test_tracing import Tracer
+from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
+
+
+def list_messages(branch: Branch) -> list[str]:
+    """The messages of a branch."""
+    return [format_entry(entry) for entry in branch.path() if entry.type == "message"]
+
+
+async def test_words_go_to_the_model_and_shell_lines_are_run(desk: MakeController, session: Session) -> None:
+    at = desk("Hello.")
+
+    assert (await at.submit("!echo seen")).text == "seen"
+    assert (await at.submit("!!echo secret")).text == "secret"
+    done = await at.submit("hi")
+
+    assert done.outcome is not None
+    assert done.outcome.text == "Hello."
+    assert "seen" in str(at.model.requests[0].messages)
+    assert "secret" not in str(at.model.requests[0].messages)
+
+
+async def test_the_shell_needs_no_model(desk: MakeController, session: Session) -> None:
+    at = desk(model=None, models=ScriptedModels(late=make_scripted_model("late", "I see.")))
+    events = record_events(at)
+
+    assert (await at.submit("!pwd; echo seen")).text == f"{session.cwd}\nseen"
+    assert (await at.submit("!!echo secret")).text == "secret"
+
+    written = [event.entry.body.message for event in events if isinstance(event, MessageEnd)]
+    assert [message["command"] for message in written] == ["pwd; echo seen", "echo secret"]
+    assert any(isinstance(event, ToolUpdate) for event in events)
+    model = await at.set_model("scripted:late")
+    await at.submit("What did I run?")
+    assert "seen" in str(model.requests[0].messages)
+    assert "secret" not in str(model.requests[0].messages)
+
+
+@pytest.mark.parametrize("words", ["!echo run", "/name taken"])
+async def test_words_for_the_model_are_that_whatever_they_begin_with(
+    desk: MakeController, session: Session, words: str
+) -> None:
+    at = desk("Seen.")
+
+    outcome = await at.send_prompt(words)
+
+    assert outcome.text == "Seen."
+    assert list_messages(session.head) == [words, "Seen."]
+    assert session.name == "auth"
+
+
+@pytest.mark.parametrize("line", ["!", "!!", "! \t"])
+async def test_nothing_for_the_shell_is_refused_and_not_written_down(
+    desk: MakeController, session: Session, line: str
+) -> None:
+    with pytest.raises(InvalidOperation, match="nothing to run"):
+        await desk().submit(line)
+
+    assert not session.tree.real_count
+
+
+async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeController, session: Session) -> None:
+    at = desk(model=None)
+    running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
+    await wait_for_output(at)
+
+    at.abort()
+
+    assert (await asyncio.wait_for(running, 10)).text == "begun"
+    assert session.head.path()[-1].body.message["cancelled"] is True
+    assert (await at.submit("!echo again")).text == "again"
+
+
+@pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
+@pytest.mark.parametrize("leave", ["close", "new", "fork"])
+async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
+    desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
+) -> None:
+    talk(session, "one", "1")
+    at = desk(model=model)
+    running = asyncio.create_task(at.submit("!echo begun; sleep 60"))
+    await wait_for_output(at)
+
+    await getattr(at, leave)()
+
+    assert running.done()
+    assert running.result().text == "begun"
+    with st.open(session.file) as again:
+        message = again.head.path()[-1].body.message
+        assert (message["output"], message["cancelled"]) == ("begun", True)
+
+
+@pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
+async def test_what_the_shell_printed_is_where_it_was_begun_wherever_one_has_gone(
+    desk: MakeController, session: Session, model: ScriptedModel | None
+) -> None:
+    _, answer, last = talk(session, "one", "1", "two")
+    at = desk(model=model)
+    os.mkfifo("other"), os.mkfifo("above")
+
+    async def over(end: str) -> None:
+        await asyncio.to_thread(Path(end).write_text, "over")
+
+    beside = asyncio.create_task(at.submit("!echo begun; cat other"))
+    await wait_for_output(at)
+    await at.branch_here("elsewhere")
+    await over("other")
+    await asyncio.wait_for(beside, 10)
+    on_main = session.branch("main").path()[-1]
+    assert (on_main.parent, on_main.body.message["output"]) == (last, "begun\nover")
+    assert session.heads.current == "elsewhere"
+
+    moved = asyncio.create_task(at.submit("!echo begun; cat above"))
+    await wait_for_output(at)
+    left = at.branch.leaf
+    await at.move_to(session.tree[answer])
+    await over("above")
+    await asyncio.wait_for(moved, 10)
+    late = session.tree.entries[-1]
+    assert (late.parent, late.branch, late.body.message["output"]) == (left, None, "begun\nover")
+    assert at.branch.leaf == answer
+
+
+async def test_what_the_shell_printed_is_written_behind_the_turn_of_a_model_that_was_chosen_meanwhile(
+    desk: MakeController, session: Session
+) -> None:
+    gate = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait."""
+        await gate.wait()
+        return "done"
+
+    at = desk(
+        model=None,
+        models=ScriptedModels(late=make_scripted_model("late", [ToolCall("a", "wait", {})], "Fine.")),
+        tools=[wait],
+    )
+    os.mkfifo("end")
+    shell = asyncio.create_task(at.submit("!echo begun; cat end"))
+    await wait_for_output(at)
+    await at.set_model("scripted:late")
+    answer = asyncio.create_task(at.submit("hi"))
+    async with asyncio.timeout(10):
+        while not at.model.requests:
+            await asyncio.sleep(0.01)
+    await asyncio.to_thread(Path("end").write_text, "over")
+    assert (await asyncio.wait_for(shell, 10)).text == "begun\nover"
+    gate.set()
+
+    outcome = (await asyncio.wait_for(answer, 10)).outcome
+
+    assert outcome is not None
+    assert outcome.text == "Fine."
+    assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [
+        "user",
+        "assistant",
+        "toolResult",
+        "bashExecution",
+        "assistant",
+    ]
+
+
+async def wait_for_output(at: SessionController) -> None:
+    """Wait until a command of the shell has said so."""
+    said = asyncio.Event()
+    off = at.hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) else None)
+    await asyncio.wait_for(said.wait(), 10)
+    off()
+
+
+async def test_a_summary_is_given_up_and_the_person_stays(desk: MakeController, session: Session) -> None:
+    *_, last = talk(session, "one", "1")
+    at = desk([Delay(30), "never"])
+    popping = asyncio.create_task(run(at, "/pop"))
+    await wait_for_request(at)
+
+    at.abort()
+
+    assert "cancelled" in await asyncio.wait_for(popping, 5)
+    assert session.head.leaf == last
+
+
+@pytest.mark.parametrize("move", ["/pop", "/merge side"])
+async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
+    desk: MakeController, session: Session, move: str
+) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side", current=False).append(st.user("aside"))
+    at = desk([Delay(30), "never"])
+    moving = asyncio.create_task(run(at, move))
+    await wait_for_request(at)
+
+    assert at.is_running
+    for line in ("hello", "/pop", "/merge side", "/new", "/clone", "/switch side", "/undo", "/compact", "/clear"):
+        with pytest.raises(InvalidOperation, match="a move or a merge is under way"):
+            await at.submit(line)
+    idle = asyncio.create_task(at.wait_until_idle())
+    await asyncio.sleep(0)
+    assert not idle.done()
+    at.abort()
+
+    await asyncio.wait_for(idle, 5)
+    assert "cancelled" in await moving
+    assert not at.is_running
+    assert len(at.model.requests) == 1
+
+
+@pytest.mark.parametrize("told", [Navigated, Merged])
+async def test_whoever_is_told_of_a_move_or_a_merge_can_go_elsewhere(
+    desk: MakeController, session: Session, told: type[Event]
+) -> None:
+    first, *_ = talk(session, "one", "1")
+    session.create_branch("side", current=False).append(st.user("aside"))
+    at = desk("A summary.", "Another.")
+    told_of = record_events(at)
+
+    async def goes_elsewhere(event: Event, context: object) -> None:
+        off()
+        at.ensure_idle()
+        await at.branch_here("kept")
+        await at.navigate(first)
+        await at.fork()
+
+    off = at.hooks.on(told, goes_elsewhere)
+    await run(at, "/pop" if told is Navigated else "/merge side")
+
+    assert [event.text for event in told_of if isinstance(event, Notice)] == []
+    assert "kept" in session.heads.heads
+    assert at.session is not session
+    assert not at.is_running
+
+
+async def test_whoever_is_told_of_a_move_is_not_waited_for_once_it_is_aborted(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    at = desk("A summary.")
+    called = asyncio.Event()
+
+    async def takes_its_time(event: Event, context: object) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    at.hooks.on(Navigated, takes_its_time)
+    popping = asyncio.create_task(run(at, "/pop"))
+    await asyncio.wait_for(called.wait(), 10)
+    at.abort()
+
+    assert "with a summary" in await asyncio.wait_for(popping, 10)
+
+
+async def test_who_leaves_while_a_summary_is_made_leaves_the_session_as_it_was(
+    desk: MakeController, session: Session
+) -> None:
+    *_, last = talk(session, "one", "1")
+    at = desk([Delay(30), "never"])
+    popping = asyncio.create_task(run(at, "/pop"))
+    await wait_for_request(at)
+
+    await asyncio.wait_for(at.close(), 10)
+
+    assert "cancelled" in await popping
+    with st.open(session.file) as again:
+        assert again.head.leaf == last
+
+
+async def wait_for_request(at: SessionController) -> None:
+    """Wait until the model is asked."""
+    async with asyncio.timeout(10):
+        while not at.model.requests:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_tool_is_added_and_taken_off(desk: MakeController) -> None:
+    @tool
+    def roll() -> str:
+        """Roll a die."""
+        return "six"
+
+    at = desk([ToolCall("1", "roll", {})], "Six.", "No die.")
+    off = at.add_tool(roll)
+    with pytest.raises(InvalidOperation, match="'roll' already"):
+        at.add_tool(roll)
+    await at.submit("roll")
+
+    off()
+    await at.submit("roll")
+
+    assert [spec.name for spec in at.model.requests[0].tools] == ["roll"]
+    assert "six" in str(at.model.requests[1].messages)
+    assert at.model.requests[2].tools == ()
+
+
+async def test_handlers_know_that_the_session_begins_and_ends(desk: MakeController, session: Session) -> None:
+    at = desk()
+    told = record_events(at)
+
+    await at.start()
+    await at.close()
+
+    assert told == [SessionStart(reason="startup"), SessionShutdown(reason="quit")]
+    with pytest.raises(InvalidOperation, match="closed"):
+        session.label("HEAD", "x") if session.head.leaf else session.rename("x")
+
+
+async def test_a_session_that_was_made_here_and_left_with_nothing_in_it_is_not_kept(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    first = st.create(cwd=session.cwd)
+    at = desk("Hello.", session=first, fresh=True)
+
+    await at.open_session(first.id)  # it is the same one
+    assert first.file.exists()
+    await at.create_session()
+    assert not first.file.exists()
+    second = at.session
+    await at.create_session()
+    assert not second.file.exists()
+    third = at.session
+    await at.submit("hi")
+    await at.open_session(session.id)
+    await at.close()
+    await at.drop_unused()
+
+    assert third.file.exists()
+    assert session.file.exists()
+
+
+async def test_handlers_are_told_which_session_one_comes_from_unless_it_is_gone(
+    desk: MakeController, session: Session
+) -> None:
+    at = desk(session=st.create(cwd=session.cwd), fresh=True)
+    events = record_events(at)
+
+    await at.open_session(session.id)
+    await at.create_session()
+
+    told = [event for event in events if isinstance(event, SessionStart | Switched)]
+    assert [event.previous_session_file for event in told] == [None, None, str(session.file), str(session.file)]
+
+
+async def test_a_session_made_for_a_desk_goes_with_it_unless_somebody_wrote_to_it(
+    desk: MakeController, session: Session
+) -> None:
+    first, second = st.create(cwd=session.cwd), st.create(cwd=session.cwd)
+    with st.open(second.file) as elsewhere:
+        elsewhere.append(st.user("from elsewhere"))
+
+    for made in (first, second):
+        await desk(session=made, fresh=True).open_session(session.id)
+
+    assert not first.file.exists()
+    assert second.file.exists()
+
+
+async def test_work_on_another_branch_than_the_current_one_does_not_move_that(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    side = session.create_branch("side", current=False)
+    before = session.head.leaf
+    at = desk("Aside.", "Again.", branch=side)
+
+    await at.submit("two")
+    assert list_messages(side) == ["one", "1", "two", "Aside."]
+    await run(at, "/pop")
+    assert list_messages(side)[:2] == ["one", "1"]
+    assert side.path()[-1].type == "branch_summary"
+    await run(at, "/clear")
+    assert side.leaf is None
+
+    assert at.branch == side
+    assert (session.heads.current, session.head.leaf) == ("main", before)
+
+
+async def test_head_is_where_one_works_though_another_branch_is_current(desk: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+    side = session.create_branch("side", current=False)
+    aside = side.append(st.user("aside"))
+    at = desk(branch=side)
+
+    await run(at, "/label mine")
+    await run(at, "/label above HEAD~1")
+    assert session.tree.label(aside.id) == "mine"
+    assert session.tree.label(session.tree.parent(aside.id) or "") == "above"
+    assert "user: aside" in await run(at, "/diff main")
+    assert "← active" in (await run(at, "/tree")).splitlines()[-1]
+    await run(at, "/fork HEAD")
+    assert list_messages(at.branch) == ["one", "1"]
+    assert at.host.editor == "aside"
+
+
+async def test_who_works_beside_the_current_branch_goes_to_others_without_making_them_current(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    side = session.create_branch("side", current=False)
+    at = desk("Third.", branch=side)
+
+    assert "third" in await run(at, "/branch-here third")
+    await at.submit("go on")
+    assert "on side" in await run(at, "/switch side")
+    with pytest.raises(InvalidOperation, match="'side' is not it"):
+        await run(at, "/undo")
+
+    assert session.heads.current == "main"
+    assert list_messages(session.branch("third")) == ["one", "1", "go on", "Third."]
+    await run(at, "/switch main")
+    await run(at, "/switch third")
+    assert session.heads.current == "third"  # from the current branch one takes `HEAD` along
+
+
+async def test_one_stays_on_ones_branch_when_somebody_else_makes_another_current(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side", current=False)
+    at = desk("Here.")
+
+    session.switch("side")
+    await at.submit("two")
+
+    assert at.branch.name == "main"
+    assert at.agent.branch == at.branch
+    assert list_messages(session.branch("main")) == ["one", "1", "two", "Here."]
+
+
+async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(
+    desk: MakeController, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracer = Tracer()
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", otel)
+    monkeypatch.setattr(otel, "get_tracer", lambda name: tracer)
+    at = desk("Hello.", "Again.")
+    await at.submit("before it is started")
+
+    await at.start()
+    await at.submit("hi")
+    await at.close()
+
+    assert tracer.named == ["invoke_agent main", "chat usual"]

@@ -1,0 +1,208 @@
+"""Commands that show something, and those that set how the model answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.events import Notice
+from sessiontree.model.base import ModelInfo
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.session.session import Session
+from tests.commands.conftest import (
+    FakeHost,
+    MakeController,
+    Person,
+    ScriptedModels,
+    make_scripted_model,
+    record_events,
+    run,
+    talk,
+)
+from tests.store.test_files import room_for
+
+
+async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    at = desk(system=None)
+
+    shown = await run(at, "/context")
+
+    assert "sessiontree" in shown
+    assert "folder" in shown
+    assert "user: one" in shown
+    assert "of 128k tokens" in shown
+    full = await run(at, "/context full")
+    assert f"The working folder is {session.cwd}" in full
+    assert "--- user\none" in full
+    with pytest.raises(InvalidOperation):
+        await run(at, "/context all")
+
+
+async def test_what_a_compaction_stands_for_is_said(desk: MakeController, session: Session) -> None:
+    talk(session, *["word " * 400] * 12)
+    at = desk("A lot of words.")
+    await run(at, "/compact")
+
+    shown = await run(at, "/context")
+
+    assert "stood for by" in shown
+
+
+async def test_branches_are_compared_and_places_told_apart(desk: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side", current=False)
+    session.append(st.assistant("aside", usage={"input": 10, "output": 5, "cost": 0.5}), branch="side")
+    talk(session, "two", "2")
+    at = desk()
+
+    difference = await run(at, "/diff side")
+    assert "- " in difference
+    assert "user: two" in difference
+    assert "assistant: aside" in difference
+    assert "--- HEAD  tokens unknown, cost unknown" in difference
+    assert "+++ side  15 tokens, $0.5000" in difference
+    assert await run(at, "/diff HEAD side") == difference
+    comparison = await run(at, "/compare side")
+    assert [line.split()[0] for line in comparison.splitlines()[1:3]] == ["main", "side"]
+    assert "$0.5000" in comparison
+
+
+async def test_the_last_answer_is_copied_or_shown_where_there_is_no_clipboard(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1", "two")
+    screen = FakeHost()
+
+    assert await run(desk(host=screen), "/copy") == "sent"
+    assert screen.copied == ["1"]
+    assert await run(desk(), "/copy") == "1"
+
+
+async def test_another_model_goes_on_from_here(desk: MakeController, session: Session) -> None:
+    large = make_scripted_model("large", "From the large one.")
+    at = desk("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
+    await at.submit("one")
+
+    assert await run(at, "/model") == "from here on: scripted:large"
+    done = await at.submit("two")
+
+    assert done.outcome is not None
+    assert done.outcome.text == "From the large one."
+    assert session.head.context().state.model == "large"
+    with pytest.raises(NotFound):
+        await run(at, "/model scripted:none")
+
+
+async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeController) -> None:
+    person = Person()
+
+    with pytest.raises(NotFound, match="no model"):
+        await run(desk(model=None, models=ScriptedModels(), ui=person), "/model")
+
+    assert person.questions == []
+
+
+async def test_a_desk_without_a_model_gets_one(desk: MakeController) -> None:
+    at = desk(model=None, models=ScriptedModels(large=make_scripted_model("large", "Here.")))
+    with pytest.raises(InvalidOperation, match="there is no model"):
+        await at.submit("one")
+    assert await run(at, "/model") == "there is no model"
+
+    await run(at, "/model scripted:large")
+
+    done = await at.submit("one")
+    assert done.outcome is not None
+    assert done.outcome.text == "Here."
+
+
+async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) -> None:
+    at = desk(model=ScriptedModel([], info=ModelInfo(provider="scripted", model="plain")))
+    told = record_events(at)
+
+    await run(at, "/thinking high")
+    await run(at, "/thinking off")
+
+    notices = [event.text for event in told if isinstance(event, Notice)]
+    assert notices == ["scripted:plain does not think, so this does nothing"]
+
+
+async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> None:
+    at = desk("Hm.")
+
+    assert await run(at, "/thinking") == "off"
+    await run(at, "/thinking high")
+    await at.submit("one")
+
+    assert at.model.requests[0].thinking == "high"
+    with pytest.raises(InvalidOperation, match="choose one of off, minimal"):
+        await run(at, "/thinking hard")
+
+
+async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: MakeController) -> None:
+    person = Person("high", "low", "usual")
+    at = desk(ui=person, models=ScriptedModels(usual=make_scripted_model("usual"), other=make_scripted_model("other")))
+
+    for line in ("/thinking", "/thinking", "/model"):
+        await run(at, line)
+
+    assert person.preselected == ["off", "high", "scripted:usual (current)"]
+    assert at.agent.thinking == "low"
+
+
+async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeController) -> None:
+    person = Person()
+
+    with pytest.raises(InvalidOperation, match="there is no model"):
+        await run(desk(model=None, ui=person), "/thinking")
+
+    assert person.questions == []
+
+
+async def test_help_lists_all_commands_and_explains_one(desk: MakeController) -> None:
+    at = desk()
+
+    listed = await run(at, "/help")
+
+    assert all(command.usage in listed for command in at.commands)
+    assert (await run(at, "/help /pop")).startswith("/pop [PLACE]\nGo back to your last message")
+
+
+async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeController) -> None:
+    with pytest.raises(InvalidOperation, match="nothing was loaded"):
+        await run(desk(), "/reload")
+
+
+async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
+    desk: MakeController, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", cwd=tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    full = contextlib.ExitStack()
+
+    def answer(request: Any) -> str:
+        full.enter_context(room_for(session.file.stat().st_size))
+        return "It cost much."
+
+    at = desk(session=session, model=make_scripted_model("usual", answer))
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    with pytest.raises(InvalidOperation, match="nothing unsaved"):
+        await run(at, "/save-unsaved kept.jsonl")
+    with full:
+        outcome = (await at.submit("Hello")).outcome
+    signal.signal(signal.SIGXFSZ, before)
+
+    assert outcome is not None
+    assert outcome.text == "It cost much."
+    assert await run(at, "/save-unsaved kept.jsonl") == f"saved in {Path.cwd() / 'kept.jsonl'}"
+    assert json.loads(Path("kept.jsonl").read_text())["content"][0]["text"] == "It cost much."

@@ -1,0 +1,307 @@
+"""Commands that move within a session, mark places, and bring branches together."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiontree.core.entries import BranchSummary, Compaction
+from sessiontree.core.messages import user
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.hooks.events import BeforeNavigate, Navigated
+from sessiontree.session.session import Session
+from tests.commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
+
+
+def list_messages(session: Session) -> list[str]:
+    return [str(message.get("content")) for message in session.head.context().to_llm()]
+
+
+async def test_without_a_person_the_tree_is_drawn(desk: MakeController, session: Session) -> None:
+    talk(session, "hello", "hi")
+
+    drawn = await run(desk(), "/tree")
+
+    assert "user: hello" in drawn
+    assert "assistant: hi (main) ← active" in drawn
+
+
+async def test_the_tree_leads_to_the_entry_that_was_chosen(desk: MakeController, session: Session) -> None:
+    first, answer, *_ = talk(session, "one", "1", "two", "2")
+    screen = FakeHost(choice=first)
+    at = desk(ui=Person("No summary"), host=screen)
+
+    await run(at, "/tree")
+
+    assert session.head.leaf is None
+    assert screen.editor == "one"
+    assert screen.refreshes
+
+    await run(at, f"/tree {answer}")
+
+    assert session.head.leaf == answer
+
+
+async def test_who_leaves_a_branch_may_have_it_summarized_with_a_focus(desk: MakeController, session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+    at = desk("We tried two.", ui=Person("focus", "the numbers"))
+
+    await run(at, f"/tree {answer}")
+
+    summary = session.head.path()[-1].body
+    assert isinstance(summary, BranchSummary)
+    assert "We tried two." in summary.summary
+    assert at.model.requests[0].messages[0]["content"].count("the numbers") == 1
+
+
+async def test_who_leaves_a_branch_may_write_its_summary(desk: MakeController, session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "1", "two", "2")
+    at = desk(ui=Person("myself", " Two was no good.\n"))
+
+    assert "with a summary" in await run(at, f"/tree {answer}")
+
+    summary = session.head.path()[-1].body
+    assert isinstance(summary, BranchSummary)
+    assert summary.summary == "Two was no good."
+    assert at.model.requests == []
+
+
+@pytest.mark.parametrize(("way", "words"), [("focus", None), ("myself", None), ("myself", " \n")])
+async def test_who_does_not_say_what_the_summary_is_to_be_stays(
+    desk: MakeController, session: Session, way: str, words: str | None
+) -> None:
+    *_, last = talk(session, "one", "1")
+
+    await run(desk(ui=Person(way, words)), "/tree root")
+
+    assert session.head.leaf == last
+
+
+async def test_who_chooses_no_way_of_leaving_stays(desk: MakeController, session: Session) -> None:
+    *_, last = talk(session, "one", "1")
+
+    await run(desk(ui=Person(None)), "/tree root")
+
+    assert session.head.leaf == last
+
+
+async def test_pop_goes_before_the_last_message_of_the_user_with_a_summary(
+    desk: MakeController, session: Session
+) -> None:
+    *_, before, _, _ = talk(session, "one", "1", "two", "2")
+    at = desk("Two was tried.")
+
+    assert "with a summary" in await run(at, "/pop")
+
+    entry = session.head.path()[-1]
+    assert isinstance(entry.body, BranchSummary)
+    assert entry.parent == before
+    assert at.host.editor == "two"
+
+
+async def test_pop_without_a_model_stays_and_says_why(desk: MakeController, session: Session) -> None:
+    *_, last = talk(session, "one", "1")
+
+    with pytest.raises(InvalidOperation, match="needs a model"):
+        await run(desk(model=None), "/pop")
+
+    assert session.head.leaf == last
+
+
+async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> None:
+    _, answer, _, last = talk(session, "one", "1", "two", "2")
+    at = desk()
+    await run(at, f"/switch {answer}")
+    assert session.head.leaf == answer
+
+    done = await run(at, "/undo")
+
+    assert session.head.leaf == last
+    assert at.agent.branch.leaf == last
+    assert done.startswith("undid the move of main: ")
+
+
+async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeController, session: Session) -> None:
+    at = desk("First.", "Second.")
+    await at.submit("hello")
+    prompt = session.head.path()[-2]
+
+    done = await at.submit("/retry")
+
+    assert done.outcome is not None
+    assert done.outcome.text == "Second."
+    assert [child.id for child in session.tree.children(prompt.id)][-1] == session.head.leaf
+    assert at.model.requests[0].messages == at.model.requests[1].messages
+
+
+async def test_after_clear_the_model_sees_nothing_and_nothing_is_lost(desk: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+    at = desk("Fresh.")
+
+    await run(at, "/clear")
+    await at.submit("two")
+
+    assert [message["content"] for message in at.model.requests[0].messages] == ["two"]
+    assert "user: one" in await run(at, "/tree")
+
+
+async def test_a_branch_made_here_is_where_the_agent_goes_on(desk: MakeController, session: Session) -> None:
+    _, answer = talk(session, "one", "1")
+    at = desk("On the side.")
+    told = record_events(at)
+
+    assert "side" in await run(at, "/branch-here side")
+    await at.submit("two")
+
+    assert session.heads.current == "side"
+    assert session.branch("main").leaf == answer
+    assert list_messages(session)[-1].count("On the side.")
+    assert any(isinstance(event, Navigated) for event in told)
+
+
+async def test_a_branch_from_a_message_of_the_user_begins_before_it(desk: MakeController, session: Session) -> None:
+    first, *_ = talk(session, "one", "1")
+    at = desk()
+
+    await run(at, f"/branch-here again {first}")
+
+    assert [entry.type for entry in session.head.path()] == ["branch_point"]
+    assert at.host.editor == "one"
+
+
+async def test_branches_without_a_name_are_numbered(desk: MakeController, session: Session) -> None:
+    at = desk()
+
+    await run(at, "/branch-here")
+    await run(at, "/branch-here")
+
+    assert list(session.heads.heads) == ["main", "branch-2", "branch-3"]
+    listing = await run(at, "/branches")
+    assert [line.split()[0] for line in listing.splitlines()[1:]] == ["main", "branch-2", "*"]
+
+
+async def test_switch_takes_a_branch_or_an_entry_or_asks(desk: MakeController, session: Session) -> None:
+    _, answer = talk(session, "one", "1")
+    session.create_branch("side")
+    at = desk(ui=Person("side"))
+
+    await run(at, "/switch main")
+    assert session.head.leaf == answer
+    await run(at, "/switch")
+    assert session.heads.current == "side"
+    await run(at, "/switch main~1")
+    assert session.heads.current == "side"
+    assert session.head.leaf == session.tree.parent(answer)
+    with pytest.raises(NotFound):
+        await run(at, "/switch nowhere")
+
+
+async def test_a_handler_that_cancels_a_move_leaves_everything(desk: MakeController, session: Session) -> None:
+    *_, last = talk(session, "one", "1")
+    at = desk("unused")
+    at.hooks.on(BeforeNavigate, lambda event, context: {"cancel": True})
+
+    for line in ("/pop", "/clear", "/retry", "/tree root", "/switch root"):
+        assert "cancelled" in await run(at, line)
+        assert session.head.leaf == last
+
+
+async def test_nobody_is_moved_while_the_agent_runs(desk: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+    at = desk()
+    refused: list[str] = []
+
+    async def answer(request: object) -> str:
+        for line in ("/pop", "/clear", "/undo", "/switch main", "/branch-here", "/fork", "/new", "/merge main"):
+            with pytest.raises(InvalidOperation, match="running"):
+                await run(at, line)
+            refused.append(line)
+        return "Done."
+
+    at.model.add(answer)
+    await at.submit("two")
+
+    assert len(refused) == 8
+
+
+async def test_labels_are_put_on_listed_and_taken_away(desk: MakeController, session: Session) -> None:
+    first, last = talk(session, "one", "1")
+    at = desk()
+
+    await run(at, "/label here")
+    await run(at, f'/label "the start" {first}')
+    assert dict(session.tree.labels) == {last: "here", first: "the start"}
+    assert "[the start]" in await run(at, "/label")
+
+    await run(at, "/label --clear")
+    assert dict(session.tree.labels) == {first: "the start"}
+
+    assert "has no label now" in await run(at, '/label "" HEAD~1')
+    assert dict(session.tree.labels) == {}
+
+
+async def test_a_merge_brings_back_what_another_branch_did(desk: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side")
+    talk(session, "try it", "it works")
+    session.switch("main")
+    at = desk("It was tried, and works.", "Good.")
+
+    await run(at, "/merge side what came of it")
+    await at.submit("go on")
+
+    assert "It was tried, and works." in str(at.model.requests[1].messages)
+    assert "what came of it" in str(at.model.requests[0].messages)
+
+
+async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
+    desk: MakeController, session: Session
+) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side")
+    talk(session, "try it", "it works")
+    session.switch("main")
+    talk(session, "two", "2")
+    at = desk()
+
+    assert (await run(at, "/cherry-pick side~1 side")).startswith("copied 2 entries;")
+    assert session.head.path()[-2].body.message["content"] == "try it"
+
+    await run(at, "/switch side")
+    before = session.head.leaf
+    await run(at, "/rebase main")
+    assert session.head.leaf != before
+    assert "two" in str(list_messages(session))
+
+
+async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeController, session: Session) -> None:
+    talk(session, "one", "1")
+    session.create_branch("side")
+    session.append(user("try it"))
+    session.switch("main")
+
+    assert (await run(desk(), "/cherry-pick side")).startswith("copied 1 entry;")
+
+
+async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeController, session: Session) -> None:
+    talk(session, *["word " * 400] * 12)
+    last = session.head.leaf
+    at = desk("A lot of words.")
+
+    assert "compacted" in await run(at, "/compact how many")
+    assert isinstance(session.head.path()[-1].body, Compaction)
+    assert "how many" in str(at.model.requests[0].messages)
+
+    await run(at, "/uncompact")
+    assert session.head.leaf == last
+    with pytest.raises(InvalidOperation, match="no compaction"):
+        await run(at, "/uncompact")
+
+
+async def test_an_empty_conversation_has_nothing_to_compact_or_answer(desk: MakeController) -> None:
+    at = desk()
+
+    assert await run(at, "/compact") == "there is nothing to compact"
+    with pytest.raises(InvalidOperation, match="no message of the user"):
+        await run(at, "/retry")
+    with pytest.raises(InvalidOperation, match="no move to undo"):
+        await run(at, "/undo")

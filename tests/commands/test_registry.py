@@ -1,0 +1,163 @@
+"""Commands as such: how a line is read, found, completed and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+import sessiontree as st
+from sessiontree.commands.builtin import get_builtin_commands
+from sessiontree.commands.controller import SessionController
+from sessiontree.commands.registry import (
+    Argument,
+    Command,
+    CommandOutcome,
+    CommandRegistry,
+    Completion,
+    WordReader,
+    parse_line,
+    quote_word,
+)
+from sessiontree.errors import InvalidOperation, NotFound
+from sessiontree.session.session import Session
+from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, run, talk
+
+ALL = (
+    "/tree /fork /clone /branch /branch-here /branches /switch /pop /undo /retry /clear /label /name /merge "
+    "/cherry-pick /rebase /compact /uncompact /context /diff /compare /export /export-branch /search /resume /new "
+    "/session /model /thinking /permissions /copy /save-unsaved /reload /help /quit"
+)
+
+
+async def _echo(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    return CommandOutcome(text="|".join(args))
+
+
+def _make_command(*arguments: Argument) -> Command:
+    return Command(name="echo", help="Say it again", run=_echo, arguments=arguments)
+
+
+def test_every_command_is_there_with_a_help_of_one_sentence() -> None:
+    commands = get_builtin_commands()
+
+    assert sorted(f"/{command.name}" for command in commands) == sorted(ALL.split())
+    assert all(command.help and not command.help.endswith(".") for command in commands)
+
+
+def test_a_line_that_begins_with_a_path_is_no_command() -> None:
+    assert parse_line("/usr/bin is full") is None
+    assert parse_line("what does /tree do") is None
+    assert parse_line("/branch-here  a b ") == ("branch-here", "a b")
+
+
+def test_quotes_hold_words_together_and_an_apostrophe_is_a_letter() -> None:
+    words = _make_command(Argument(name="WORD", repeated=True))
+    text = _make_command(Argument(name="WORD"), Argument(name="TEXT", rest=True))
+
+    assert words.parse("""a "b c" 'd e' don't""") == ["a", "b c", "d e", "don't"]
+    assert text.parse("""a don't  "forget" it""") == ["a", """don't  "forget" it"""]
+
+
+def test_an_empty_word_in_quotes_is_a_word() -> None:
+    command = _make_command(Argument(name="TEXT"), Argument(name="PLACE"))
+
+    assert command.parse('"" root') == ["", "root"]
+    assert command.parse("''") == [""]
+    assert command.parse(" ") == []
+
+
+@pytest.mark.parametrize("word", ["plain", "two ways", "a\tb", "don't", '"said"', "'tis", 'the "other" one', ""])
+def test_a_word_that_was_quoted_is_read_back(word: str) -> None:
+    assert list(WordReader(f"a {quote_word(word)} b")) == ["a", word, "b"]
+
+
+def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
+    command = _make_command(Argument(name="PLACE", required=True), Argument(name="FILE"))
+
+    with pytest.raises(InvalidOperation, match=r"more than /echo takes: /echo PLACE \[FILE\]"):
+        command.parse("a b c")
+    with pytest.raises(InvalidOperation, match="/echo needs more"):
+        command.parse(" ")
+
+
+async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeController) -> None:
+    with pytest.raises(NotFound, match=r"no command '/brnch' \(near: /branch"):
+        await run(desk(), "/brnch")
+    with pytest.raises(NotFound, match="/help lists them all"):
+        await run(desk(), "/zzzzz")
+
+
+def test_a_name_that_is_taken_is_refused_and_says_by_whom() -> None:
+    registry = CommandRegistry(get_builtin_commands())
+
+    with pytest.raises(InvalidOperation, match="/tree already, from sessiontree"):
+        registry.add(Command(name="tree", help="", run=_echo))
+    with pytest.raises(InvalidOperation, match="cannot be the name"):
+        registry.add(Command(name="a b", help="", run=_echo))
+
+
+async def test_a_command_that_was_taken_off_is_gone(desk: MakeController) -> None:
+    at = desk()
+    off = at.commands.add(_make_command(Argument(name="WORD", repeated=True)))
+    assert await run(at, "/echo a b") == "a|b"
+
+    off()
+
+    with pytest.raises(NotFound):
+        await run(at, "/echo a b")
+
+
+def test_names_of_commands_and_their_arguments_are_completed(desk: MakeController, session: Session) -> None:
+    (first, *_) = talk(session, "hello", "hi")
+    session.label(first, "start")
+    session.create_branch("cache", current=False)
+    at = desk(models=ScriptedModels(large=make_scripted_model("large")))
+
+    def choices(line: str) -> tuple[str, ...]:
+        return at.commands.complete(at, line).choices
+
+    assert choices("/bra") == ("/branch-here", "/branches", "/branch")
+    assert choices("/switch ca") == ("cache",)
+    assert choices("/tree st") == ("start",)
+    assert choices(f"/tree {first[:6]}") == (first,)
+    assert choices("/fork ") == (first,)
+    assert choices("/label start ca") == ("cache",)
+    assert choices("/cherry-pick start ca") == ("cache",)
+    assert choices("/model scripted:") == ("scripted:large",)
+    assert choices("/thinking h") == ("high",)
+    assert choices("/resume a") == ("auth",)
+    assert choices("/help tr") == ("tree",)
+    assert choices("/undo x") == ()
+    assert choices("hello /tr") == ()
+    assert at.commands.complete(at, "/switch ca").start == len("/switch ")
+
+
+async def test_what_is_completed_is_read_as_one_argument(desk: MakeController, session: Session) -> None:
+    (first, *_) = talk(session, "hello", "hi")
+    session.label(first, "two ways")
+    session.label(session.heads.leaf or "", """both "a" and 'b' of them""")
+    st.create("two nights", cwd=session.cwd).close()
+    at = desk()
+
+    for line in ("/tree tw", '/tree "tw', '/tree "two w', "/tree 'two w"):
+        assert at.commands.complete(at, line) == Completion(start=len("/tree "), choices=('"two ways"',))
+    assert at.commands.complete(at, '/label "two ways" "two').start == len('/label "two ways" ')
+    assert at.commands.complete(at, '/tree "two ways"').choices == ()
+    assert at.commands.complete(at, "/tree bo").choices == ()  # there is no way to type it
+    assert at.commands.complete(at, "/resume tw").choices == ("two nights",)  # it takes all that follows
+    await run(at, '/tree "two ways"')
+    assert session.heads.leaf is None
+    await run(at, "/resume two nights")
+    assert at.session.name == "two nights"
+
+
+def test_files_are_completed_below_the_folder_of_the_session(desk: MakeController, session: Session) -> None:
+    import os
+
+    os.makedirs(os.path.join(session.cwd, "old", "deep"))
+    at = desk()
+
+    assert at.commands.complete(at, "/export o").choices == ("old/",)
+    assert at.commands.complete(at, "/export old/").choices == ("old/deep/",)
+    assert at.commands.complete(at, "/export nowhere/").choices == ()

@@ -1,0 +1,40 @@
+from hypothesis import given
+
+from sessiontree.core.ancestry import AncestryIndex
+from sessiontree.core.tree import Tree
+from tests.builders import grow, work
+from tests.strategies import damaged_entry_lists
+
+
+@given(damaged_entry_lists())
+def test_an_entry_is_on_a_path_when_it_is_met_on_the_way_up(entries):
+    tree = Tree(entries)
+    spans = AncestryIndex(tree)
+
+    for leaf in tree.iter_ids():
+        way = set(tree.walk_up_ids(leaf))
+        for id in tree.iter_ids():
+            assert spans.is_on_path(id, leaf) is (id in way)
+            assert spans.has_any_below(id, spans.sort_positions([leaf])) is (id in way)
+
+
+def test_nothing_is_on_the_path_to_the_place_before_everything_and_what_is_nowhere_is_on_none():
+    spans = AncestryIndex(grow("a>b"))
+
+    assert not spans.is_on_path("a", None)
+    assert not spans.is_on_path("gone", "b")
+
+
+def test_one_of_many_below_is_enough():
+    spans = AncestryIndex(grow("a>b>c a>d a>e>f"))
+
+    assert spans.has_any_below("e", spans.sort_positions(["b", "f", "d"]))
+    assert not spans.has_any_below("e", spans.sort_positions(["b", "c", "d", "a"]))
+    assert not spans.has_any_below("e", [])
+
+
+def test_how_far_apart_entries_are_does_not_matter():
+    ids = [f"{number}" for number in range(2000)]
+    spans = AncestryIndex(grow(">".join(ids)))
+
+    assert work(lambda: spans.is_on_path(ids[0], ids[-1])) == work(lambda: spans.is_on_path(ids[0], ids[1]))

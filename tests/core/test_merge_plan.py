@@ -1,0 +1,269 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sessiontree.core.entries import (
+    BranchPoint,
+    BranchSummary,
+    Compaction,
+    ContextEdit,
+    CustomMessage,
+    Label,
+    Message,
+    ThinkingLevelChange,
+)
+from sessiontree.core.merge_plan import (
+    build_merge_details,
+    copy_body,
+    get_merge_sources,
+    is_merge,
+    plan_cherry_pick,
+    plan_merge,
+    plan_rebase,
+    rebase_bodies,
+)
+from sessiontree.core.messages import assistant, tool_call, tool_result, user
+from sessiontree.core.tree import Tree
+from sessiontree.errors import InvalidOperation
+from tests.builders import entry, grow, ids
+from tests.strategies import damaged_entry_lists, entry_lists, places
+
+
+def make_calls(*calls):
+    return assistant([tool_call(call, "read", {}) for call in calls])
+
+
+def make_merge(*sources):
+    return BranchSummary(summary="s", details={"kind": "merge", "sources": list(sources)})
+
+
+# Merges
+
+
+def test_a_merge_covers_what_the_other_branch_has_since_they_parted():
+    tree = grow("a>b>c>d b>x>y")
+
+    assert ids(plan_merge(tree, "d", "y")) == "cd"
+    assert ids(plan_merge(tree, "b", "y")) == ""
+    assert ids(plan_merge(tree, "d", None)) == "abcd"
+
+
+def test_what_was_merged_before_is_not_merged_again():
+    tree = grow("a>b>c>d>e a>x>m>y", m=make_merge("c"))
+
+    assert ids(plan_merge(tree, "e", "y")) == "de"
+    assert ids(plan_merge(tree, "c", "y")) == ""
+
+
+def test_a_merge_of_what_the_other_side_has_is_nothing_new_to_it():
+    tree = grow("a>b>m>c a>x>y", m=make_merge("x"))
+
+    assert ids(plan_merge(tree, "c", "y")) == "bc"
+    assert ids(plan_merge(tree, "c", "a")) == "bmc"
+
+    tree = grow("a>b>m a>x>n p", m=make_merge("p", "x"), n=make_merge("p"))
+
+    assert ids(plan_merge(tree, "m", "n")) == "b"
+    assert ids(plan_merge(tree, "m", "x")) == "bm"
+
+
+def test_a_compaction_stands_for_what_came_before_it():
+    tree = grow("a>b>c>K>d a>x", K=Compaction(summary="s", first_kept="c"))
+
+    assert ids(plan_merge(tree, "d", "x")) == "cKd"
+
+
+@pytest.mark.parametrize(
+    ("body", "sources"),
+    [
+        (make_merge("a", "b"), ["a", "b"]),
+        (BranchSummary(summary="s"), []),
+        (BranchSummary(summary="s", details={"kind": "merge"}), []),
+        (BranchSummary(summary="s", details={"kind": "merge", "sources": ["a", 3]}), ["a"]),
+        (BranchSummary(summary="s", details={"sources": ["a"]}), []),
+        (user("x"), []),
+    ],
+)
+def test_a_merge_says_what_it_was_made_from(body, sources):
+    assert get_merge_sources(entry("m", body=body)) == sources
+
+
+def test_what_makes_a_summary_a_merge_is_read_back_and_stands_beside_what_else_is_said():
+    body = BranchSummary(summary="s", details=build_merge_details(["a", "b"], {"readFiles": ["x"], "kind": "mine"}))
+
+    assert is_merge(body)
+    assert get_merge_sources(entry("m", body=body)) == ["a", "b"]
+    assert body.details["readFiles"] == ["x"]
+
+
+@pytest.mark.parametrize("details", [None, "merge", ["merge"], {}, {"kind": "other"}, {"sources": ["a"]}])
+def test_a_summary_that_does_not_say_so_is_no_merge(details):
+    assert not is_merge(BranchSummary(summary="s", details=details))
+
+
+# Copies
+
+
+def test_copies_say_the_same_without_what_the_originals_took():
+    used = {"input": 10, "output": 5, "cost": 0.01}
+    result = tool_result("1", "read", "x")
+
+    assert copy_body(assistant("a", usage=used)) == assistant("a")
+    assert copy_body(Message({**result.message, "usage": used})) == result
+    assert copy_body(result) == result
+    assert copy_body(Compaction(summary="s", usage=used)) == Compaction(summary="s")
+    assert copy_body(BranchSummary(summary="s", usage=used)) == BranchSummary(summary="s")
+    assert copy_body(ThinkingLevelChange("high")) == ThinkingLevelChange("high")
+
+
+# Cherry-picks
+
+
+def test_messages_are_picked_in_the_order_of_the_file_and_once():
+    tree = grow("a>b>c a>x", x=CustomMessage(custom_type="n", content="note"))
+
+    assert ids(plan_cherry_pick(tree, ["x", "b", "x"])) == "bx"
+    assert plan_cherry_pick(tree, []) == ()
+
+
+def test_a_turn_that_calls_tools_brings_their_results():
+    tree = grow(
+        "a>b>r>s>c",
+        b=make_calls("1", "2"),
+        r=tool_result("1", "read", "x"),
+        s=tool_result("2", "read", "y"),
+        c=assistant("z"),
+    )
+
+    assert ids(plan_cherry_pick(tree, ["b"])) == "brs"
+
+
+def test_a_result_brings_its_call_and_the_other_results_of_the_turn():
+    tree = grow("a>b>r>s", b=make_calls("1", "2"), r=tool_result("1", "read", "x"), s=tool_result("2", "read", "y"))
+
+    assert ids(plan_cherry_pick(tree, ["s"])) == "brs"
+    assert ids(plan_cherry_pick(tree, ["s", "r", "b", "a"])) == "abrs"
+
+
+def test_of_two_results_of_one_call_the_chosen_one_is_taken_and_else_the_first():
+    tree = grow("b>r b>q", b=make_calls("1"), r=tool_result("1", "read", "x"), q=tool_result("1", "read", "y"))
+
+    assert ids(plan_cherry_pick(tree, ["q"])) == "bq"
+    assert ids(plan_cherry_pick(tree, ["b"])) == "br"
+    assert ids(plan_cherry_pick(tree, ["r", "q"])) == "br"
+
+
+def test_results_are_looked_for_as_far_as_the_next_turn():
+    tree = grow("b>c>d>r", b=make_calls("1"), d=make_calls("1"), r=tool_result("1", "read", "x"))
+
+    assert ids(plan_cherry_pick(tree, ["b"])) == "b"
+    assert ids(plan_cherry_pick(tree, ["r"])) == "dr"
+
+
+def test_calls_and_results_stay_together_when_others_are_picked_too():
+    tree = grow("a>b>r a>x", b=make_calls("1"), r=tool_result("1", "read", "x"))
+    late = Tree([*(tree[id] for id in "ab"), entry("x", "a"), entry("r", "b", tool_result("1", "read", "x"))])
+
+    assert ids(plan_cherry_pick(late, ["x", "b"])) == "brx"
+
+
+def test_a_result_without_its_call_cannot_be_picked():
+    with pytest.raises(InvalidOperation, match="'r' is the result of a call that is not on its path"):
+        plan_cherry_pick(grow("a>r", r=tool_result("1", "read", "x")), ["r"])
+
+
+@pytest.mark.parametrize("body", [ThinkingLevelChange("high"), Label(target="a", text="x"), Compaction(summary="s")])
+def test_only_messages_can_be_picked(body):
+    with pytest.raises(InvalidOperation, match="only messages can be cherry-picked"):
+        plan_cherry_pick(grow("a>b", b=body), ["b"])
+
+
+# Rebases
+
+
+def test_a_rebase_copies_what_the_branch_has_beyond_the_common_path():
+    tree = grow("a>b>c>d a>x", c=Label(target="a", text="x"))
+
+    assert ids(plan_rebase(tree, "d", "x")) == "bd"
+    assert ids(plan_rebase(grow("a>b x"), "b", "x")) == "ab"
+
+
+def test_branch_points_are_not_copied():
+    assert ids(plan_rebase(grow("a>p>b a>x", p=BranchPoint(name="side")), "b", "x")) == "b"
+
+
+def test_where_there_is_nothing_to_copy_a_rebase_is_refused():
+    tree = grow("a>b>c")
+
+    for onto in ("a", "b", "c", None):
+        with pytest.raises(InvalidOperation, match=r"the branch goes on from \w+ already"):
+            plan_rebase(tree, "c", onto)
+    with pytest.raises(InvalidOperation, match="the branch has nothing that the path to c does not have"):
+        plan_rebase(tree, "a", "c")
+
+
+COPIES = {"b": "B", "c": "C", "K": "k", "e": "E"}
+
+
+@pytest.mark.parametrize(
+    ("anchor", "kept"), [("c", "C"), ("K", None), (None, None), ("a", "a"), ("l", "C"), ("m", None)]
+)
+def test_what_a_compaction_keeps_is_turned_to_the_copies(anchor, kept):
+    note = Label(target="a", text="x")
+    keeps = Compaction(summary="s", first_kept=anchor, state={"old": 1}, system_message={"role": "system"})
+    tree = grow("a>b>l>c>m>K a>x", l=note, m=note, K=keeps)
+    entries = plan_rebase(tree, "K", "x")
+
+    body = rebase_bodies(tree, entries, "x", COPIES)[-1]
+
+    assert isinstance(body, Compaction)
+    assert (body.first_kept, body.state, body.system_message) == (kept, None, None)
+
+
+def test_a_compaction_whose_first_kept_entry_is_nowhere_cannot_be_copied():
+    tree = grow("a>b>K a>x", K=Compaction(summary="s", first_kept="gone"))
+
+    with pytest.raises(InvalidOperation, match="'K' keeps from 'gone', which would not be on its path"):
+        plan_rebase(tree, "K", "x")
+
+
+@pytest.mark.parametrize(("target", "turned"), [("b", "B"), ("a", "a")])
+def test_an_edit_is_turned_to_the_copy_of_its_target(target, turned):
+    tree = grow("a>b>e a>x", e=ContextEdit(target=target))
+    entries = plan_rebase(tree, "e", "x")
+
+    assert rebase_bodies(tree, entries, "x", COPIES)[-1] == ContextEdit(target=turned)
+
+
+def test_an_edit_of_an_entry_that_is_left_behind_cannot_be_copied():
+    tree = grow("a>b>e a>x>y", e=ContextEdit(target="y"))
+
+    with pytest.raises(InvalidOperation, match="'e' edits 'y', which would not be on its path"):
+        plan_rebase(tree, "e", "x")
+
+
+@given(entry_lists(), st.data())
+def test_a_rebase_copies_entries_of_the_path_alone_and_one_body_for_each(entries, data):
+    tree = Tree(entries)
+    leaf, onto = data.draw(places(entries)), data.draw(places(entries))
+    try:
+        planned = plan_rebase(tree, leaf, onto)
+    except InvalidOperation:
+        return
+
+    path = {one.id for one in tree.walk_up(leaf)}
+    assert all(one.id in path and not one.is_annotation for one in planned)
+    assert len(rebase_bodies(tree, planned, onto, {one.id: one.id.upper() for one in planned})) == len(planned)
+
+
+@given(damaged_entry_lists(), st.data())
+def test_whatever_the_session_a_plan_is_made_or_refused(entries, data):
+    tree = Tree(entries)
+    a, b = data.draw(places(entries)), data.draw(places(entries))
+
+    plan_merge(tree, a, b)
+    for plan in (lambda: plan_rebase(tree, a, b), lambda: plan_cherry_pick(tree, [id for id in (a, b) if id])):
+        try:
+            plan()
+        except InvalidOperation:
+            continue

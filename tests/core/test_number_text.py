@@ -1,0 +1,57 @@
+"""Figures: counts and money as people read them."""
+
+import pytest
+
+from sessiontree.core.number_text import format_count, format_dollars, format_tokens, pluralize
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(0, "0"), (999, "999"), (1000, "1k"), (12_345, "12k"), (999_499, "999k"), (999_500, "1.0M"), ("odd", "0")],
+)
+def test_counts_are_short(count, words):
+    assert format_count(count) == words
+
+
+@pytest.mark.parametrize(
+    ("cost", "words"),
+    [
+        (0, "$0.0000"),
+        (0.05, "$0.0500"),
+        (12.34567, "$12.3457"),
+        (0.001, "$0.0010"),
+        (0.00099, "$0.00099"),
+        (0.00013, "$0.00013"),
+        (0.00014, "$0.00014"),
+        (0.0001, "$0.00010"),
+        (0.00009949, "$0.000099"),
+        (0.0000123, "$0.000012"),
+        (0.00000045, "$0.00000045"),
+        (-0.05, "-$0.0500"),
+        (-0.0000123, "-$0.000012"),
+        (1e-300, "$0.000000000000"),
+    ],
+)
+def test_no_cost_looks_like_nothing(cost, words):
+    assert format_dollars(cost) == words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((0, "message"), "0 messages"),
+        ((1, "message"), "1 message"),
+        ((2, "message"), "2 messages"),
+        ((1, "entry", "entries"), "1 entry"),
+        ((2, "entry", "entries"), "2 entries"),
+    ],
+)
+def test_one_thing_is_named_in_the_singular(given, words):
+    assert pluralize(*given) == words
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(0, "0 tokens"), (1, "1 token"), (12_345, "12k tokens"), ("odd", "0 tokens")]
+)
+def test_tokens_in_short(count, words):
+    assert format_tokens(count) == words

@@ -1,0 +1,39 @@
+"""Misfits: where a value is wrong, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import Struct
+
+from sessiontree.core.validation import describe_validation_error
+
+
+class Inner(Struct, frozen=True, forbid_unknown_fields=True):
+    count: int = 0
+
+
+class Shape(Struct, forbid_unknown_fields=True):
+    name: str
+    inner: Inner = Inner()
+    several: list[Inner] = []
+
+
+@pytest.mark.parametrize(
+    ("value", "where", "why"),
+    [
+        ({}, "name", "it is not given"),
+        ({"name": "x", "nmae": "y"}, "nmae", "there is no such field"),
+        ({"name": "x", "inner": {"amount": 1}}, "inner.amount", "there is no such field"),
+        ({"name": "x", "several": [{}, {"amount": 1}]}, "several[1].amount", "there is no such field"),
+        ({"name": 1}, "name", "expected str, got int"),
+        ([], "", "expected object, got array"),
+    ],
+)
+def test_a_misfit_says_where_and_why(value: Any, where: str, why: str) -> None:
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert(value, Shape)
+
+    assert describe_validation_error(raised.value, "field") == (where, why)

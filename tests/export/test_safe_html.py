@@ -1,0 +1,37 @@
+"""Text that needs no Markdown is shown as Markdown would show it."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from sessiontree.export.safe_html import convert_markdown, markdown_to_html
+
+ALMOST_PLAIN = string.ascii_letters + string.digits + " ,.;:?'/()%+=-#*_<&\"\n"
+
+
+@given(some.text(alphabet=ALMOST_PLAIN, max_size=40))
+def test_a_plain_line_is_shown_as_markdown_shows_it(text: str) -> None:
+    assert markdown_to_html(text) == convert_markdown(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1. one",
+        "- one",
+        "+ one",
+        "a  b",
+        "a ",
+        "https://example.org/x?a=b",
+        "mailto:a",
+        "a: b",
+        "x = (1 + 2) / 3 - 4%",
+        "it's",
+    ],
+)
+def test_a_line_that_looks_nearly_plain_is_shown_as_markdown_shows_it(text: str) -> None:
+    assert markdown_to_html(text) == convert_markdown(text)

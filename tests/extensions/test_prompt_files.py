@@ -1,0 +1,58 @@
+"""Prompt files: what stands at their beginning, and how they are filled."""
+
+from __future__ import annotations
+
+import pytest
+
+from sessiontree.errors import FormatError
+from sessiontree.extensions.prompt_files import build_prompt_command, parse_prompt_file
+
+
+def fill_prompt(text: str, typed: str) -> str:
+    return parse_prompt_file("a.md", text.encode()).fill(typed)
+
+
+def test_the_beginning_says_what_it_is_for_and_what_it_takes() -> None:
+    text = (
+        b'\xef\xbb\xbf---\r\ndescription: "Review: a file"\r\nargument-hint: FILE\r\nmodel: any\r\n---\r\nReview $1\r\n'
+    )
+
+    command = build_prompt_command("review", "review.md", text)
+
+    assert command.help == "Review: a file"
+    assert command.usage == "/review [FILE]"
+    assert parse_prompt_file("review.md", text).text == "Review $1"
+
+
+def test_without_a_description_the_first_line_says_it() -> None:
+    assert build_prompt_command("a", "a.md", b"# Look at this\n\nAnd that.").help == "Look at this"
+
+
+@pytest.mark.parametrize(
+    ("text", "typed", "expected"),
+    [
+        ("$1 and $2", "a 'b c' d", "a and b c"),
+        ("$1-$2-$9", "a", "a--"),
+        ("all: $@ ", "a  'b c'", "all: a  'b c'"),
+        ("all: $ARGUMENTS.", "a b", "all: a b."),
+        ("$1 $1", "$2 x", "$2 $2"),
+        ("costs $100, $0 and $ARGUMENTSX", "", "costs $100, $0 and $ARGUMENTSX"),
+        ("do it", "now", "do it\n\nnow"),
+        ("do it", "", "do it"),
+    ],
+)
+def test_what_was_typed_is_put_in_its_place_once(text: str, typed: str, expected: str) -> None:
+    assert fill_prompt(text, typed) == expected.strip()
+
+
+def test_lines_between_rules_later_on_are_text() -> None:
+    assert fill_prompt("Hello\n---\na: b\n---\n", "") == "Hello\n---\na: b\n---"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [(b"\xff\xfe", "no UTF-8"), (b"---\nnonsense\n---\nx", "no `key: value`"), (b"---\na: b\n---\n", "says nothing")],
+)
+def test_what_cannot_be_understood_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        parse_prompt_file("a.md", data)

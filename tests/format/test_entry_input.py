@@ -1,0 +1,57 @@
+"""Entries that are handed in: whole ones are taken as they are, hollow ones are refused with what they lack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessiontree.core.entries import Message, ModelChange, Opaque
+from sessiontree.format.entry_input import IncompleteEntry, check_message, parse_entry
+
+
+def test_a_whole_entry_is_taken_with_its_further_fields() -> None:
+    message = {"role": "user", "content": "hi", "mood": "calm"}
+
+    assert parse_entry({"type": "message", "message": message, "x": 1}) == (Message(message), {"x": 1})
+
+
+def test_a_model_may_be_given_in_either_spelling() -> None:
+    body, _ = parse_entry({"type": "model_change", "model": "openai/gpt-5"})
+
+    assert isinstance(body, ModelChange)
+    assert body.model == "gpt-5"
+
+
+def test_an_entry_of_an_unknown_type_needs_nothing_more() -> None:
+    body, extra = parse_entry({"type": "mood", "calm": True})
+
+    assert isinstance(body, Opaque)
+    assert extra == {}
+
+
+@pytest.mark.parametrize(
+    ("wire", "lacks"),
+    [
+        ({}, "a type"),
+        ({"type": 7}, "a type"),
+        ({"type": "session", "id": "x"}, "a type"),
+        ({"type": "message"}, "message"),
+        ({"type": "message", "message": {"content": "x"}}, "a role"),
+        ({"type": "message", "message": {"role": "toolResult", "content": "x"}}, "the toolCallId that it answers"),
+        ({"type": "compaction", "summary": ""}, "summary"),
+        ({"type": "model_change"}, "modelId"),
+    ],
+)
+def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
+    with pytest.raises(IncompleteEntry) as error:
+        parse_entry(wire)
+
+    assert str(error.value) == lacks
+
+
+def test_a_message_may_have_any_other_role_and_no_content() -> None:
+    check_message({"role": "custom"})
+
+    with pytest.raises(IncompleteEntry, match="content: a text"):
+        check_message({"role": "assistant", "content": None})

@@ -1,0 +1,211 @@
+"""Listings say what opening the sessions says, and one bad file spoils nothing."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hs
+
+import sessiontree as st
+from sessiontree.library import catalog
+from sessiontree.library.index import sqlite
+from sessiontree.library.session_files import get_file_stamp, list_session_files
+from tests.builders import file_of, header
+from tests.library.session_folders import TIME, expected, found, only, put, say, told
+from tests.strategies import damaged_sessions, reflowed_sessions, sessions
+
+
+@settings(max_examples=40)
+@given(data=hs.one_of(sessions(), damaged_sessions(), reflowed_sessions()), cut=hs.integers(0, 40))
+def test_a_listing_says_what_opening_the_session_says(data: bytes, cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s.jsonl"
+        path.write_bytes(data[: len(data) - cut])
+
+        assert told(only(Path(folder))) == expected(path)
+
+
+@settings(max_examples=40)
+@given(
+    data=hs.one_of(sessions(), damaged_sessions(), reflowed_sessions()), cuts=hs.lists(hs.integers(0, 5000), max_size=4)
+)
+def test_an_index_that_grew_with_its_file_equals_one_built_anew(data: bytes, cuts: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "s.jsonl"
+        queries = ("role:user", "<<", '"0000"', "read", "x")
+        for cut in sorted(cuts):
+            path.write_bytes(b"") if not path.exists() else None
+            with path.open("r+b") as file:
+                file.seek(0, os.SEEK_END)
+                file.write(data[file.tell() : max(cut, file.tell())])
+            st.sessions(dir=folder)
+            st.search("role:user", dir=folder)
+        with path.open("ab") as file:
+            file.write(data[file.tell() :])
+
+        grown = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
+        Path(catalog.get_home(), sqlite.INDEX_NAME).unlink()
+        built = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
+
+        assert grown == built
+
+
+def test_a_summary_has_what_a_listing_shows(shelf: Path) -> None:
+    path = put(
+        shelf,
+        "2026_x",
+        header(id="x", parentSession="/p/2025_y.jsonl"),
+        say("a", None, "how do I\n make it faster?"),
+        {"type": "message", "id": "b", "parentId": "a", "message": {"role": "assistant", "usage": {"cost": 0.5}}},
+        {"type": "session_info", "id": "c", "parentId": "b", "name": "speed"},
+    )
+    os.utime(path, ns=(10**18, 10**18))
+
+    assert only(shelf) == st.SessionSummary(
+        id="x",
+        file=str(path),
+        name="speed",
+        first_message="how do I make it faster?",
+        message_count=2,
+        entry_count=3,
+        branch_count=1,
+        branch="main",
+        cost=0.5,
+        created=TIME,
+        modified="2001-09-09T01:46:40.000Z",
+        cwd="/project",
+        parent_session="/p/2025_y.jsonl",
+        archived=False,
+        damage=None,
+    )
+
+
+def test_bytes_that_are_no_text_are_damage_in_a_listing_too(shelf: Path) -> None:
+    for name, end in (("s", b"\n"), ("t", b"")):
+        line = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"apple \xff"}}'
+        put(shelf, name, header(id=name)).open("ab").write(line + end)
+
+    for _ in range(2):
+        assert [told(summary) for summary in st.sessions(dir=shelf)] == [
+            expected(Path(summary.file)) for summary in st.sessions(dir=shelf)
+        ]
+        assert all("not UTF-8" in (summary.damage or "") for summary in st.sessions(dir=shelf))
+    assert found("apple", shelf) == ["a", "a"]
+
+
+def test_a_listing_says_the_same_when_it_is_read_again(shelf: Path) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"))
+
+    first, again = ([repr(summary) for summary in st.sessions(dir=shelf)] for _ in range(2))
+
+    assert first == again
+
+
+def test_older_dialects_are_listed_and_searched_as_what_they_become(shelf: Path) -> None:
+    old = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": "an old question"}}
+    put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, old, old)
+
+    summary = only(shelf)
+    hits = st.search("question", dir=shelf)
+
+    assert (summary.message_count, summary.first_message, summary.damage) == (2, "an old question", None)
+    assert [st.open(hit.file).resolve_place(hit.entry) for hit in hits] == [hit.entry for hit in hits]
+    assert len(hits) == 2
+
+
+def test_one_bad_file_never_spoils_a_listing(shelf: Path) -> None:
+    put(shelf, "good", header(id="good"), say("a", None, "x"))
+    (shelf / "empty.jsonl").write_bytes(b"")
+    (shelf / "garbage.jsonl").write_bytes(os.urandom(5000))
+    (shelf / "torn.jsonl").write_bytes(file_of(header(id="torn"), say("a", None, "x"))[:-9])
+    (shelf / "other.jsonl").write_bytes(b'{"type":"message"}\n')
+    (shelf / "folder.jsonl").mkdir()
+    (shelf / "nobody.jsonl").write_bytes(file_of(header()))
+    os.mkfifo(shelf / "pipe.jsonl")
+    (shelf / "loop.jsonl").symlink_to("loop.jsonl")
+    (shelf / "link.jsonl").symlink_to("good.jsonl")
+    (shelf / "device.jsonl").symlink_to("/dev/zero")
+    (shelf / "notes.txt").write_text("no session")
+
+    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=shelf)}
+
+    assert {name for name, summary in listed.items() if not summary.is_damaged} == {"good", "nobody"}
+    assert listed["torn"].entry_count == 0
+    assert "unfinished" in (listed["torn"].damage or "")
+    assert listed["loop"].damage == listed["link"].damage == "a link, which is not followed"
+    assert listed["pipe"].damage == listed["folder"].damage == "not a regular file"
+    assert "notes" not in listed
+    assert found("x", shelf) == ["a"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+def test_a_file_that_may_not_be_read_is_listed_as_bad(shelf: Path) -> None:
+    put(shelf, "secret", header()).chmod(0)
+
+    assert only(shelf).damage == "Permission denied"
+
+
+def test_a_file_that_goes_away_while_it_is_listed_is_told(shelf: Path) -> None:
+    path = put(shelf, "s", header())
+    files = list_session_files(str(shelf))
+    path.unlink()
+
+    (summary,) = catalog.load_summaries(files)
+
+    assert summary.damage == "No such file or directory"
+
+
+def test_names_that_are_no_utf8_are_listed(shelf: Path) -> None:
+    path = os.path.join(os.fsencode(shelf), b"\xff.jsonl")
+    with open(path, "wb") as file:
+        file.write(file_of(header(name="n\ud800"), say("a", None, "x")))
+
+    for _ in range(2):
+        summary = only(shelf)
+        assert os.fsencode(summary.file) == path
+        assert summary.name == "n?"
+        assert st.open(summary.file).id == "s"
+    assert found("x", shelf) == ["a"]
+
+
+def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch) -> None:
+    path, fstat, lstat = put(shelf, "s", header(), say("a", None, "apple")), os.fstat, os.lstat
+
+    def numbered(which: int | str) -> os.stat_result:
+        status = fstat(which) if isinstance(which, int) else lstat(which)
+        times = {"st_mtime_ns": status.st_mtime_ns}
+        return os.stat_result((status.st_mode, status.st_ino | 1 << 63, *status[2:10]), times)
+
+    fd = os.open(path, os.O_RDONLY)
+    few, many = get_file_stamp(fstat(fd)), get_file_stamp(numbered(fd))
+    os.close(fd)
+    monkeypatch.setattr(os, "fstat", numbered)
+    monkeypatch.setattr(os, "lstat", numbered)
+
+    assert (few[:2], few[2] + (1 << 63)) == (many[:2], many[2] + (1 << 64))
+    assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])
+
+
+def test_what_is_gone_is_forgotten(shelf: Path, index: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"))
+    put(shelf, "t", header(id="t"), say("b", None, "berry"))
+    assert found("apple", shelf) == ["a"]
+
+    path.unlink()
+
+    assert [summary.id for summary in st.sessions(dir=shelf)] == ["t"]
+    assert (found("apple", shelf), found("berry", shelf)) == ([], ["b"])
+    with sqlite3.connect(index) as connection:
+        assert connection.execute("SELECT count(*) FROM files").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (1,)
+
+
+def test_nothing_is_made_where_there_is_nothing_to_list(home: Path) -> None:
+    assert (st.sessions(), st.sessions(all=True), st.search("x", all=True)) == ([], [], [])
+    assert not home.exists()

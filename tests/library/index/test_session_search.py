@@ -1,0 +1,502 @@
+"""A search finds what comparing every entry would find, whatever the index has taken in."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as hs
+
+import sessiontree as st
+from sessiontree.core.fulltext import fold
+from sessiontree.core.query import parse_query
+from sessiontree.core.timestamps import format_timestamp
+from sessiontree.format import codec
+from sessiontree.format.codec import read_entry
+from sessiontree.library import catalog
+from sessiontree.library.index import session_search, session_summary, word_index
+from tests.builders import file_of, header
+from tests.library.session_folders import TIME, found, only, put, say
+
+
+def test_words_of_any_script_and_length_are_found(shelf: Path) -> None:
+    said = {
+        "a": "Ein Stück Käse",
+        "b": "我们用缓存吧",
+        "c": "кэш и словарь",
+        "d": "a b c",
+        "e": "x",
+        "f": "カフェで😀",
+        "g": "half \ud83d",
+        "h": "ﬁnal K",
+    }
+    put(shelf, "s", header(), *(say(id, None, text) for id, text in said.items()))
+
+    for id, query in [
+        ("a", "KÄSE"),
+        ("a", "ka\u0308se"),
+        ("a", "ü"),
+        ("a", '"ein stück"'),
+        ("b", "缓存"),
+        ("b", "吧"),
+        ("b", "用缓存"),
+        ("c", "Словарь"),
+        ("c", "и"),
+        ("d", '"b c"'),
+        ("e", "x"),
+        ("f", "😀"),
+        ("f", "カフェ"),
+        ("g", "half"),
+        ("h", "final k"),
+    ]:
+        for _ in range(2):
+            assert found(query, shelf) == [id], query
+    assert found("缓 存吧 нет", shelf) == []
+
+
+_texts = hs.text(hs.sampled_from('abB \n\u3000"/\\.ée\u0301ßsﬁ缓存'), max_size=12)
+
+
+@settings(max_examples=60)
+@given(said=hs.lists(_texts, min_size=1, max_size=4), query=hs.lists(_texts, max_size=1), data=hs.data())
+def test_a_search_finds_what_comparing_every_entry_finds(
+    said: list[str], query: list[str], data: hs.DataObject
+) -> None:
+    source = data.draw(hs.sampled_from(said))
+    start = data.draw(hs.integers(0, len(source)))
+    words = " ".join(f'"{part}"' for part in [*query, source[start : start + 4].replace('"', "")])
+    try:
+        wanted = parse_query(words, now=0)
+    except st.InvalidOperation:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for name, escaped in (("plain", False), ("escaped", True)):
+            lines = [json.dumps(say(f"{name}{n}", None, text), ensure_ascii=escaped) for n, text in enumerate(said)]
+            put(Path(folder), name, header(id=name), *lines)
+
+        looked_through, looked_up = ({hit.entry for hit in st.search(words, dir=folder)} for _ in range(2))
+
+    assert looked_through == looked_up
+    assert looked_up == {
+        f"{name}{number}"
+        for number, text in enumerate(said)
+        if wanted.matches(fold(text))
+        for name in ("plain", "escaped")
+    }
+
+
+def test_punctuation_is_compared_too(shelf: Path) -> None:
+    put(shelf, "s", header(), say("a", None, "x->y, a::b"), say("b", None, "x y a b"))
+
+    assert found("->", shelf) == found("a::b", shelf) == found('"y, a"', shelf) == ["a"]
+    assert sorted(found("x y", shelf)) == ["a", "b"]
+
+
+def test_letters_that_are_escaped_in_the_file_are_found(shelf: Path) -> None:
+    (shelf / "s.jsonl").write_bytes(
+        file_of(
+            header(), '{"type":"message","id":"a","message":{"role":"user","content":"\\u0063ache\\nd\\u00e9j\\u00e0"}}'
+        )
+    )
+
+    assert found("cache", shelf) == found("déjà", shelf) == found('"cache déjà"', shelf) == ["a"]
+
+
+def test_entries_of_all_branches_are_found_with_where_they_are() -> None:
+    session = st.create(name="auth", cwd="/p")
+    first = session.append(st.user("common apple"))
+    left = session.append(st.user("left apple"))
+    session.create_branch("b", at=first)
+    here = session.append(st.user("here apple"))
+    session.append(st.Compaction(summary="done", first_kept=here.id))
+    session.switch(here)
+    gone = session.append(st.user("gone apple"))
+    session.switch(here)
+
+    hits = {hit.entry: hit for hit in st.search("apple", all=True)}
+
+    assert {id: (hit.branch, hit.in_context) for id, hit in hits.items()} == {
+        first.id: ("b", True),
+        left.id: ("main", False),
+        here.id: ("b", True),
+        gone.id: (None, False),
+    }
+    assert (hits[here.id].session, hits[here.id].name, hits[here.id].role) == (session.id, "auth", "user")
+    assert hits[here.id].snippet == "here apple"
+    for hit in hits.values():
+        assert st.open(hit.session).resolve_place(hit.entry) == hit.entry
+
+
+def test_what_a_compaction_stands_for_is_not_in_context() -> None:
+    session = st.create(cwd="/p")
+    first, kept = session.extend([st.user("apple one"), st.user("apple two")])
+    session.append(st.Compaction(summary="apple three", first_kept=kept.id))
+
+    hits = {hit.snippet: hit.in_context for hit in st.search("apple", all=True)}
+
+    assert hits == {"apple one": False, "apple two": True, "apple three": True}
+    assert first.id
+
+
+def test_only_what_a_model_is_sent_is_in_context() -> None:
+    session = st.create(cwd="/p")
+    edited, removed = session.extend([st.user("apple before"), st.user("apple removed")])
+    session.append(st.assistant("apple stopped", stop_reason="aborted"))
+    session.append(st.Message({"role": "bashExecution", "command": "apple", "output": "", "excludeFromContext": True}))
+    session.append(st.ContextEdit(target=edited.id, replacement={"content": "apple between"}))
+    session.append(st.ContextEdit(target=edited.id, replacement={"content": "apple after"}))
+    session.append(st.ContextEdit(target=removed.id, replacement=None))
+    session.append(st.CustomMessage(custom_type="note", content="apple note"))
+
+    hits = {hit.snippet: hit.in_context for hit in st.search("apple", all=True)}
+
+    assert hits == {
+        "apple before": False,
+        "apple removed": False,
+        "apple stopped": False,
+        "apple": False,
+        "apple between": False,
+        "apple after": True,
+        "apple note": True,
+    }
+
+
+def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(word_index, "CHUNK_SIZE", 20)
+    for name, minutes in (("s", (1, 5, 3)), ("t", (4, 2))):
+        lines = [say(f"{name}{m}", None, "apple pie", timestamp=f"2026-01-01T00:0{m}:00.000Z") for m in minutes]
+        put(shelf, name, header(id=name), *lines)
+
+    assert found("apple", shelf) == ["s5", "t4", "s3", "t2", "s1"]
+    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["s5", "t4"]
+    assert [hit.entry for hit in st.search("since:2026-01-01T00:04", dir=shelf)] == ["s5", "t4"]
+
+
+def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary.iter_blocks, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(session_search, "RANGE_SIZE", 1 << 11)
+    lines = [say(f"e{n}", None, "apple pie", timestamp=format_timestamp(n * 60_000)) for n in range(3000)]
+    put(shelf, "s", header(), *lines)
+    decoded: list[bytes] = []
+
+    def read(raw: bytes, line: int) -> st.Entry:
+        decoded.append(raw)
+        return read_entry(raw, line)
+
+    monkeypatch.setattr(session_search, "read_entry", read)
+
+    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["e2999", "e2998"]
+    assert len(decoded) < 30
+
+
+@pytest.mark.parametrize("piece", [1, 100, 1000])
+def test_every_line_is_looked_at_whatever_the_pieces(shelf: Path, monkeypatch, piece: int) -> None:
+    monkeypatch.setattr(session_search, "RANGE_SIZE", piece)
+    put(shelf, "s", header(), *(say(f"e{n}", None, f"apple {'x' * n * n}") for n in range(30)), "")
+
+    assert sorted(found("apple", shelf)) == sorted(f"e{n}" for n in range(30))
+
+
+def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary.iter_blocks, "__defaults__", (1 << 10,))
+    put(shelf, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
+    only(shelf)
+    steps: list[tuple[int, int]] = []
+
+    st.search("pear", dir=shelf, progress=lambda done, total: steps.append((done, total)))
+
+    assert len(steps) > 5
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_a_hit_in_a_sound_session_does_not_open_all_of_it(shelf: Path, monkeypatch) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"), say("c", "a", "cherry"))
+
+    def load(session: st.Session) -> None:
+        raise AssertionError("all of it was read")
+
+    monkeypatch.setattr(st.Session, "_load", load)
+
+    hits = [hit for query in ("apple", "berry") for hit in st.search(query, dir=shelf)]
+
+    assert [(hit.entry, hit.branch, hit.in_context) for hit in hits] == [("a", "main", True), ("b", None, False)]
+
+
+def test_roles_narrow_a_search(shelf: Path) -> None:
+    put(
+        shelf,
+        "s",
+        header(),
+        say("a", None, "apple"),
+        say("b", "a", "", message={"role": "toolResult", "content": [{"type": "text", "text": "apple"}]}),
+        {"type": "label", "id": "c", "parentId": "b", "targetId": "a", "label": "apple"},
+    )
+
+    assert found("apple role:user", shelf) == ["a"]
+    assert found("apple role:tool", shelf) == ["b"]
+    assert found("role:label", shelf) == ["c"]
+
+
+def test_of_entries_with_one_id_the_last_is_found(shelf: Path) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
+
+    assert (found("apple", shelf), found("berry", shelf)) == ([], ["a"])
+
+
+def test_entries_that_a_later_one_stands_for_take_the_place_of_no_hit(shelf: Path) -> None:
+    for name in ("s", "t"):
+        lines = [say(name, None, f"apple {n}", timestamp=f"2026-01-01T00:0{n}:00.000Z") for n in (5, 4, 3)]
+        put(shelf, name, header(id=name), say(f"{name}0", None, "apple"), *lines)
+
+    for _ in range(2):
+        hits = st.search("apple", dir=shelf, limit=4)
+        assert [(hit.entry, hit.snippet) for hit in hits][:2] == [("t", "apple 3"), ("s", "apple 3")]
+        assert {hit.entry for hit in hits[2:]} == {"s0", "t0"}
+
+
+def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(shelf: Path, monkeypatch) -> None:
+    paths = [
+        put(
+            shelf,
+            f"s{n}",
+            header(id=f"s{n}"),
+            say("a", None, "apple", timestamp=format_timestamp(n)),
+            say("a", None, "berry"),
+        )
+        for n in range(20)
+    ]
+    put(shelf, "sound", header(id="sound"), say("b", None, "apple", timestamp=format_timestamp(0)))
+    for _ in range(2):
+        read: list[str] = []
+        opened: list[str] = []
+
+        def open_regular(path: str, read: list[str] = read) -> int:
+            read.append(path)
+            return session_summary.open_regular_fd(path)
+
+        def open_session(path: str, opened: list[str] = opened) -> st.Session:
+            opened.append(path)
+            return session_summary.open_read_only(path)
+
+        monkeypatch.setattr(session_search, "open_regular", open_regular)
+        monkeypatch.setattr(session_search, "open_session", open_session)
+
+        assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["b"]
+        assert sorted(read) == sorted(opened) == sorted([*map(str, paths), str(shelf / "sound.jsonl")])
+
+
+def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(shelf: Path, monkeypatch) -> None:
+    for n in range(20):
+        damaged = put(
+            shelf,
+            f"s{n}",
+            header(id=f"s{n}"),
+            say("a", None, f"apple {n}", timestamp=format_timestamp(n // 10)),
+            "noise",
+        )
+        os.utime(damaged, (n, n))
+    opened: list[str] = []
+
+    def open_session(path: str) -> st.Session:
+        opened.append(path)
+        return session_summary.open_read_only(path)
+
+    monkeypatch.setattr(session_search, "open_read_only", open_session)
+
+    assert [hit.snippet for hit in st.search("apple", dir=shelf, limit=2)] == ["apple 19", "apple 18"]
+    assert opened == [str(shelf / "s19.jsonl"), str(shelf / "s18.jsonl")]
+
+
+def test_a_session_that_goes_away_meanwhile_takes_the_place_of_no_hit(shelf: Path, monkeypatch) -> None:
+    put(shelf, "stays", header(id="stays"), say("a", None, "apple"))
+    goes = put(shelf, "goes", header(id="goes"), say("b", None, "apple", timestamp="2026-01-02T00:00:00.000Z"))
+
+    def look_up(sight: object, db: object, path: str, entries: object) -> bool:
+        goes.unlink(missing_ok=True)
+        return False
+
+    monkeypatch.setattr(session_search._EntryContext, "_look_up", look_up)
+
+    assert [hit.entry for hit in st.search("apple", dir=shelf, limit=1)] == ["a"]
+
+
+def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:
+    head = {"type": "custom", "customType": "sessiontree.head", "id": "h", "parentId": None}
+    put(shelf, "s", header(), say("a", "gone", "apple"), "nonsense apple", {**head, "data": {"heads": {"main": "x"}}})
+
+    (hit,) = st.search("apple", dir=shelf)
+
+    assert (hit.entry, hit.branch, hit.in_context) == ("a", None, False)
+
+
+def test_a_snippet_is_one_line_round_what_was_found() -> None:
+    def cut(text: str, query: str) -> str:
+        return session_search.build_snippet(text, parse_query(query, now=0).terms)
+
+    long = "word " * 100
+
+    assert cut("a\nb  c", "b") == "a b c"
+    assert cut(f"{long}needle {long}", "needle").startswith("…")
+    assert "needle" in cut(f"{long}needle {long}", "NEEDLE")
+    assert cut(f"{long}STRASSE", "straße").endswith("STRASSE")
+    assert cut(long, "role:user").startswith("word word")
+
+
+@pytest.mark.parametrize("query", ["apple", "a"])
+def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path, monkeypatch, query: str) -> None:
+    put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "another apple"))
+    only(shelf)
+    real = session_search.find_candidates
+
+    def meanwhile(*given):
+        monkeypatch.setattr(session_search, "candidates", real)
+        assert found(query, shelf) == ["b", "a"]
+        return real(*given)
+
+    monkeypatch.setattr(session_search, "find_candidates", meanwhile)
+
+    assert found(query, shelf) == ["b", "a"]
+
+
+def test_matches_of_one_moment_and_place_are_in_no_order() -> None:
+    entries = [read_entry(json.dumps(say(id, None, "apple")).encode(), 0) for id in "ab"]
+    matches = [session_search._FileMatch(1, "file", 2, entry, "apple") for entry in entries]
+
+    assert sorted(matches) == matches
+
+
+def test_a_last_line_without_newline_tells_the_branch_as_it_does_to_a_listing(shelf: Path) -> None:
+    session = st.create(file=shelf / "s.jsonl")
+    session.append(st.user("apple"))
+    session.create_branch("other")
+    path = shelf / "s.jsonl"
+    for _ in range(2):
+        assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["other"]
+    session.switch("main")
+    path.write_bytes(path.read_bytes()[:-1])
+
+    for _ in range(2):
+        assert only(shelf).branch == "main"
+        assert [hit.branch for hit in st.search("apple", dir=shelf)] == ["main"]
+
+
+def test_a_snippet_is_round_the_word_that_begins_so() -> None:
+    (term,) = parse_query("cach*", now=0).terms
+    text = f"precache {'x' * 300} Caches {'y' * 300}"
+
+    assert "Caches" in session_search.build_snippet(text, [term])
+
+
+def apart(text: str) -> str:
+    """Letters and their accents one behind the other."""
+    return unicodedata.normalize("NFD", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "shown"),
+    [
+        (apart("한국어 문장입니다. " * 60 + "찾을것" + " 뒤쪽 문장입니다." * 60), "찾을것", "찾을것"),
+        ("ŉ" * 400 + " Straße hier " + "x " * 300, "strasse", "Straße"),
+        ("ﬃ" * 400 + " a Needle " + "x " * 300, "needle", "Needle"),
+        (apart("é") * 400 + " E-Mail " + "x " * 300, "e*", "E-Mail"),
+        ("ısı " * 200 + "isi " + "x " * 300, "isi", "isi"),
+    ],
+    ids=["jamo", "longer letters", "ligatures", "accents", "letters that are only alike"],
+)
+def test_a_snippet_has_what_was_found_however_letters_are_spelled(text: str, query: str, shown: str) -> None:
+    assert shown in session_search.build_snippet(text, parse_query(query, now=0).terms)
+
+
+LETTERS = hs.text(hs.sampled_from("aEéßŉﬃİıſ\u0301\u0323각\u1100\u1161\u11a8 \n"), min_size=1, max_size=8)
+
+
+@given(LETTERS, LETTERS)
+def test_what_is_found_is_in_its_snippet(before: str, sought: str) -> None:
+    query = parse_query(f'role:user "{sought}"', now=0)
+    text = before * 200 + sought + " x" * 200
+
+    if query.matches(fold(text)):
+        assert query.matches(fold(session_search.build_snippet(text, query.terms)))
+
+
+def test_a_phrase_is_within_one_part_of_what_was_said_whatever_the_file_is_like(shelf: Path) -> None:
+    blocks = [{"type": "text", "text": text} for text in ("here it ends", "and here begins é")]
+    message = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": blocks}}
+    put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, message)
+    for name, escaped in (("plain", False), ("escaped", True)):
+        line = json.dumps({**message, "id": name, "parentId": None}, ensure_ascii=escaped)
+        put(shelf, name, header(id=name), line)
+
+    assert found('"ends and"', shelf) == []
+    assert len(found('"here begins"', shelf)) == len(found("ends begins", shelf)) == 3
+
+
+def test_numbers_that_tools_were_called_with_and_system_messages_are_found(shelf: Path) -> None:
+    session = st.create(file=shelf / "s.jsonl")
+    call = {"type": "toolCall", "id": "c", "name": "read", "arguments": {"offset": 4711, "deep": [{"port": 8080}]}}
+    called = session.append(st.Message({"role": "assistant", "content": [call]}))
+    system = session.append(st.Message({"role": "system", "content": "", "sections": {"rules": "never on Sundays"}}))
+
+    for _ in range(2):
+        assert found("4711 8080", shelf) == [called.id]
+        assert found("sundays role:system", shelf) == [system.id]
+
+
+@pytest.fixture
+def shelved() -> Path:
+    """A folder among those where sessions live."""
+    folder = Path(catalog.get_sessions_folder()) / "--p--"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def names_with(query: str) -> list[str]:
+    return sorted(Path(file).stem for file in catalog.find_matching_sessions(query, all=True))
+
+
+def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary.iter_blocks, "__defaults__", (1 << 10,))
+    for name in ("many", "more"):
+        put(shelved, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
+    put(
+        shelved,
+        "few",
+        header(id="few"),
+        say("a", None, "apple", timestamp=format_timestamp(0)),
+        say("b", None, "berry"),
+    )
+    put(shelved, "none", header(id="none"), say("c", None, "cherry"))
+    read: list[bytes] = []
+
+    def read_entry(raw: bytes, line: int) -> Any:
+        read.append(raw)
+        return codec.read_entry(raw, line)
+
+    monkeypatch.setattr(session_search, "read_entry", read_entry)
+    steps: list[tuple[int, int]] = []
+    for _ in range(2):
+        assert names_with("apple") == ["few", "many", "more"]
+        assert names_with("berry role:user") == ["few"]
+        assert names_with("apple since:7d") == names_with("plum") == []
+    assert len(read) < 20
+    catalog.find_matching_sessions("apple", all=True, progress=lambda done, total: steps.append((done, total)))
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1]
+
+
+def test_a_session_has_no_match_where_a_later_entry_stands_for_it(shelved: Path) -> None:
+    put(shelved, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
+
+    for _ in range(2):
+        assert (names_with("apple"), names_with("berry")) == ([], ["s"])
+
+
+def test_where_there_are_no_sessions_none_has_a_match() -> None:
+    assert catalog.find_matching_sessions("apple") == []

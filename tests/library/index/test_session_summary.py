@@ -1,0 +1,335 @@
+"""A file is read as far as it has changed, and anew when it is another one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.fulltext import get_text_parts
+from sessiontree.core.timestamps import parse_timestamp
+from sessiontree.format.digest import Digest
+from sessiontree.library.index import session_search, session_summary, word_index
+from sessiontree.store.batch_journal import write_note
+from tests.builders import file_of, header
+from tests.library.session_folders import expected, found, only, put, say, told
+
+
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Where in files reading starts from now on, beside the few bytes that tell whether a file is the same."""
+    starts: list[int] = []
+    real = session_summary._feed_lines
+
+    def take(fd: int, digest: Any, start: int, stop: int, passed: Any) -> Any:
+        starts.append(start)
+        return real(fd, digest, start, stop, passed)
+
+    monkeypatch.setattr(session_summary, "_feed_lines", take)
+    return starts
+
+
+def test_a_file_as_it_was_is_not_read_again(shelf: Path, monkeypatch) -> None:
+    put(shelf, "s", header(), say("a", None, "x"))
+    before = only(shelf)
+    starts = reads(monkeypatch)
+
+    assert only(shelf) == before
+    assert starts == []
+
+
+@pytest.mark.parametrize("seconds", [-(1 << 40), -62_135_596_801, 10_000_000_000, 253_402_300_800, 1 << 40])
+def test_a_time_that_no_calendar_has_hides_neither_its_file_nor_others(shelf: Path, seconds: int) -> None:
+    far, near = put(shelf, "far", header(id="far"), say("a", None, "x")), put(shelf, "near", header(id="near"))
+    broken = put(shelf, "broken", "nonsense")
+    for path in (far, broken):
+        os.utime(path, (seconds, seconds))  # some file systems keep it as it is, others the nearest that they can
+
+    for _ in range(2):
+        listed = {summary.file: summary for summary in st.sessions(dir=shelf)}
+        assert listed.keys() == {str(far), str(near), str(broken)}
+        assert parse_timestamp(listed[str(far)].modified) is not None
+    assert found("x", shelf) == ["a"]
+
+
+def test_a_file_that_grew_is_read_from_where_its_last_whole_line_ended(shelf: Path, monkeypatch) -> None:
+    path = put(shelf, "s", header(), say("a", None, "x"))
+    only(shelf)
+    size = path.stat().st_size
+    starts = reads(monkeypatch)
+
+    with path.open("ab") as file:
+        file.write(file_of(say("b", "a", "y"), say("c", "b", "z"))[:-5])
+    torn = only(shelf)
+    with path.open("ab") as file:
+        file.write(file_of(say("c", "b", "z"))[-5:])
+    whole = only(shelf)
+
+    assert (torn.entry_count, torn.is_damaged) == (2, True)
+    assert (whole.entry_count, whole.is_damaged) == (3, False)
+    assert starts == [size, size + len(file_of(say("b", "a", "y")))]
+
+
+def test_a_last_line_without_newline_counts_and_may_still_grow(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "x"), say("b", "a", "y"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert (only(shelf).entry_count, found("y", shelf)) == (2, ["b"])
+
+    with path.open("ab") as file:
+        file.write(b"\n" + file_of(say("c", "b", "w")))
+
+    assert (only(shelf).entry_count, only(shelf).is_damaged) == (3, False)
+    assert (found("y", shelf), found("w", shelf)) == (["b"], ["c"])
+
+
+def test_a_last_line_without_newline_that_grew_into_no_entry_is_damage(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert (only(shelf).entry_count, only(shelf).is_damaged, found("apple", shelf)) == (1, False, ["a"])
+
+    with path.open("ab") as file:
+        file.write(file_of(say("b", "a", "berry")))
+
+    for _ in range(2):
+        assert told(only(shelf)) == expected(path)
+        assert (only(shelf).entry_count, only(shelf).is_damaged) == (0, True)
+        assert found("apple", shelf) == found("berry", shelf) == []
+
+    with path.open("ab") as file:
+        file.write(file_of(say("c", None, "cherry")))
+
+    assert told(only(shelf)) == expected(path)
+    assert (only(shelf).entry_count, only(shelf).is_damaged, found("cherry", shelf)) == (1, True, ["c"])
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_blanks_behind_the_last_newline_are_a_line_that_is_unfinished(shelf: Path, sound: bool) -> None:
+    path = put(shelf, "s", header(), say("a", None if sound else "gone", "apple"))
+    before = only(shelf).damage
+    with path.open("ab") as file:
+        file.write(b" \t ")
+
+    assert told(only(shelf)) == expected(path)
+    assert only(shelf).damage == ("the last line is unfinished (3 bytes)" if sound else before)
+
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+    assert told(only(shelf)) == expected(path)
+    assert only(shelf).damage == before
+
+
+def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"))
+    start = path.stat().st_size
+    rest = file_of(say("b", "a", "berry"), say("c", "b", "cherry"))
+    with open(f"{path}.lock", "wb", buffering=0) as lock:
+        write_note(lock.fileno(), start, rest.splitlines())
+    with path.open("ab") as file:
+        file.write(rest[:-20])
+
+    cut = only(shelf)
+    assert told(cut) == expected(path)
+    assert (cut.entry_count, cut.damage) == (1, f"the last line is unfinished ({len(rest) - 20} bytes)")
+    assert (found("berry", shelf), found("apple", shelf)) == ([], ["a"])
+
+    with path.open("ab") as file:
+        file.write(rest[-20:])
+
+    assert (only(shelf).entry_count, only(shelf).damage) == (3, None)
+    assert (found("berry", shelf), found("cherry", shelf)) == (["b"], ["c"])
+
+
+def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.format.codec.LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.format.session_reader.LINE_LIMIT", 1 << 17)
+    put(
+        shelf,
+        "long",
+        header(),
+        say("a", None, "y" * (1 << 18)),
+        say("b", None, "after it"),
+        say("c", "b", "z" * 99_999),
+    )
+    put(shelf, "first", "x" * (1 << 18), header())
+
+    long, first = sorted(st.sessions(dir=shelf), key=lambda summary: summary.file, reverse=True)
+
+    assert "over the limit" in (long.damage or "")
+    assert "over the limit" in (first.damage or "")
+    assert found("after", shelf) == ["b"]
+    assert found("zzz", shelf) == ["c"]
+
+
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many bytes are asked of files from now on, each time."""
+    sizes: list[int] = []
+    real = os.pread
+
+    def pread(fd: int, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return real(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    return sizes
+
+
+def test_a_large_file_that_is_no_session_is_not_read_to_its_end(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary, "PREAMBLE_LIMIT", 1 << 14)
+    put(shelf, "log", *(f"line {n} of a log" for n in range(50_000)))
+    put(shelf, "late", *(f"line {n} of a log" for n in range(100)), header(id="late"), say("a", None, "x"))
+    sizes = bytes_read(monkeypatch)
+
+    listed = {Path(summary.file).stem: summary for summary in st.sessions(dir=shelf)}
+
+    assert "no session header in its first" in (listed["log"].damage or "")
+    assert listed["late"].entry_count == 1
+    assert sum(sizes) < 1 << 17
+
+
+def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
+    put(shelf, "tail", header(id="tail"), say("a", None, "apple"))
+    put(shelf, "middle", header(id="middle"), say("b", None, "apple"))
+    put(shelf, "all")
+    for path in shelf.iterdir():
+        os.truncate(path, 1 << 32)
+        if path.stat().st_blocks > 1 << 10:
+            pytest.skip("this file system has no holes")
+    with (shelf / "middle.jsonl").open("ab") as file:
+        file.write(b"\n")
+    sizes = bytes_read(monkeypatch)
+
+    assert [summary.is_damaged for summary in st.sessions(dir=shelf)] == [True] * 3
+    assert sum(sizes) < 1 << 22
+
+
+def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
+    path = put(shelf, "s", header(), say("a", "gone", "apple"), "x" * (1 << 20), say("b", "a", "apple"))
+
+    def opened(file: str) -> None:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr(session_summary, "JsonlStore", opened)
+
+    summary = only(shelf)
+
+    assert (summary.id, summary.is_damaged) == ("s", True)
+    assert sorted(found("apple", shelf)) == ["a", "b"]
+    with pytest.raises(session_summary.OversizedLine, match="over the limit"):
+        session_summary.check_size(str(path))
+
+
+def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 10)
+    for size in (1, 100, 1024, 2000, 4095):
+        lines = b"".join(b"x" * size + b"\n" for _ in range(50))
+        path = shelf / f"{size}.jsonl"
+        path.write_bytes(file_of(header()) + lines)
+        session_summary.check_size(str(path))
+
+
+def test_how_far_it_is_can_be_followed_within_a_file(shelf: Path, monkeypatch) -> None:
+    monkeypatch.setattr(session_summary, "BLOCK_SIZE", 1 << 10)
+    for name in ("s", "t"):
+        put(shelf, name, header(id=name), *(say(f"e{n}", None, "apple pie") for n in range(60)))
+    steps: list[tuple[int, int]] = []
+
+    st.sessions(dir=shelf, progress=lambda done, total: steps.append((done, total)))
+
+    assert len(steps) > 10
+    assert steps == sorted(steps)
+    assert steps[-1][0] == steps[-1][1] == sum(path.stat().st_size for path in shelf.glob("*.jsonl"))
+
+
+def change_in_place(path: Path, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.truncate(0)
+        file.write(data)
+    os.utime(path, ns=(path.stat().st_mtime_ns + 10**9,) * 2)
+
+
+@pytest.mark.parametrize("change", ["replaced", "truncated", "rewritten", "same size", "rewritten and longer"])
+def test_a_file_that_is_another_one_is_read_anew(shelf: Path, change: str) -> None:
+    path = put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"))
+    assert (only(shelf).entry_count, found("berry", shelf)) == (2, ["b"])
+
+    new = {
+        "replaced": file_of(header(name="other"), say("a", None, "apple"), say("c", "a", "cherry")),
+        "truncated": file_of(header(), say("a", None, "apple")),
+        "rewritten": file_of(header(), say("c", None, "cherry")),
+        "same size": file_of(header(), say("a", None, "apple"), say("c", "a", "grape")),
+        "rewritten and longer": file_of(header(), *(say(f"c{n}", None, "cherry") for n in range(9))),
+    }[change]
+    if change == "replaced":
+        other = shelf / "other"
+        other.write_bytes(new)
+        other.rename(path)
+    else:
+        change_in_place(path, new)
+
+    assert told(only(shelf)) == expected(path)
+    assert found("berry", shelf) == []
+    assert len(found("apple", shelf)) == new.count(b"apple")
+    assert len(found("cherry", shelf)) == new.count(b"cherry")
+
+
+def test_a_name_that_another_program_wrote_over_the_old_one_is_seen(shelf: Path) -> None:
+    slot = '{"type":"title","v":1,"title":"%s","pad":"  "}'
+    path = put(shelf, "s", slot % "one", header(), say("a", None, "x"))
+    assert only(shelf).name == "one"
+
+    with path.open("r+b") as file:
+        file.write((slot % "two").encode())
+        file.seek(0, os.SEEK_END)
+        file.write(file_of(say("b", "a", "y")))
+
+    assert (only(shelf).name, only(shelf).entry_count) == ("two", 2)
+
+
+@pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
+def test_a_head_record_with_a_lone_surrogate_hides_no_other_session(shelf: Path, heads: dict[str, str]) -> None:
+    record = {"type": "custom", "customType": "sessiontree.head", "data": {"current": "main", "heads": heads}}
+    hostile = put(shelf, "hostile", header(id="h"), say("a", None, "x"), {**record, "id": "b", "parentId": "a"})
+    put(shelf, "sound", header(id="s"), say("a", None, "x"))
+
+    for _ in range(2):
+        listed = {summary.id: summary for summary in st.sessions(dir=shelf)}
+        assert listed["s"].damage is None
+        assert told(listed["h"]) == expected(hostile)
+        assert sorted(found("x", shelf)) == ["a", "a"]
+
+
+def test_a_session_that_the_program_fails_on_is_damaged_and_hides_no_other(shelf: Path, monkeypatch) -> None:
+    put(shelf, "bad", header(id="bad"), say("a", None, "x"))
+    put(shelf, "sound", header(id="sound"), say("b", None, "x"))
+    real = Digest.feed
+
+    def fails_on_one(digest: Digest, data: bytes) -> None:
+        if digest.totals.id == "bad":
+            raise ZeroDivisionError("a bug")
+        real(digest, data)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(Digest, "take", fails_on_one)
+        listed = {summary.id: summary.damage for summary in st.sessions(dir=shelf)}
+
+    assert listed == {"bad": "cannot be read: internal error, ZeroDivisionError: a bug", "sound": None}
+    assert [summary.damage for summary in st.sessions(dir=shelf)] == [None, None]  # it is read again when it can be
+
+
+def test_a_session_that_a_search_fails_on_hides_no_other(shelf: Path, monkeypatch) -> None:
+    put(shelf, "bad", header(id="bad"), say("a", None, "x"))
+    put(shelf, "sound", header(id="sound"), say("b", None, "x"))
+
+    def fails_on_one(entry: st.Entry) -> list[str]:
+        return get_text_parts(entry) if entry.id == "b" else [str(1 / 0)]
+
+    monkeypatch.setattr(session_search, "parts_of", fails_on_one)
+    monkeypatch.setattr(word_index, "full_text", lambda entry: "".join(fails_on_one(entry)))
+
+    assert found("x", shelf) == found("x", shelf) == ["b"]

@@ -1,0 +1,284 @@
+"""Damaged sessions are made sound beside the damaged file, which stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.library import catalog, trash
+from sessiontree.library.repair import rescue
+from sessiontree.library.transfer import copy
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+
+
+def held_in_memory(*lines: bytes) -> MemoryStore:
+    store = MemoryStore()
+    store.create(lines)
+    return store
+
+
+@pytest.mark.parametrize("fields", ['"version":9', '"version":3,"redacted":true'])
+def test_no_copy_is_made_that_would_say_less_than_its_header(tmp_path: Path, fields: str) -> None:
+    (tmp_path / "s.jsonl").write_text(f'{{"type":"session",{fields},"id":"s"}}\ngarbage\n')
+
+    with pytest.raises(st.ReadOnly, match="a repaired copy would not"):
+        st.repair(st.open(tmp_path / "s.jsonl"))
+    assert [path.name for path in tmp_path.iterdir()] == ["s.jsonl"]
+
+
+def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
+    damaged = st.create(cwd="/p")
+    assert damaged.file is not None
+    with damaged.file.open("a") as file:
+        file.write("garbage\n")
+
+    report = st.repair(st.open(damaged.id))
+
+    assert report.file is not None
+    sound = st.open(report.file)
+    assert catalog.find(damaged.id[:20]) == str(damaged.file)
+    assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file
+
+
+def test_a_session_whose_file_was_taken_away_is_repaired_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "s.jsonl").write_text('{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n')
+    session = st.open(tmp_path / "s.jsonl")
+    assert [problem.kind for problem in session.problems] == ["malformed_line"]
+    (tmp_path / "s.jsonl").rename(tmp_path / "moved.jsonl")
+
+    with pytest.raises(st.Conflict):
+        st.repair(session)
+    report = st.repair(session, file=tmp_path / "sound.jsonl")
+
+    assert st.open(report.file).problems == []
+
+
+def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    damaged = st.Session(
+        held_in_memory(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
+    )
+
+    with pytest.raises(st.InvalidOperation, match="a session in memory has no place beside it"):
+        st.repair(damaged)
+    assert list(tmp_path.glob("*.jsonl")) == []
+    assert st.repair(damaged, file="sound.jsonl").file == "sound.jsonl"
+    assert not st.open("sound.jsonl").problems
+
+
+def test_a_damaged_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text('{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n')
+    damaged = st.open(file)
+    assert damaged.problems
+    file.unlink()
+
+    with pytest.raises(st.StoreError, match="was deleted"):
+        st.repair(damaged)
+
+
+def damaged_at(file: Path) -> Path:
+    """A file with a line that is none, and a head that is nowhere."""
+    record = '{"current":"main","heads":{"main":"gone","side":"a"}}'
+    file.write_text(
+        '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\n'
+        '{"type":"message","id":"a","parentId":null,"timestamp":"","branch":"main","message":{"role":"user"}}\n'
+        f'{{"type":"custom","id":"r","parentId":"a","customType":"sessiontree.head","data":{record}}}\ngarbage\n'
+    )
+    return file
+
+
+def test_a_repaired_copy_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise st.StoreError("the disk", "No space left on device")
+
+    file = damaged_at(tmp_path / "s.jsonl")
+    monkeypatch.setattr(JsonlStore, "append", full)
+
+    report = st.repair(st.open(file, read_only=True))
+
+    assert report.file is not None
+    sound = st.open(report.file, read_only=True)
+    assert (sound.problems, sound.heads.heads, sound.heads.moves) == ([], {"main": "a", "side": "a"}, [])
+
+
+def test_a_head_that_is_gone_from_an_older_file_is_found_again_in_a_copy(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text(damaged_at(file).read_text().replace('"version":3', '"version":2').removesuffix("garbage\n"))
+    before = file.read_bytes()
+
+    with st.open(file) as damaged:
+        report = st.repair(damaged)
+
+    assert [repair.kind for repair in report.repairs] == ["missing_head"]
+    assert report.file is not None
+    assert file.read_bytes() == before
+    sound = st.open(report.file)
+    assert (sound.problems, sound.header.version) == ([], 3)
+    assert sound.heads.heads == {"main": "a", "side": "a"}
+    assert st.repair(st.open(file)) == report
+
+
+def test_a_copy_is_not_made_again_only_as_long_as_it_tells_all(tmp_path: Path) -> None:
+    file = damaged_at(tmp_path / "s.jsonl")
+    first = st.repair(st.open(file))
+    assert first.file is not None
+    with st.open(first.file) as sound:
+        sound.append(st.user("more"))
+    assert st.repair(st.open(file)) == first
+    whole = Path(first.file).read_bytes().split(b"\n")
+
+    Path(first.file).write_bytes(b"\n".join([*whole[:3], b""]))  # what follows in it is lost
+
+    assert st.repair(st.open(file)).file not in (None, first.file)
+
+
+def test_what_others_have_written_meanwhile_is_in_the_copy(tmp_path: Path) -> None:
+    damaged = st.open(damaged_at(tmp_path / "s.jsonl"))
+    assert damaged.problems
+    with st.open(damaged.location) as other:
+        late = other.branch("side").append(st.user("late"))
+
+    report = st.repair(damaged)
+
+    assert report.file is not None
+    assert st.open(report.file).heads.heads["side"] == late.id
+
+
+def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(database: str, tmp_path: Path) -> None:
+    line = '{"type":"message","id":"a","parentId":null,"timestamp":"","message":{"role":"user","content":"%s"}}\n'
+    (tmp_path / "s.jsonl").write_text(
+        '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n' + line % "one" + line % "two"
+    )
+    assert all(copied.is_ok for copied in copy(str(tmp_path / "s.jsonl"), database))
+    damaged = st.open(f"{database}#s")
+    forks = [st.fork(damaged), st.fork(damaged, whole=True)]
+
+    report = st.repair(damaged)
+
+    assert report.file is not None
+    assert report.file not in [fork.location for fork in forks]
+    assert st.repair(st.open(f"{database}#s")) == report
+    with st.open(report.file) as sound:
+        sound.append(st.user("three"))
+    assert st.repair(st.open(f"{database}#s")) == report
+    with damaged:
+        damaged.append(st.user("four"))
+    again = st.repair(st.open(f"{database}#s"))
+    assert again.file not in (None, report.file)
+    assert st.repair(st.open(f"{database}#s")) == again
+    assert again.file is not None
+    trash.delete(again.file)
+    assert st.repair(st.open(f"{database}#s")).file not in (None, report.file, again.file)
+
+
+def test_ids_that_a_repair_gives_are_those_of_no_other_entry(tmp_path: Path) -> None:
+    damaged = tmp_path / "s.jsonl"
+    line = '{"type":"custom","id":"%s","parentId":null,"customType":"x"}\n'
+    damaged.write_text('{"type":"session","version":3,"id":"s"}\n' + line % "a" * 2)
+    first = st.repair(st.open(damaged), file=tmp_path / "first.jsonl")
+    given = next(iter(st.open(tmp_path / "first.jsonl").tree)).id
+    assert (first.repairs[0].entry, given != "a") == ("a", True)
+
+    damaged.write_text(damaged.read_text() + line % given)
+    st.repair(st.open(damaged), file=tmp_path / "second.jsonl")
+
+    sound = st.open(tmp_path / "second.jsonl")
+    assert sound.problems == []
+    assert len(sound.tree) > len(st.open(damaged).tree)
+
+
+# Files without a header
+
+
+def headless(*said: str, first: str = '{"type":"session","vers') -> str:
+    lines = [
+        f'{{"type":"message","id":"{text}","parentId":{parent},"timestamp":"2026-01-02T09:30:00.000Z",'
+        f'"message":{{"role":"user","content":"{text}"}}}}'
+        for text, parent in zip(said, ["null", *(f'"{text}"' for text in said)], strict=False)
+    ]
+    return "".join(f"{line}\n" for line in [*([first] if first else []), *lines])
+
+
+@pytest.mark.parametrize("first", ["", "garbage", '\x00{"type":"session","version":3,"id":"s"}', "[1]", "{}"])
+def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, first: str) -> None:
+    file = tmp_path / "s.jsonl"
+    file.write_text(headless("one", "two", first=first))
+    before = file.read_bytes()
+    with pytest.raises(st.FormatError):
+        st.open(file)
+
+    report = rescue(str(file))
+
+    assert report.file is not None
+    assert [repair.kind for repair in report.repairs] == ["no_session"]
+    sound = st.open(report.file)
+    assert (sound.problems, sound.header.timestamp) == ([], "2026-01-02T09:30:00.000Z")
+    assert [message["content"] for message in sound.context().messages] == ["one", "two"]
+    assert file.read_bytes() == before
+    assert rescue(str(file)) == report
+
+
+def test_a_repair_says_how_many_lines_it_leaves_out_where_they_are_very_many(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    session = st.create(file=file)
+    session.append(st.user("one"))
+    with file.open("a") as more:
+        more.write("garbage\n" * 1002)
+
+    report = st.repair(st.open(file))
+
+    assert report.file is not None
+    assert len(report.repairs) == 1001
+    assert report.repairs[-1].message == (
+        "2 more that cannot be read, the last of them line 1,004: they are left out, and stay in the damaged file"
+    )
+    assert st.open(report.file).problems == []
+
+
+def test_what_else_is_wrong_with_a_file_without_header_is_repaired_too(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("sessiontree.library.index.session_summary.LINE_LIMIT", 200_000)
+    file = tmp_path / "s.jsonl"
+    file.write_text(headless("one", "two").replace('"parentId":null', '"parentId":"gone"') + "garbage\n")
+    with file.open("a") as more:
+        more.write("x" * 300_000 + '\n{"type":"message","id":"torn')
+
+    report = rescue(str(file))
+
+    assert report.file is not None
+    assert [(repair.kind, repair.line) for repair in report.repairs] == [
+        ("no_session", 1),
+        ("malformed_line", 4),
+        ("malformed_line", 5),
+        ("malformed_line", 6),
+        ("orphan", 2),
+    ]
+    sound = st.open(report.file)
+    assert sound.problems == []
+    assert [message["content"] for message in sound.context().messages] == ["one", "two"]
+
+
+def test_a_rescued_session_is_listed_where_its_file_is(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    for cwd in (".", "/p"):
+        session = st.create(cwd=cwd)
+        st.create(cwd=cwd)
+        session.append(st.user("one"))
+        assert session.file is not None
+        session.file.write_text(session.file.read_text().replace('{"type":"session"', '{"type":"sess'))
+
+        report = rescue(str(session.file))
+
+        assert report.file in [summary.file for summary in st.sessions(cwd)]
+
+
+@pytest.mark.parametrize("text", ["", "nothing of ours\n", '{"type":"row","id":"1"}\n{"type":"row","id":"2"}\n'])
+def test_what_has_no_messages_is_no_session_and_nothing_is_made(tmp_path: Path, text: str) -> None:
+    (tmp_path / "s.jsonl").write_text(text)
+
+    with pytest.raises(st.FormatError, match="nothing in it is a message"):
+        rescue(str(tmp_path / "s.jsonl"))
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,0 +1,616 @@
+"""Sessions put aside, thrown away, and brought back."""
+
+import errno
+import fcntl
+import os
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.library import catalog, trash
+from sessiontree.store.batch_journal import write_note
+
+
+@pytest.fixture
+def session() -> st.Session:
+    session = st.create(name="auth", cwd="/p")
+    session.append(st.user("apple"))
+    return session
+
+
+@pytest.fixture(params=[False, True], ids=["same disk", "another disk"])
+def disks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trash is on the disk of the sessions, and on another one."""
+    if request.param:
+        link = os.link
+
+        def within_a_disk(source: str, target: str, **options: bool) -> None:
+            if os.path.dirname(source) != os.path.dirname(target):
+                raise OSError(18, "Invalid cross-device link")
+            link(source, target, **options)
+
+        monkeypatch.setattr(os, "link", within_a_disk)
+
+
+def no_link(*_: object, **__: object) -> None:
+    raise OSError(1, "Operation not permitted")
+
+
+def file_of(session: st.Session) -> Path:
+    assert session.file is not None
+    return session.file
+
+
+def listed(**options) -> list[str]:
+    return [summary.id for summary in st.sessions(all=True, **options)]
+
+
+def test_an_archived_session_is_out_of_the_listing_and_stays_where_it_is(session: st.Session) -> None:
+    other = st.create(cwd="/p")
+
+    trash.archive("auth")
+
+    assert (listed(), listed(archived=True)) == ([other.id], [session.id])
+    assert st.open("auth").id == st.open(session.id[:20]).id == session.id
+    assert [hit.session for hit in st.search("apple", all=True)] == [session.id]
+    session.append(st.user("still open elsewhere"))
+    recent = st.recent("/p")
+    assert recent is not None
+    assert recent.id == other.id
+
+    trash.archive(session.id, archived=False)
+    trash.archive(session.id, archived=False)
+
+    assert (set(listed()), listed(archived=True)) == ({session.id, other.id}, [])
+
+
+def test_being_archived_does_not_depend_on_the_index(session: st.Session, home: Path) -> None:
+    trash.archive("auth")
+    assert listed() == []
+
+    (home / ".sessiontree" / "index.db").unlink()
+
+    assert (listed(), listed(archived=True)) == ([], [session.id])
+
+
+def leave_half_a_batch(file: Path) -> bytes:
+    """What a writer leaves that dies within a batch. Returns what is part of the session."""
+    data = file.read_bytes()
+    with open(f"{file}.lock", "wb", buffering=0) as lock:
+        write_note(lock.fileno(), len(data), [b'{"n":1}', b'{"n":2}'])
+    with file.open("ab") as end:
+        end.write(b'{"n":1}\n')
+    return data
+
+
+@pytest.mark.usefixtures("disks")
+def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
+    session.close()  # while somebody has it open, the batch is blanked
+    file = file_of(session)
+    data = leave_half_a_batch(file)
+
+    there = Path(trash.delete(session.id))
+
+    assert there.read_bytes() == data
+    assert Path(f"{there}.torn-{len(data)}").read_bytes() == b'{"n":1}\n'
+    trash.restore(session.id)
+    assert file.read_bytes() == data
+    assert Path(f"{file}.torn-{len(data)}").read_bytes() == b'{"n":1}\n'
+
+
+@pytest.mark.usefixtures("disks")
+def test_what_a_dead_writer_left_in_the_trash_is_none_of_it_when_it_comes_back(session: st.Session) -> None:
+    session.close()  # while somebody has it open, the batch is blanked
+    file = file_of(session)
+    data = leave_half_a_batch(Path(trash.delete(session.id)))
+
+    trash.restore(session.id)
+
+    assert file.read_bytes() == data
+
+
+@pytest.mark.usefixtures("disks")
+def test_what_a_writer_at_work_wrote_is_in_the_trash_and_its_next_entry_is_refused(session: st.Session) -> None:
+    session = st.open(file_of(session), durability="none")
+    session.extend([st.user("y" * 1000) for _ in range(2000)])
+    written: list[str] = []
+    begun = threading.Event()
+
+    def write() -> None:
+        with suppress(st.Conflict):
+            for _ in range(500):
+                written.append(session.append(st.user("more")).id)
+                begun.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    begun.wait()
+    there = trash.delete(session.id)
+    writer.join()
+
+    tree = st.open(there).tree
+    assert [id for id in written if id not in tree] == []
+    with pytest.raises(st.Conflict, match="the file was deleted by another program"):
+        session.append(st.user("more"))
+
+
+@pytest.mark.usefixtures("disks")
+def test_no_writer_has_its_turn_while_a_session_is_moved_or_removed(session: st.Session, monkeypatch) -> None:
+    file, turns = file_of(session), []
+
+    def watched(call: str) -> None:
+        real = getattr(os, call)
+
+        def watch(path: str, *more: object, **options: object) -> None:
+            if os.path.basename(path) == file.name:
+                with open(f"{file}.lock", "wb") as lock:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        turns.append("free")
+                    except BlockingIOError:
+                        turns.append("taken")
+            real(path, *more, **options)
+
+        monkeypatch.setattr(os, call, watch)
+
+    watched("link")
+    watched("unlink")
+    for act in (trash.delete, trash.restore, trash.purge):
+        act(session.id)
+        assert set(turns) == {"taken"}, act
+        turns.clear()
+
+
+@pytest.mark.parametrize("act", [trash.delete, trash.restore])
+def test_what_a_program_without_a_lock_writes_meanwhile_is_not_lost(session: st.Session, monkeypatch, act) -> None:
+    file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
+    before, rename = sorted(file.parent.iterdir()), os.rename
+    data = file.read_bytes()
+
+    def written_meanwhile(source: str, target: str) -> None:
+        with file.open("ab") as end:
+            end.write(b'{"n":1}\n')
+        rename(source, target)
+
+    monkeypatch.setattr(os, "link", no_link)
+    monkeypatch.setattr(os, "rename", written_meanwhile)
+    with pytest.raises(st.Conflict, match="another program wrote to it while it was moved"):
+        act("auth")
+
+    assert file.read_bytes() == data + b'{"n":1}\n'
+    assert [path for path in sorted(file.parent.iterdir()) if path.suffix != ".lock" or path in before] == before
+    monkeypatch.setattr(os, "rename", rename)
+    assert Path(act("auth")).read_bytes() == data + b'{"n":1}\n'
+
+
+def test_a_file_that_another_program_put_in_its_place_meanwhile_stays(
+    session: st.Session, monkeypatch, home: Path
+) -> None:
+    file, link = file_of(session), os.link
+    data = file.read_bytes()
+
+    def replaced_meanwhile(source: str, target: str, **options: bool) -> None:
+        link(source, target, **options)
+        os.unlink(source)
+        Path(source).write_text("something new")
+
+    monkeypatch.setattr(os, "link", replaced_meanwhile)
+    with pytest.raises(st.Conflict):
+        trash.delete("auth")
+
+    assert file.read_text() == "something new"
+    assert [path.read_bytes() for path in home.rglob(file.name) if path != file] == [data]
+
+
+@pytest.mark.parametrize("act", [trash.delete, trash.purge])
+def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, act) -> None:
+    ends = (".kept.jsonl", ".bak.jsonl", ".bak-of-mine", ".torn-1x", "2")
+    names = [f"work.jsonl{end}" for end in ends]
+    st.create(file=tmp_path / "work.jsonl")
+    for name in names:
+        st.create(file=tmp_path / name)
+    for suffix in (".bak", ".bak-12", ".torn-7", ".torn-7-1", ".new", ".tmp-3", ".archived"):
+        (tmp_path / f"work.jsonl{suffix}").write_text("")
+
+    act(tmp_path / "work.jsonl")
+
+    assert {path.name for path in tmp_path.glob("work*") if not path.name.endswith(".lock")} == set(names)
+    assert not (tmp_path / "work.jsonl.lock").exists()
+
+
+@pytest.mark.usefixtures("disks")
+def test_a_session_comes_back_although_who_had_it_open_tried_to_write(session: st.Session) -> None:
+    data = file_of(session).read_bytes()
+    others = session, st.open(session.id)
+    trash.delete("auth")
+    for other in others:
+        with pytest.raises(st.Conflict, match="deleted"):
+            other.append(st.user("more"))
+
+    trash.restore("auth")
+
+    assert file_of(session).read_bytes() == data
+    st.open(session.id).append(st.user("on"))
+
+
+def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: st.Session, home: Path) -> None:
+    file, data = file_of(session), file_of(session).read_bytes()
+    for suffix in (".bak", ".torn-99"):
+        Path(f"{file}{suffix}").write_text(suffix)
+    trash.archive("auth")
+
+    there = Path(trash.delete("auth"))
+
+    assert (listed(), listed(archived=True)) == ([], [])
+    assert there.parent.parent == home / ".sessiontree" / "trash"
+    assert there.read_bytes() == data
+    assert list(file.parent.iterdir()) == []
+    assert {path.name for path in there.parent.iterdir()} == {
+        file.name,
+        "origin",
+        *(f"{file.name}{suffix}" for suffix in (".bak", ".torn-99", ".archived")),
+    }
+    for path in (there.parent.parent, there.parent):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    with pytest.raises(st.NotFound):
+        st.open("auth")
+    assert st.search("apple", all=True) == []
+
+    assert trash.restore(session.id[:20]) == str(file)
+
+    assert file.read_bytes() == data
+    assert Path(f"{file}.bak").read_text() == ".bak"
+    assert listed(archived=True) == [session.id]
+    assert list((home / ".sessiontree" / "trash").iterdir()) == []
+
+
+def test_two_deleted_sessions_of_one_name_are_told_apart(session: st.Session) -> None:
+    other = st.create(name="auth", cwd="/q")
+    trash.delete(session.id)
+    trash.delete(other.id)
+
+    with pytest.raises(st.Ambiguous):
+        trash.restore("auth")
+    trash.restore(other.id)
+    trash.restore("auth")
+
+    assert set(listed()) == {session.id, other.id}
+
+
+def test_a_session_that_is_twice_in_the_trash_is_restored_by_its_path_there(session: st.Session) -> None:
+    file = file_of(session)
+    data = file.read_bytes()
+    first = trash.delete("auth")
+    file.write_bytes(data + b"\n")  # put back from a backup
+    second = trash.delete("auth")
+
+    for name in (session.id, str(file)):
+        with pytest.raises(st.Ambiguous) as refused:
+            trash.restore(name)
+        assert set(refused.value.candidates) == {first, second}
+
+    assert trash.restore(first) == str(file)
+    assert file.read_bytes() == data
+    trash.purge(second)
+    assert trash.list_trash() == []
+    assert file.read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["talk.session", ".talk.jsonl", "talk"])
+def test_a_session_is_in_the_trash_whatever_its_file_is_called(tmp_path: Path, monkeypatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = st.create(file=name)
+
+    for again in (name, f"./{name}", session.id):
+        there = trash.delete(name)
+        assert [(summary.id, summary.file) for summary in trash.list_trash()] == [(session.id, there)]
+        assert trash.restore(again) == str(tmp_path / name)
+
+    assert trash.list_trash() == []
+    trash.delete(name)
+    trash.purge(name)
+    assert trash.list_trash() == []
+
+
+def test_a_path_that_leads_to_a_session_purges_that_one_and_none_in_the_trash(session: st.Session) -> None:
+    there, file = trash.delete("auth"), file_of(session)
+    file.write_bytes(Path(there).read_bytes())
+
+    trash.purge(str(file))
+
+    assert (file.exists(), Path(there).exists()) == (False, True)
+
+
+def test_links_in_the_trash_lead_nowhere(session: st.Session, home: Path) -> None:
+    (home / ".sessiontree" / "trash").mkdir()
+    (home / ".sessiontree" / "trash" / "link").symlink_to(file_of(session).parent)
+
+    assert trash.list_trash() == []
+    with pytest.raises(st.NotFound):
+        trash.restore("auth")
+
+
+def test_a_session_comes_back_where_this_folder_is_gone(session: st.Session, tmp_path: Path, monkeypatch) -> None:
+    trash.delete("auth")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+
+    assert trash.restore("auth") == str(file_of(session))
+
+
+def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
+    file = file_of(session)
+    there = trash.delete("auth")
+    file.write_text("something new")
+
+    with pytest.raises(st.InvalidOperation, match="not written over"):
+        trash.restore("auth")
+
+    assert file.read_text() == "something new"
+    assert Path(there).exists()
+
+
+def test_nothing_comes_back_where_something_that_belongs_to_it_is_in_the_way(session: st.Session) -> None:
+    file = file_of(session)
+    Path(f"{file}.bak").write_text("old")
+    there = Path(trash.delete("auth"))
+    Path(f"{file}.bak").write_text("something new")
+
+    with pytest.raises(st.InvalidOperation, match=r"\.bak exists: it is not written over"):
+        trash.restore("auth")
+
+    assert (Path(f"{file}.bak").read_text(), Path(f"{there}.bak").read_text()) == ("something new", "old")
+    assert there.exists()
+    Path(f"{file}.bak").unlink()
+    trash.restore("auth")
+    assert Path(f"{file}.bak").read_text() == "old"
+
+
+@pytest.mark.parametrize("origin", ["", "elsewhere.jsonl", "/etc/passwd", "../../x.jsonl"])
+def test_a_note_that_does_not_fit_its_session_leads_nowhere(session: st.Session, origin: str) -> None:
+    there = Path(trash.delete("auth"))
+    (there.parent / "origin").write_text(origin)
+
+    with pytest.raises(st.InvalidOperation, match="does not say"):
+        trash.restore("auth")
+
+    assert there.exists()
+
+
+def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) -> None:
+    there = Path(trash.delete("auth"))
+    (there.parent / "origin").unlink()
+
+    with pytest.raises(st.StoreError):
+        trash.restore("auth")
+
+    assert there.exists()
+
+
+def test_a_session_that_goes_on_behind_what_was_seen_of_it_is_not_purged(session: st.Session) -> None:
+    seen = session.store.read_end().cursor
+    with st.open(session.location) as other:
+        other.append(st.user("said meanwhile"))
+
+    with pytest.raises(st.Conflict):
+        trash.purge(session.location, at=seen)
+    assert listed() == [session.id]
+
+    trash.purge(session.location, at=session.store.read_end().cursor)
+    assert listed() == []
+
+
+def test_an_unused_session_is_removed_unless_others_have_used_it_or_it_is_damaged() -> None:
+    unused, used, damaged = st.create(), st.create(), st.create()
+    with st.open(used.location) as other:
+        other.append(st.user("said meanwhile"))
+    with file_of(damaged).open("ab") as file:
+        file.write(b"half of a li")
+
+    gone = [trash.purge_unused(session, lambda tree: not len(tree)) for session in (unused, used, damaged)]
+
+    assert gone == [True, False, False]
+    assert set(listed()) == {used.id, damaged.id}
+    assert not Path(f"{unused.file}.lock").exists()
+
+
+def test_purging_removes_for_good_from_the_trash_or_from_its_place(session: st.Session, home: Path) -> None:
+    other = st.create(name="other", cwd="/p")
+    Path(f"{other.file}.bak").write_text("old")
+    trash.delete("auth")
+
+    trash.purge("auth")
+    trash.purge("other")
+
+    assert list((home / ".sessiontree" / "trash").iterdir()) == []
+    assert [path.suffix for path in file_of(session).parent.iterdir()] == []
+    with pytest.raises(st.NotFound):
+        trash.purge("auth")
+    with pytest.raises(st.NotFound):
+        trash.restore("auth")
+
+
+def test_a_name_that_is_twice_in_the_trash_is_not_that_of_the_session_that_lives() -> None:
+    for _ in range(2):
+        st.create(name="auth", cwd="/p")
+        trash.delete("auth")
+    living = st.create(name="auth", cwd="/p")
+
+    with pytest.raises(st.Ambiguous):
+        trash.purge("auth")
+
+    assert listed() == [living.id]
+    assert len(trash.list_trash()) == 2
+
+
+@pytest.mark.parametrize("said", ["EPERM", "EOPNOTSUPP", "ENOSYS", "EMLINK"])
+def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
+    session: st.Session, monkeypatch, said: str
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(getattr(errno, said), said)
+
+    monkeypatch.setattr(trash, "COPY_SIZE", 7)
+    file, data = file_of(session), file_of(session).read_bytes()
+    modified = file.stat().st_mtime_ns
+    monkeypatch.setattr(os, "link", refused)
+    there = Path(trash.delete("auth"))
+
+    assert (there.read_bytes(), there.stat().st_mtime_ns, file.exists()) == (data, modified, False)
+    assert stat.S_IMODE(there.stat().st_mode) == 0o600
+    trash.restore("auth")
+    assert (file.read_bytes(), file.stat().st_mtime_ns) == (data, modified)
+
+
+@pytest.mark.parametrize("call", ["link", "unlink"])
+def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_trash(
+    session: st.Session, monkeypatch, home: Path, call: str
+) -> None:
+    file, data, real = file_of(session), file_of(session).read_bytes(), getattr(os, call)
+
+    def refused(path: str, *more: object, **options: object) -> None:
+        if path == str(file):
+            raise PermissionError(13, "Permission denied")
+        real(path, *more, **options)
+
+    monkeypatch.setattr(os, call, refused)
+    with pytest.raises(st.StoreError, match="Permission denied"):
+        trash.delete("auth")
+
+    assert file.read_bytes() == data
+    assert list((home / ".sessiontree" / "trash").iterdir()) == []
+
+
+@pytest.mark.usefixtures("disks")
+def test_when_what_belongs_to_a_session_cannot_be_moved_all_of_it_stays(
+    session: st.Session, monkeypatch, home: Path
+) -> None:
+    file, unlink = file_of(session), os.unlink
+    for suffix in (".bak", ".torn-9"):
+        Path(f"{file}{suffix}").write_text(suffix)
+    before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
+
+    def refused(path: str) -> None:
+        if path == f"{file}.torn-9":
+            raise PermissionError(13, "Permission denied")
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(st.StoreError, match="Permission denied"):
+        trash.delete("auth")
+
+    assert {path.name: path.read_bytes() for path in file.parent.iterdir()} == before
+    assert list((home / ".sessiontree" / "trash").iterdir()) == []
+
+
+@pytest.mark.usefixtures("disks")
+@pytest.mark.parametrize("act", [trash.delete, trash.restore])
+@pytest.mark.parametrize("failure", [FileNotFoundError(2, "No such file or directory"), KeyboardInterrupt()])
+def test_a_session_is_kept_where_a_file_is_taken_away_and_said_not_to_be(
+    session: st.Session, monkeypatch, act, failure: BaseException
+) -> None:
+    file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
+    data, unlink = file.read_bytes(), os.unlink
+
+    def done_and_failed(path: str) -> None:
+        unlink(path)
+        if path == str(file):
+            raise failure
+
+    monkeypatch.setattr(os, "unlink", done_and_failed)
+    with pytest.raises((st.StoreError, KeyboardInterrupt)):
+        act("auth")
+
+    assert file.read_bytes() == data
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert Path(act("auth")).read_bytes() == data
+
+
+@pytest.mark.usefixtures("disks")
+@pytest.mark.parametrize("act", [trash.delete, trash.restore])
+def test_a_session_is_kept_where_another_program_takes_its_place_and_the_rest_cannot_be_moved(
+    session: st.Session, monkeypatch, home: Path, act
+) -> None:
+    Path(f"{file_of(session)}.bak").write_text("backup")
+    file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
+    data, unlink = file.read_bytes(), os.unlink
+
+    def replaced(path: str) -> None:
+        if path == f"{file}.bak":
+            raise OSError(5, "Input/output error")
+        unlink(path)
+        if path == str(file):
+            file.write_text("something new")
+
+    monkeypatch.setattr(os, "unlink", replaced)
+    with pytest.raises(st.StoreError, match="Input/output error"):
+        act("auth")
+
+    assert file.read_text() == "something new"
+    assert [path.read_bytes() for path in home.rglob(file.name) if path != file] == [data]
+    assert [path.read_text() for path in home.rglob(f"{file.name}.bak")] == ["backup"]
+
+
+def test_a_file_anywhere_can_be_deleted_if_it_is_a_session(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "mine.jsonl")
+    (tmp_path / "notes.jsonl").write_text("not a session\n")
+
+    trash.delete(tmp_path / "mine.jsonl")
+
+    assert session.file is not None
+    assert not session.file.exists()
+    with pytest.raises(st.FormatError):
+        trash.delete(tmp_path / "notes.jsonl")
+    assert (tmp_path / "notes.jsonl").exists()
+
+
+def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> None:
+    bad = file_of(session).parent / "x_bad.jsonl"
+    bad.write_bytes(b"\0garbage")
+
+    trash.delete(bad)
+
+    assert not bad.exists()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
+def test_what_is_no_regular_file_is_refused(tmp_path: Path, make) -> None:
+    path = tmp_path / "odd.jsonl"
+    make(path)
+
+    for act in (trash.archive, trash.delete, trash.purge):
+        with pytest.raises(st.StoreError, match="not a regular file"):
+            act(path)
+
+    assert os.path.lexists(path)
+
+
+@pytest.mark.parametrize("source", ["pi", "omp"])
+def test_sessions_of_other_programs_are_theirs(source: str) -> None:
+    folder = Path(catalog.get_sources()[source]) / "--p--"
+    session = st.create(dir=folder)
+
+    for act in (trash.archive, trash.delete, trash.purge):
+        with pytest.raises(st.ReadOnly, match=source):
+            act(str(session.file))
+
+    assert [path.name for path in folder.iterdir() if path.suffix != ".lock"] == [file_of(session).name]
+
+
+@pytest.mark.parametrize("name", ["..", "../../x", "/etc", "a\0b", ".", "origin", "*", "%2e%2e", "", "x" * 300])
+def test_names_cannot_leave_the_trash_or_the_catalog(session: st.Session, tmp_path: Path, name: str) -> None:
+    trash.delete("auth")
+    before = sorted(tmp_path.rglob("*"))
+
+    for act in (trash.restore, trash.purge, trash.delete, trash.archive):
+        with pytest.raises(st.SessionTreeError):
+            act(name)
+
+    assert sorted(path for path in tmp_path.rglob("*") if "index.db" not in path.name) == [
+        path for path in before if "index.db" not in path.name
+    ]

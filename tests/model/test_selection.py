@@ -1,0 +1,351 @@
+"""Finding models: by name, by what is there, and what is said when there is none."""
+
+from pathlib import Path
+
+import pytest
+
+from sessiontree.config import Config, ModelSettings
+from sessiontree.core.messages import extract_text
+from sessiontree.errors import NotFound
+from sessiontree.model import local_model
+from sessiontree.model.base import complete
+from sessiontree.model.providers import PROVIDERS, find_limits
+from sessiontree.model.selection import ModelCandidate, NoModel, find_model, list_candidates
+from tests.model.fake_server import FakeServer
+from tests.model.requests import HELLO
+
+ADDRESSES = ("OLLAMA_HOST", "LLAMA_ARG_HOST", "LLAMA_ARG_PORT", "OLLAMA_CONTEXT_LENGTH")
+
+
+@pytest.fixture(autouse=True)
+def nothing_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No keys, no servers, no weights."""
+    for provider in PROVIDERS.values():
+        for variable in (*provider.keys, provider.url_variable):
+            monkeypatch.delenv(variable or "UNSET", raising=False)
+    for variable in ADDRESSES:
+        monkeypatch.delenv(variable, raising=False)
+    with FakeServer() as server:
+        closed = server.port
+    monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{closed}")
+    monkeypatch.setenv("LLAMA_ARG_PORT", str(closed))
+
+
+def fake_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the weights of the local model were here."""
+    file = Path(local_model.get_weights_path())
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    monkeypatch.setattr(local_model, "SIZE", 1)
+
+
+def find_candidate(name: str, settings: Config | None = None) -> ModelCandidate:
+    (found,) = [offer for offer in list_candidates(settings or Config()) if offer.name == name]
+    return found
+
+
+# By name
+
+
+def test_a_provider_is_found_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+
+    info = find_model("anthropic:claude-sonnet-4-5").info
+
+    assert (info.provider, info.model, info.api) == ("anthropic", "claude-sonnet-4-5", "anthropic-messages")
+    assert info.context_window == 200_000
+
+
+@pytest.mark.parametrize("name", list(PROVIDERS))
+def test_every_provider_can_be_made_with_its_usual_key_and_default_model(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(PROVIDERS[name].keys[-1], "x")
+
+    info = find_model(name).info
+
+    assert info.name == f"{name}:{PROVIDERS[name].default}"
+    assert info.context_window >= 100_000
+
+
+def test_a_provider_without_its_key_says_which_variable_is_missing() -> None:
+    with pytest.raises(NoModel) as caught:
+        find_model("openai:gpt-5")
+
+    assert str(caught.value) == "openai:gpt-5 cannot be used: OPENAI_API_KEY is not set"
+
+
+def test_a_provider_that_takes_no_request_without_a_key_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
+
+    with pytest.raises(NoModel, match=r"anthropic:claude-sonnet-5 cannot be used: .*ANTHROPIC_API_KEY"):
+        find_model("anthropic:claude-sonnet-5")
+
+
+def test_a_provider_that_nobody_knows_needs_an_address() -> None:
+    with pytest.raises(NotFound, match=r"no provider .acme..*any other needs a base_url"):
+        find_model("acme:one")
+
+
+def test_a_name_without_a_provider_is_told_how_models_are_named() -> None:
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
+
+    with pytest.raises(NotFound, match=r"no provider .gpt-5. \(a model is named provider:model; .*, local, acme;"):
+        find_model("gpt-5", settings)
+
+
+@pytest.mark.parametrize("name", ["acme:two", "acme"])
+def test_a_model_that_the_configuration_does_not_have_is_told_which_it_has_of_its_provider(name: str) -> None:
+    described = ModelSettings(base_url="http://127.0.0.1:9/v1")
+    settings = Config(models={"acme:one": described, "acme:two": ModelSettings(context_window=4096)})
+
+    with pytest.raises(NotFound, match=r"no model .*\(the configuration has a base_url for acme:one\)"):
+        find_model(name, settings)
+
+
+@pytest.mark.parametrize("name", ["acme", "local:other"])
+def test_a_name_that_names_no_model_is_refused(name: str) -> None:
+    with pytest.raises(NotFound):
+        find_model(name)
+
+
+async def test_a_server_of_the_configuration_is_asked_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_KEY", "secret")
+    with FakeServer(["Fine."]) as server:
+        described = ModelSettings(base_url=server.url, key_variable="ACME_KEY", context_window=4096)
+
+        model = find_model("acme:one", Config(models={"acme:one": described}))
+        await complete(model, HELLO)
+
+    assert model.info.context_window == 4096
+    assert server.headers[0]["authorization"] == "Bearer secret"
+    assert server.requests[0]["model"] == "one"
+
+
+def test_a_key_variable_that_is_not_set_is_told() -> None:
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1", key_variable="ACME_KEY")})
+
+    with pytest.raises(NoModel, match="ACME_KEY is not set"):
+        find_model("acme:one", settings)
+
+
+async def test_another_address_of_openai_is_an_openai_compatible_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(["Fine."]) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret")
+
+        model = find_model("openai:gpt-4o")
+        await complete(model, HELLO)
+
+    assert model.info.api == "openai-completions"
+    assert server.headers[0]["authorization"] == "Bearer secret"
+
+
+def test_openai_itself_is_spoken_to_in_its_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+
+    assert find_model("openai:gpt-5").info.api == "openai-responses"
+
+
+# What is there
+
+
+def test_with_nothing_there_it_says_how_to_get_a_model() -> None:
+    with pytest.raises(NoModel) as caught:
+        find_model()
+
+    assert str(caught.value).startswith("no model can be used: set the key of a provider, such as ANTHROPIC_API_KEY")
+    assert "sessiontree models get local" in str(caught.value)
+
+
+def test_the_configured_model_wins_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "x")
+    monkeypatch.setenv("GROQ_API_KEY", "x")
+
+    assert find_model(None, Config(model="groq:llama-3.3-70b-versatile")).info.name == "groq:llama-3.3-70b-versatile"
+
+
+def test_a_key_wins_over_servers_and_the_local_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_download(monkeypatch)
+    with FakeServer() as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+        monkeypatch.setenv("GEMINI_API_KEY", "x")
+
+        assert find_model().info.provider == "google"
+
+
+async def test_ollama_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_download(monkeypatch)
+    with FakeServer(["Fine."], models=["nomic-embed-text", "llama3.2:3b"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        model = find_model()
+        await complete(model, HELLO)
+
+    assert model.info.name == "ollama:llama3.2:3b"
+    assert model.info.context_window == 4096
+    assert server.requests[0]["model"] == "llama3.2:3b"
+
+
+def test_the_context_of_ollama_is_what_its_variable_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(models=["qwen3:8b"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"http://0.0.0.0:{server.port}")
+        monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "32768")
+
+        assert find_model("ollama").info.context_window == 32768
+
+
+@pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/"])
+async def test_the_address_of_a_server_may_end_as_people_write_it(end: str) -> None:
+    with FakeServer(["Fine."]) as server:
+        url = f"{server.url.removesuffix('/v1')}{end}"
+        settings = Config(models={"ollama:scripted": ModelSettings(base_url=url)})
+
+        assert extract_text((await complete(find_model("ollama:scripted", settings), HELLO))["content"]) == "Fine."
+
+
+def test_the_context_of_ollama_is_no_larger_where_it_does_not_answer_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(models=None) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert find_model("ollama:llama3.1").info.context_window == 4096
+
+
+async def test_llamacpp_is_used_where_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(["Fine."], models=["qwen.gguf"], window=8192) as server:
+        monkeypatch.setenv("LLAMA_ARG_PORT", str(server.port))
+
+        model = find_model()
+        await complete(model, HELLO)
+
+    assert model.info.name == "llamacpp:qwen.gguf"
+    assert model.info.context_window == 8192
+
+
+def test_the_local_model_is_used_when_it_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_download(monkeypatch)
+
+    assert find_model().info.name == find_model("local").info.name == "local:smollm2-135m"
+
+
+def test_the_local_model_without_weights_says_how_to_get_them() -> None:
+    with pytest.raises(NoModel, match="`sessiontree models get local` fetches them"):
+        find_model("local")
+
+
+@pytest.mark.parametrize("name", ["openai:gpt-5", "ollama:llama3", "acme:one"])
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    monkeypatch.setattr("sessiontree.model.selection.find_spec", lambda name: None)
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
+
+    with pytest.raises(NoModel, match=r"it needs `pip install 'sessiontree\[agent\]'`"):
+        find_model(name, settings)
+    with pytest.raises(NoModel, match=r"install what it takes with `pip install 'sessiontree\[agent\]'`"):
+        find_model(None, settings)
+
+
+def test_a_server_without_models_is_none() -> None:
+    with FakeServer(models=[]) as server:
+        described = Config(models={"ollama:x": ModelSettings(base_url=server.url)})
+
+        assert find_candidate("ollama:x", described).reason == f"no server with this model answers at {server.url}"
+    with pytest.raises(NoModel, match="no server with a model answers at"):
+        find_model("ollama")
+
+
+# Offers
+
+
+def test_every_provider_is_told_of_with_the_variable_that_it_misses() -> None:
+    for provider in PROVIDERS.values():
+        told = find_candidate(f"{provider.name}:{provider.default}")
+
+        assert not told.usable
+        assert told.reason == f"{provider.keys[0]} is not set"
+
+
+def test_servers_and_the_local_model_are_told_of_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(models=["a", "b"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert find_candidate("ollama:a") == ModelCandidate(
+            name="ollama:a", usable=True, reason=f"served at http://127.0.0.1:{server.port}", default=True
+        )
+        assert find_candidate("ollama:b").usable
+    assert find_candidate("llamacpp").reason.startswith("no server answers at http://127.0.0.1:")
+    assert find_candidate("local:smollm2-135m").reason.startswith("its weights are not here")
+
+
+def test_exactly_one_offer_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MISTRAL_API_KEY", "x")
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "x")
+
+    assert [offer.name for offer in list_candidates(Config()) if offer.default] == ["mistral:mistral-large-latest"]
+    chosen = list_candidates(Config(model="deepseek"))
+    assert [offer.name for offer in chosen if offer.default] == ["deepseek:deepseek-v4-flash"]
+
+
+def test_configured_models_are_told_of_with_what_they_miss() -> None:
+    settings = Config(
+        model="acme:two",
+        models={
+            "acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1"),
+            "acme:two": ModelSettings(base_url="http://127.0.0.1:9/v1", key_variable="ACME_KEY"),
+            "ollama:x": ModelSettings(context_window=100),
+        },
+    )
+
+    assert find_candidate("acme:one", settings).reason == "at http://127.0.0.1:9/v1"
+    assert find_candidate("acme:two", settings) == ModelCandidate(
+        name="acme:two", usable=False, reason="ACME_KEY is not set", default=True
+    )
+    assert find_candidate("ollama:x", settings).reason.startswith("no server with this model answers at")
+
+
+def test_the_local_model_can_be_the_configured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_candidate("local:smollm2-135m", Config(model="local")).default
+
+    fake_download(monkeypatch)
+    assert find_candidate("local:smollm2-135m", Config(model="local")) == ModelCandidate(
+        name="local:smollm2-135m", usable=True, reason="runs here, without a network", default=True
+    )
+
+
+def test_a_server_that_serves_a_configured_model_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(models=["a"]) as server:
+        monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
+
+        assert find_candidate("ollama:a", Config(models={"ollama:a": ModelSettings(context_window=100)})).usable
+        assert (
+            find_model("ollama:a", Config(models={"ollama:a": ModelSettings(context_window=100)})).info.context_window
+            == 100
+        )
+
+
+def test_a_described_model_is_used_when_there_is_nothing_else() -> None:
+    settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
+
+    assert find_model(None, settings).info.name == "acme:one"
+
+
+def test_a_server_that_speaks_something_else_is_no_model_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(models=None) as server:
+        monkeypatch.setenv("LLAMA_ARG_PORT", str(server.port))
+
+        assert not find_candidate("llamacpp").usable
+
+
+def test_limits_are_known_by_family() -> None:
+    assert find_limits("meta-llama/Llama-3.3-70B").window == 131_072
+    assert find_limits("gpt-4o-mini").output == 16_384
+    assert find_limits("nobody-knows").window is None
+
+
+def test_the_page_of_models_tells_of_every_provider() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "model.md").read_text()
+
+    for provider in PROVIDERS.values():
+        keys = " or ".join(f"`{variable}`" for variable in provider.keys)
+        assert f"| `{provider.name}` | {keys} | `{provider.default}` |" in page
+        assert provider.url_variable is None or f"`{provider.url_variable}`" in page

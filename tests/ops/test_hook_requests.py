@@ -1,0 +1,104 @@
+import asyncio
+
+import pytest
+
+from sessiontree.hooks.bus import Hooks
+from sessiontree.hooks.events import Answer, BeforeFork, Event, Forked, Signal
+from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, run_unless_aborted, wait_with_grace
+
+FORK = BeforeFork(entry=None, position="at")
+
+
+async def test_an_answer_that_does_not_cancel_is_given_on() -> None:
+    assert await ask_hooks(Hooks(), FORK, Signal()) == (FORK, Answer())
+
+
+async def test_a_handler_that_cancels_stops_the_operation(hooks: Hooks) -> None:
+    hooks.on(BeforeFork, lambda event, ctx: {"cancel": True})
+
+    with pytest.raises(OperationStopped) as stopped:
+        await ask_hooks(hooks, FORK, Signal())
+
+    assert stopped.value.aborted is False
+
+
+async def test_the_signal_ends_the_work_and_nobody_waits_for_a_handler(hooks: Hooks) -> None:
+    ended = []
+
+    async def hang(event, ctx):
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(1)
+
+    hooks.on(BeforeFork, hang)
+    signal = Signal()
+    work = asyncio.ensure_future(ask_hooks(hooks, FORK, signal))
+    await asyncio.sleep(0.01)
+
+    signal.abort()
+
+    with pytest.raises(OperationStopped) as stopped:
+        await asyncio.wait_for(work, 5)
+    assert stopped.value.aborted
+    await asyncio.sleep(0)
+    assert ended == [1]
+
+
+async def test_nobody_waits_for_handlers_that_are_told_when_the_signal_is_given(hooks: Hooks) -> None:
+    at_work = asyncio.Event()
+
+    async def hang(event, ctx):
+        at_work.set()
+        await asyncio.Event().wait()
+
+    hooks.on(Forked, hang)
+    signal = Signal()
+    work = asyncio.ensure_future(emit_event(hooks, Forked(entry=None), signal))
+    await asyncio.wait_for(at_work.wait(), 5)
+
+    signal.abort()
+
+    await asyncio.wait_for(work, 2)
+
+
+async def test_handlers_that_are_told_after_the_signal_have_a_little_time(
+    hooks: Hooks, told: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = []
+
+    async def hang(event, ctx):
+        await asyncio.sleep(0)
+        quick.append(event)
+        await asyncio.Event().wait()
+
+    hooks.on(Forked, hang)
+    signal = Signal()
+    signal.abort()
+    monkeypatch.setattr("sessiontree.ops.hook_requests.GRACE", 0.1)
+
+    await asyncio.wait_for(emit_event(hooks, Forked(entry=None), signal), 2)
+
+    assert quick == told == [Forked(entry=None)]
+
+
+async def test_what_is_done_after_the_signal_gives_what_it_gives() -> None:
+    async def work() -> int:
+        return 3
+
+    signal = Signal()
+    signal.abort()
+
+    assert await wait_with_grace(signal, work(), 1) == 3
+
+
+async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:
+    async def work() -> int:
+        return 3
+
+    async def fail() -> int:
+        raise ValueError("x")
+
+    assert await run_unless_aborted(Signal(), work()) == 3
+    with pytest.raises(ValueError, match="x"):
+        await run_unless_aborted(Signal(), fail())

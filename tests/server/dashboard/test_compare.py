@@ -1,0 +1,104 @@
+"""Comparison in the dashboard when answers are late or do not come: what it says is true of what it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.session.session import Session
+from tests.server.dashboard.conftest import Serve, Visit
+from tests.server.dashboard.held_requests import HeldRequests
+
+
+@pytest.fixture
+def session() -> Session:
+    """`cheap` has the lowest cost, `terse` the lowest tokens, `dear` nothing."""
+    session = st.create("compared", cwd="/project")
+    session.append(st.user("Why?"))
+    for name, tokens, cost in (("cheap", 9000, 0.01), ("terse", 10, 0.05), ("dear", 9500, 0.09)):
+        usage = {"input": tokens, "output": 1, "cost": cost}
+        session.create_branch(name, current=False).append(st.assistant(name, usage=usage))
+    return session
+
+
+def wait_for_verdict(page: Any, words: str) -> None:
+    page.wait_for_function(
+        "(words) => document.querySelector('.verdict')?.textContent.replace(/\\s+/g, ' ').includes(words)", arg=words
+    )
+
+
+def find_metric_select(page: Any) -> Any:
+    return page.locator(".verdict select")
+
+
+def list_columns(page: Any) -> list[str]:
+    return page.locator(".column h2").all_text_contents()
+
+
+def test_an_answer_that_comes_after_a_later_one_changes_nothing(serve: Serve, visit: Visit, session: Session) -> None:
+    page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
+    wait_for_verdict(page, "cheap has the lowest cost.")
+    held = HeldRequests(page, "**/compare", most=1)
+    find_metric_select(page).select_option("tokens")
+    wait_for_verdict(page, "Comparing…")
+    held.wait()
+    find_metric_select(page).select_option("cost")
+    wait_for_verdict(page, "cheap has the lowest cost.")
+
+    with page.expect_response("**/compare"):
+        held.release()
+    page.wait_for_timeout(100)
+
+    wait_for_verdict(page, "cheap has the lowest cost.")
+    assert find_metric_select(page).input_value() == "cost"
+
+
+def test_a_comparison_that_fails_leaves_the_one_that_is_known(serve: Serve, visit: Visit, session: Session) -> None:
+    page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
+    wait_for_verdict(page, "cheap has the lowest cost.")
+    held = HeldRequests(page, "**/compare", most=1)
+    find_metric_select(page).select_option("tokens")
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".compare .notice.wrong >> text=the server does not answer")
+    wait_for_verdict(page, "cheap has the lowest cost.")
+    assert find_metric_select(page).input_value() == "cost"
+    find_metric_select(page).select_option("tokens")
+    wait_for_verdict(page, "terse has the lowest tokens.")
+    assert page.locator(".compare .notice.wrong").count() == 0
+
+
+def test_the_branches_that_are_shown_are_those_that_are_chosen(serve: Serve, visit: Visit, session: Session) -> None:
+    page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=dear")
+    wait_for_verdict(page, "cheap has the lowest cost.")
+    held = HeldRequests(page, "**/compare", most=1)
+    page.get_by_label("terse", exact=True).check()
+    held.wait()
+    page.get_by_label("cheap", exact=True).uncheck()
+    wait_for_verdict(page, "terse has the lowest cost.")
+
+    with page.expect_response("**/compare"):
+        held.release()
+    page.wait_for_timeout(100)
+
+    assert list_columns(page) == ["dear", "terse"]
+    wait_for_verdict(page, "terse has the lowest cost.")
+
+
+def test_no_winner_is_named_among_branches_that_could_not_be_compared(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    page = visit(serve(), f"/s/{session.id}/compare?branch=cheap&branch=terse")
+    wait_for_verdict(page, "cheap has the lowest cost.")
+    held = HeldRequests(page, "**/compare", most=1)
+    page.get_by_label("dear", exact=True).check()
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".compare .notice.wrong")
+    assert page.locator(".verdict, .column").count() == 0

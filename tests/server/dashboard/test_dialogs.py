@@ -1,0 +1,244 @@
+"""Dialogs of the dashboard: they do what they say, to what they say it of, and nothing after they were closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.session.session import Session
+from tests.server.dashboard.conftest import Serve, Visit
+from tests.server.dashboard.held_requests import HeldRequests
+from tests.server.dashboard.site import DashboardSite, open_story
+
+
+@pytest.fixture
+def session() -> Session:
+    """On `main`, with `aside` and `beside` from its end."""
+    session = st.create("dialogs", cwd="/project")
+    for number in range(3):
+        session.append(st.user(f"question {number}"))
+        session.append(st.assistant(f"answer {number}"))
+    for name in ("aside", "beside"):
+        session.create_branch(name, current=False).append(st.assistant(f"words {name}"))
+    return session
+
+
+def open_session(visit: Visit, site: DashboardSite, id: str, view: str = "talk") -> Any:
+    page = visit(site, f"/s/{id}/{view}")
+    page.wait_for_selector(".link.live")
+    page.wait_for_selector("main[aria-busy=false]")
+    return page
+
+
+def read_heads(session: Session) -> dict[str, str | None]:
+    session.refresh()
+    return {branch.name: branch.head for branch in session.branches}
+
+
+def switch_branch(page: Any, session: Session, name: str) -> None:
+    """By another client, and the page has heard of it."""
+    session.refresh()
+    session.switch(name)
+    page.wait_for_selector(f".where option >> text={name} · current", state="attached")
+
+
+def submit(page: Any) -> None:
+    page.locator("dialog button[type=submit]").click()
+
+
+def ask_to_go(page: Any) -> None:
+    page.locator("#graph").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowUp")
+    page.keyboard.press("g")
+    page.wait_for_selector("dialog >> text=Moves main to this entry.")
+
+
+def ask_to_merge(page: Any) -> None:
+    page.keyboard.press("m")
+    page.wait_for_selector("dialog >> text=Appends a summary of a branch to main.")
+    page.locator("dialog select").select_option("aside")
+    page.locator("dialog textarea").fill("What was tried aside.")
+
+
+def ask_to_promote(page: Any) -> None:
+    page.get_by_role("button", name="Branches").click()
+    page.locator(".branches li", has_text="aside").get_by_role("button", name="Promote").click()
+    page.wait_for_selector("dialog >> text=main goes on from where aside ends.")
+    page.locator("dialog textarea").fill("What the others did.")
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [(ask_to_go, "Moved main"), (ask_to_merge, "Merged into main"), (ask_to_promote, "Promoted")],
+)
+def test_the_branch_that_a_dialog_names_is_the_one_that_moves(
+    serve: Serve, visit: Visit, session: Session, ask: Callable[[Any], None], said: str
+) -> None:
+    """Also when another client has switched to another branch meanwhile."""
+    page = open_session(visit, serve(), session.id)
+    ask(page)
+    before = read_heads(session)
+    switch_branch(page, session, "beside")
+
+    submit(page)
+
+    page.wait_for_selector(f".said.on >> text={said}")
+    after = read_heads(session)
+    assert [name for name in before if before[name] != after[name]] == ["main"]
+
+
+def test_a_dialog_that_was_closed_closes_no_other_when_its_answer_comes(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    page = open_session(visit, serve(), session.id)
+    held = HeldRequests(page, "**/merge")
+    ask_to_merge(page)
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.press("b")
+    page.locator("dialog input[name=name]").fill("a new ro")
+
+    held.release()
+    page.wait_for_selector(".said.on >> text=Merged into main")
+    page.keyboard.type("ute")
+
+    assert page.locator("dialog input[name=name]").input_value() == "a new route"
+
+
+def test_what_went_wrong_after_a_dialog_was_closed_is_told(serve: Serve, visit: Visit, session: Session) -> None:
+    page = open_session(visit, serve(), session.id)
+    held = HeldRequests(page, "**/merge")
+    ask_to_merge(page)
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+
+    held.lose()
+
+    page.wait_for_selector(".said.on.wrong >> text=Merge: the server does not answer")
+
+
+def test_who_closed_the_dialog_is_not_taken_to_the_fork(serve: Serve, visit: Visit, session: Session) -> None:
+    other, site = open_story(), serve()
+    page = open_session(visit, site, session.id)
+    held = HeldRequests(page, "**/fork")
+    page.keyboard.press("f")
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.goto(f"{site.url}/#/s/{other.id}/talk")
+    page.get_by_label("Prompt on dict").fill("Written in another session.")
+
+    held.release()
+    page.wait_for_selector(".said.on >> text=Forked")
+
+    assert other.id in page.url
+    assert page.get_by_label("Prompt on dict").input_value() == "Written in another session."
+
+
+def test_what_is_to_be_said_anew_takes_the_place_of_no_draft(serve: Serve, visit: Visit, session: Session) -> None:
+    page = open_session(visit, serve(), session.id)
+    page.get_by_label("Prompt on main").fill("Something else.")
+    page.locator("#graph").focus()
+    page.keyboard.press("ArrowUp")
+    page.wait_for_selector(".composer.told")
+    page.keyboard.press("g")
+    submit(page)
+    page.wait_for_selector(".said.on >> text=Moved; u takes it back")
+    page.wait_for_selector("dialog", state="detached")
+
+    assert page.get_by_label("Prompt on main").input_value() == "Something else."
+    assert "question 2" not in page.locator(".path").text_content()
+
+
+def test_who_closed_the_dialog_is_not_taken_to_the_new_session(serve: Serve, visit: Visit) -> None:
+    page = visit(serve())
+    page.wait_for_selector("text=There are no sessions yet.")
+    held = HeldRequests(page, "**/api/sessions", most=1)
+    page.get_by_role("button", name="New session").click()
+    submit(page)
+    held.wait()
+    page.keyboard.press("Escape")
+    page.wait_for_selector("dialog", state="detached")
+    page.keyboard.press("w")
+    page.wait_for_selector("h1 >> text=Swarms")
+
+    with page.expect_response("**/api/sessions"):
+        held.release()
+    page.wait_for_timeout(100)
+
+    assert page.url.endswith("#/swarms")
+
+
+def test_a_label_is_told_and_kept_also_where_a_filter_hides_its_entry_from_the_tree(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    marked = session.branch("main").leaf
+    assert marked is not None
+    session.label(marked, "mark")
+    page = open_session(visit, serve(), session.id, f"talk?entry={marked}")
+    page.get_by_label("Which entries the tree shows").select_option("user-only")
+    page.wait_for_selector(".tree .fact >> text=3")
+    page.keyboard.press("l")
+
+    assert page.get_by_role("textbox", name="Label").input_value() == "mark"
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog", state="detached")
+
+    session.refresh()
+    assert session.tree.label(marked) == "mark"
+
+
+def test_a_label_that_another_client_takes_away_goes_from_the_conversation(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    marked = session.branch("main").leaf
+    assert marked is not None
+    session.label(marked, "mark")
+    page = open_session(visit, serve(), session.id, f"talk?entry={marked}")
+    page.wait_for_selector(".path .chip.label >> text=mark")
+
+    session.label(marked, None)
+
+    page.wait_for_selector(".path .chip.label", state="detached")
+
+
+def test_no_key_acts_while_the_session_is_being_loaded(serve: Serve, visit: Visit, session: Session) -> None:
+    site = serve()
+    page = visit(site)
+    page.wait_for_selector(".list li")
+    held = HeldRequests(page, "**/branches?*")
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    held.wait()
+
+    for key in "bflmu":
+        page.keyboard.press(key)
+    assert page.locator("dialog, .said.on").count() == 0
+    held.release()
+
+    page.wait_for_selector("main[aria-busy=false]")
+    assert page.locator("dialog, .said.on").count() == 0
+    ask_to_merge(page)
+
+
+def test_what_can_be_done_is_there_before_the_whole_tree_is_loaded(
+    serve: Serve, visit: Visit, session: Session
+) -> None:
+    site = serve()
+    page = visit(site)
+    page.wait_for_selector(".list li")
+    held = HeldRequests(page, "**/tree?**")
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    held.wait()
+
+    page.get_by_role("button", name="New branch").wait_for()
+    page.wait_for_selector("main[aria-busy=true]")
+    ask_to_merge(page)
+    held.release()

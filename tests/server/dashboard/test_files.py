@@ -1,0 +1,78 @@
+"""The files of the dashboard: what is vendored is as published, and nothing in them leads elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+import sessiontree.server
+
+STATIC = Path(sessiontree.server.__file__).parent / "static"
+VENDOR = STATIC / "vendor"
+NAMESPACES = ("http://www.w3.org/",)
+"""Names, not addresses: nothing is fetched from there."""
+
+
+def list_files(*endings: str) -> list[Path]:
+    return sorted(path for path in STATIC.rglob("*") if path.suffix in endings)
+
+
+def read_checksums() -> dict[str, str]:
+    lines = (VENDOR / "SHA256SUMS").read_text().splitlines()
+    return {name: sum for sum, name in (line.split(maxsplit=1) for line in lines)}
+
+
+def test_what_is_vendored_is_as_it_was_published() -> None:
+    kept = {path.name for path in VENDOR.iterdir()} - {"SHA256SUMS", "README.md"}
+
+    assert kept == set(read_checksums())
+    for name, sum in read_checksums().items():
+        assert hashlib.sha256((VENDOR / name).read_bytes()).hexdigest() == sum, name
+
+
+def test_everything_vendored_has_its_version_and_licence_written_down() -> None:
+    told = (VENDOR / "README.md").read_text()
+
+    for path in VENDOR.glob("*.mjs"):
+        assert f"| `{path.name}` |" in told
+        assert (VENDOR / f"{path.stem}.LICENSE").is_file()
+
+
+@pytest.mark.parametrize("path", list_files(".js", ".mjs", ".css", ".html"), ids=lambda path: path.name)
+def test_no_file_of_the_page_names_a_foreign_address(path: Path) -> None:
+    found = re.findall(
+        r"(?:https?:|wss?:)?//[\w.-]+\.\w+[^\s\"'`)]*", re.sub(r"^//# .*$", "", path.read_text(), flags=re.M)
+    )
+
+    assert [address for address in found if not address.startswith(NAMESPACES)] == []
+
+
+@pytest.mark.parametrize("path", list_files(".js"), ids=lambda path: path.name)
+def test_every_module_says_what_it_holds_and_imports_only_what_is_here(path: Path) -> None:
+    text = path.read_text()
+
+    assert text.startswith("// ")
+    for target in re.findall(r'(?:from|import) "([^"]+)"', text):
+        assert target.startswith(("./", "../vendor/")), target
+        assert (path.parent / target).is_file(), target
+
+
+def test_markup_is_made_of_text_in_one_place_only() -> None:
+    makers = [
+        path.name
+        for path in list_files(".js")
+        if re.search(r"innerHTML|insertAdjacent|\bwrite\(|__html", path.read_text())
+    ]
+
+    assert makers == ["html.js"]
+
+
+def test_the_page_has_no_script_or_style_of_its_own() -> None:
+    page = (STATIC / "index.html").read_text()
+
+    assert re.findall(r"<script(?![^>]*\ssrc=)", page) == []
+    assert "<style" not in page
+    assert re.findall(r"\s(?:style|on\w+)=", page) == []

@@ -1,0 +1,160 @@
+"""Where entries stand in the drawn tree: the rules of layout.js and rows.js, over many trees, in the browser itself."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.core.messages import extract_text, get_entry_role, get_tool_calls
+from sessiontree.core.outline import FILTERS, build_outline
+from tests.export.sessions import make_story
+from tests.server.dashboard.conftest import Serve, Visit
+from tests.server.dashboard.site import run_dashboard
+
+LAY = """async (trees) => {
+  const { lay } = await import("/static/js/layout.js");
+  return trees.map((rows) => {
+    const { nodes, chains, lanes, depth } = lay(rows);
+    return {
+      lanes, depth,
+      nodes: nodes.map((node) => [node.chain.lane, node.depth, node.parent, node.children]),
+      chains: chains.map((chain) => [chain.lane, chain.top, chain.members.length, nodes[chain.first].parent]),
+    };
+  });
+}"""
+
+
+def build_random_tree(seed: int) -> list[dict[str, Any]]:
+    chance = random.Random(seed)
+    size = chance.randrange(1, 120)
+    forks = chance.choice((0.05, 0.3, 0.9))
+    parents: list[int | None] = [None]
+    for number in range(1, size):
+        stays = chance.random() > forks
+        parents.append(None if chance.random() < 0.02 else number - 1 if stays else chance.randrange(number))
+    return [{"id": str(number), "parent": None if at is None else str(at)} for number, at in enumerate(parents)]
+
+
+@pytest.fixture(scope="module")
+def trees(browser: Any) -> Any:
+    """Laid out once, all together."""
+    with run_dashboard() as site:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(site.url)
+        laid = page.evaluate(LAY, [build_random_tree(seed) for seed in range(60)])
+        context.close()
+    return laid
+
+
+def test_no_two_entries_stand_in_the_same_place(trees: Any) -> None:
+    for tree in trees:
+        places = [(lane, row) for lane, row, _, _ in tree["nodes"]]
+        assert len(set(places)) == len(places)
+        assert all(lane < tree["lanes"] and row < tree["depth"] for lane, row in places)
+
+
+def test_the_first_child_goes_on_in_its_lane_and_the_others_stand_to_the_right(trees: Any) -> None:
+    for tree in trees:
+        nodes = tree["nodes"]
+        for lane, row, _, children in nodes:
+            for index, child in enumerate(children):
+                assert nodes[child][1] == row + 1
+                assert (nodes[child][0] == lane) if index == 0 else (nodes[child][0] > lane)
+
+
+def test_no_two_lines_cross(trees: Any) -> None:
+    """A branch leaves its parent between two rows: no other chain stands in both of them on its way."""
+    for tree in trees:
+        nodes, chains = tree["nodes"], tree["chains"]
+        for lane, _, _, parent in chains:
+            if parent < 0:
+                continue
+            start, row = nodes[parent][:2]
+            for other, top, length, _ in chains:
+                crosses = start < other < lane and top <= row and row + 1 <= top + length - 1
+                assert not crosses
+
+
+LANES = """async (rows) => (await import("/static/js/layout.js")).lay(rows()).lanes"""
+
+
+def test_branches_stand_beside_each_other_only_where_they_must(serve: Serve, visit: Visit) -> None:
+    """Short branches along a long conversation share a lane; ten thousand from one entry have one each."""
+    along = """[...Array(1000).keys()].map((n) => ({ id: `t${n}`, parent: n ? `t${n - 1}` : null })).concat(
+      [...Array(200).keys()].map((n) => ({ id: `s${n}`, parent: `t${5 * n}` })))"""
+    together = (
+        """[{ id: "root", parent: null }, ...[...Array(10000).keys()].map((n) => ({ id: `${n}`, parent: "root" }))]"""
+    )
+
+    site = serve()
+    page = visit(site)
+    lanes = [page.evaluate(f"({LANES})(() => {rows})") for rows in (along, together)]
+
+    assert lanes == [2, 10_000]
+
+
+def test_the_way_to_the_leaf_is_one_straight_line(serve: Serve, visit: Visit) -> None:
+    rows = build_random_tree(7)
+    script = """async ([rows, leaves]) => {
+      const { lay, pathTo } = await import("/static/js/layout.js");
+      return leaves.map((leaf) => {
+        const layout = lay(rows, leaf);
+        return pathTo(layout, leaf).map((number) => layout.nodes[number].chain.lane);
+      });
+    }"""
+
+    paths = visit(serve()).evaluate(script, [rows, [row["id"] for row in rows]])
+
+    assert len(paths) == len(rows)
+    assert all(set(lanes) == {0} for lanes in paths)
+
+
+def test_entries_that_come_in_are_filtered_as_the_server_filters(serve: Serve, visit: Visit) -> None:
+    """What `rows.js` says of an entry while one looks is what `outline` says when the page is loaded anew."""
+    session = make_story()
+    session.append(st.user("and now"))
+    fresh: list[dict[str, Any]] = []
+    for entry in session.tree.entries:
+        message = getattr(entry.body, "message", {})
+        place = {
+            "id": entry.id,
+            "parent": session.tree.parent(entry.id),
+            "type": entry.type,
+            "role": get_entry_role(entry),
+        }
+        said = {"text": extract_text(message.get("content")), "tools": [call.name for call in get_tool_calls(message)]}
+        fresh.append({**place, **said})
+    script = """async ([fresh, filters]) => {
+      const { join } = await import("/static/js/rows.js");
+      return filters.map((filter) => join([], fresh, filter, new Map()).map(({ id, parent }) => [id, parent]));
+    }"""
+
+    site = serve()
+    answers = visit(site).evaluate(script, [fresh, FILTERS])
+
+    for filter, joined in zip(FILTERS, answers, strict=True):
+        shown = {row.entry.id for row in build_outline(session.tree, session.heads.leaf, filter)}
+        assert {id for id, _ in joined} == (shown if filter != "labeled-only" else set()), filter
+        for id, parent in joined:
+            above = (entry.id for entry in session.tree.walk_up(session.tree.parent(id)) if entry.id in shown)
+            assert parent == next(above, None), filter
+
+
+def test_what_hangs_on_a_row_that_is_gone_is_asked_for_anew(serve: Serve, visit: Visit) -> None:
+    script = """async ([rows, fresh, hidden]) => {
+      const { join } = await import("/static/js/rows.js");
+      return join(rows, fresh, "no-tools", new Map(hidden));
+    }"""
+    rows = [{"id": "asked", "parent": None}]
+    said = {"type": "message", "role": "assistant", "text": "Done.", "tools": None}
+    fresh = [{"id": "said", "parent": "result", **said}]
+    page = visit(serve())
+
+    assert page.evaluate(script, [rows, fresh, [["result", "call"]]]) is None
+    for shown in ("asked", None):
+        joined = page.evaluate(script, [rows, fresh, [["result", shown]]])
+        assert [(row["id"], row["parent"]) for row in joined] == [("asked", None), ("said", shown)]

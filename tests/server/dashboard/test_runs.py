@@ -1,0 +1,522 @@
+"""A/B runs and swarms in the dashboard, from the form to what they tell, with a model that answers from a script."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, get_args
+
+import sessiontree as st
+from sessiontree.config import ThinkingLevel
+from sessiontree.core.messages import ToolCall
+from sessiontree.export.redact import Redactor
+from sessiontree.model.base import ModelError, Request
+from sessiontree.model.scripted import Delay, Script, ScriptedModel, ScriptedUsage
+from sessiontree.swarm.experiment.experiment import Arm, Experiment
+from sessiontree.swarm.lease import open_lease
+from sessiontree.swarm.strategies import STRATEGIES
+from sessiontree.swarm.swarm import Swarm
+from tests.export.sessions import make_story
+from tests.server.dashboard.conftest import Serve, Visit
+from tests.server.dashboard.held_requests import HeldRequests
+from tests.server.dashboard.site import open_story, write_session_file
+
+
+def build_priced_answer(text: str, cost: float) -> list[Any]:
+    return [text, ScriptedUsage({"input": 100, "output": 10, "cost": {"input": 0, "output": cost, "total": cost}})]
+
+
+def answer_by_prompt(seed: int = 1) -> Script:
+    """Answers that cost more when they are asked for in detail, never twice the same."""
+    chance = random.Random(seed)
+
+    def answer(request: Request) -> list[Any]:
+        wordy = "detail" in str(request.messages[-1])
+        cost = (0.03 if wordy else 0.01) * chance.uniform(0.9, 1.1)
+        return build_priced_answer("It is slow because it is long." if wordy else "A list is slow.", cost)
+
+    return answer
+
+
+def start_swarm(page: Any, *, agents: int) -> None:
+    """Start a swarm from the form."""
+    page.get_by_label("Name").fill("review")
+    page.get_by_role("textbox", name="Task").fill("Look at it.")
+    page.get_by_label("Agents", exact=True).fill(str(agents))
+    page.get_by_role("button", name="Start", exact=True).click()
+
+
+def start_experiment(page: Any, runs: int, arms: dict[str, str], pattern: str | None = None) -> None:
+    page.wait_for_selector("form.ab")
+    for index, (name, prompt) in enumerate(arms.items()):
+        if index > 1:
+            page.get_by_role("button", name="Add an arm").click()
+        arm = page.locator(".arm").nth(index)
+        arm.get_by_label("Name").fill(name)
+        arm.get_by_label("Prompt", exact=True).fill(prompt)
+    if pattern is not None:
+        page.get_by_label("Add a scorer").last.select_option("matches")
+        page.get_by_label("The answer matches the pattern").fill(pattern)
+    page.get_by_label("Runs of each arm").fill(str(runs))
+    page.get_by_role("button", name="Run", exact=True).click()
+
+
+def test_the_forms_offer_all_strategies_and_all_levels_of_thinking(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    site = serve()
+    options = "(select) => [...select.options].map((option) => option.value)"
+
+    page = visit(site, "/swarms")
+    assert page.get_by_label("Strategy").evaluate(options) == list(STRATEGIES)
+    page.goto(f"{site.url}/#/s/{session.id}/ab")
+    page.wait_for_selector("form.ab")
+    assert page.locator("select[name='A.thinking']").evaluate(options) == ["", *get_args(ThinkingLevel)]
+
+
+def test_a_whole_ab_run_from_the_form_to_the_promoted_branch(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    page = visit(serve(ScriptedModel([answer_by_prompt()] * 20)), f"/s/{session.id}/ab")
+
+    start_experiment(page, 4, {"short": "In one sentence?", "long": "In detail?"}, pattern="(?i)list")
+    page.wait_for_selector(".verdict.won")
+
+    assert "short is best." in " ".join(page.locator(".verdict").text_content().split())
+    charts = page.locator(".chart svg").evaluate_all("all => all.map((svg) => svg.getAttribute('aria-label'))")
+    assert [chart.split(":")[0] for chart in charts] == ["cost", "tokens", "time", "matches"]
+    assert "n = 4" in charts[0]
+    assert page.locator(".chart").first.locator(".whisker").count() == 2
+    page.get_by_text("8 runs").click()
+    assert page.locator(".result tbody tr").count() == 8
+
+    page.get_by_role("button", name="Promote the best run of short").click()
+    page.locator("dialog textarea").fill("Long answers cost three times as much.")
+    page.locator("dialog").get_by_role("button", name="Promote").click()
+    page.wait_for_function(
+        "() => document.querySelector('.path')?.textContent.includes('Long answers cost three times as much.')"
+    )
+    assert "A list is slow." in page.locator(".path").text_content()
+    session.refresh()
+    assert session.heads.current == "dict"
+    assert {branch.name for branch in session.branches if branch.archived}
+
+
+def test_what_a_run_cost_is_unknown_where_no_entry_records_it(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    page = visit(serve(ScriptedModel(["Yes."] * 2)), f"/s/{session.id}/ab")
+
+    start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
+
+    page.wait_for_selector(".verdict")
+    page.get_by_text("2 runs").click()
+    assert [row.locator("td").nth(1).text_content() for row in page.locator(".result tbody tr").all()] == ["–", "–"]
+
+
+def test_equal_arms_are_told_as_not_enough_data(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    costs = {arm: iter((0.01, 0.02, 0.03)) for arm in ("Why so?", "Why?")}
+
+    def answer(request: Request) -> list[Any]:
+        said = str(request.messages[-1])
+        return build_priced_answer("The same.", next(next(own for arm, own in costs.items() if arm in said)))
+
+    page = visit(serve(ScriptedModel([answer] * 6)), f"/s/{session.id}/ab")
+
+    start_experiment(page, 3, {"one": "Why?", "other": "Why so?"})
+
+    page.wait_for_selector(".verdict.undecided")
+    assert "Not enough data." in page.locator(".verdict").text_content()
+    assert page.get_by_role("button", name="Promote the best run").count() == 0
+    page.reload()
+    page.wait_for_selector(".verdict.undecided")
+
+
+def test_progress_is_shown_while_runs_are_made_and_they_can_be_stopped(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    answers: list[Script] = [build_priced_answer("Quick.", 0.01), *([["Slow ", Delay(60)]] * 9)]
+    page = visit(serve(ScriptedModel(answers)), f"/s/{session.id}/ab")
+
+    start_experiment(page, 2, {"one": "Why?", "other": "Why so?"})
+    page.wait_for_function("() => document.querySelector('.progress b')?.textContent === '1 of 4 runs'")
+    page.locator(".progress").get_by_role("button", name="Stop").click()
+
+    page.wait_for_selector(".experiments > .notice.wrong")
+    assert "stopped" in page.locator(".experiments > .notice.wrong").text_content()
+
+
+def test_a_look_at_runs_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    page = visit(serve(ScriptedModel([build_priced_answer("Quick.", 0.01)] * 2)), f"/s/{session.id}/ab")
+    held = HeldRequests(page, "**/api/experiments/*", most=1)
+    start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".verdict")
+    assert page.locator(".notice.wrong").count() == 0
+
+
+def record_experiment_requests(page: Any) -> list[str]:
+    """What a page will have asked of single experiments."""
+    asked: list[str] = []
+
+    def note(request: Any) -> None:
+        if "/api/experiments/" in request.url:
+            asked.append(request.url)
+
+    page.on("request", note)
+    return asked
+
+
+def test_a_fork_shows_an_experiment_as_it_was_then_and_does_not_follow_it(serve: Serve, visit: Visit) -> None:
+    session, model = open_story(), ScriptedModel(["Yes."] * 2)
+    arms = [Arm(name="one", prompt="Why?"), Arm(name="other", prompt="Why so?")]
+    made = Experiment.create(session, "HEAD", arms, runs=1, model=model)
+    forked = st.fork(session, whole=True)
+    hold = open_lease(session, made.id)
+    assert hold.acquire()
+    site = serve()
+    page = visit(site)
+    page.clock.install()
+    asked = record_experiment_requests(page)
+
+    page.goto(f"{site.url}/#/s/{forked.id}/ab?experiment={made.id}")
+    page.wait_for_selector(".verdict")
+    page.clock.run_for(5000)
+
+    page.wait_for_timeout(100)
+    assert len(asked) == 1
+    assert page.locator(".verdict").count() == 1
+    assert page.locator(".progress").count() == 0
+    hold.release()
+
+
+def test_an_experiment_that_is_not_there_is_asked_for_once(serve: Serve, visit: Visit) -> None:
+    session, site = open_story(), serve()
+    page = visit(site)
+    page.clock.install()
+    asked = record_experiment_requests(page)
+
+    page.goto(f"{site.url}/#/s/{session.id}/ab?experiment=none")
+    page.wait_for_selector(".experiments > .notice.wrong")
+    page.clock.run_for(5000)
+
+    page.wait_for_timeout(100)
+    assert len(asked) == 1
+
+
+def test_a_look_at_a_swarm_that_fails_is_followed_by_another(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
+    start_swarm(page, agents=1)
+    page.wait_for_selector(".says.live >> text=Words that come")
+    held = HeldRequests(page, re.compile("/api/swarms/[^/]+$"), most=1)
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    page.wait_for_selector(".notice.wrong", state="detached")
+
+
+def test_what_could_not_be_done_to_a_swarm_is_told(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
+    start_swarm(page, agents=1)
+    held = HeldRequests(page, "**/pause")
+    page.get_by_role("button", name="Pause").click()
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".said.on.wrong >> text=the server does not answer")
+
+
+def test_a_swarm_is_started_watched_and_compared(serve: Serve, visit: Visit) -> None:
+    st.create("empty", cwd="/project").close()
+    page = visit(serve(ScriptedModel([build_priced_answer(f"Seen from side {n}.", 0.01) for n in range(3)])), "/swarms")
+
+    page.wait_for_selector("text=No swarm has been started yet.")
+    page.get_by_label("Name").fill("review")
+    page.get_by_role("textbox", name="Task").fill("Look at it from three sides.")
+    page.get_by_label("Dollars", exact=True).fill("0.04")
+    page.get_by_role("button", name="Start", exact=True).click()
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+    page.wait_for_function("() => document.querySelectorAll('.events .agent_complete').length === 3")
+    assert page.get_by_role("progressbar", name="Progress").get_attribute("aria-valuenow") == "100"
+    assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "75"
+    assert page.locator(".meter.warning").count() == 1
+    assert page.locator(".agents > li").count() == 3
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.querySelector('.scroll').scrollWidth <= innerWidth")
+    page.get_by_role("link", name="Compare").click()
+    page.wait_for_function("() => document.querySelectorAll('.column .entry').length > 3")
+    assert "Seen from side 2." in " ".join(page.locator(".column").all_text_contents())
+
+
+def test_a_form_that_is_being_filled_in_stays_when_another_client_makes_a_swarm(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(), "/swarms")
+    page.wait_for_selector("text=No swarm has been started yet.")
+    page.get_by_role("textbox", name="Task").fill("Look at ")
+    make = """() => fetch("/api/swarms", {
+      method: "POST",
+      headers: {
+        "Content-Type": "application/json",
+      },
+      body: JSON.stringify({ name: "other", task: "Wait.", agents: 1, start: false }),
+    })"""
+
+    page.evaluate(make)
+    page.wait_for_selector(".list >> text=other")
+    page.keyboard.type("swarms")
+
+    assert page.get_by_role("textbox", name="Task").input_value() == "Look at swarms"
+
+
+def test_the_list_of_swarms_that_could_not_be_had_is_told_until_it_is_there(serve: Serve, visit: Visit) -> None:
+    page = visit(serve())
+    held = HeldRequests(page, "**/api/swarms?*", most=1)
+    page.keyboard.press("w")
+    held.wait()
+
+    held.lose()
+
+    page.wait_for_selector(".notice.wrong >> text=the server does not answer")
+    assert page.get_by_text("No swarm has been started yet.").count() == 0
+    page.wait_for_selector("text=No swarm has been started yet.")
+    assert page.locator(".notice.wrong").count() == 0
+
+
+def test_a_swarm_at_work_is_watched_and_stopped(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]] * 4)), "/swarms")
+
+    page.get_by_label("Name").fill("slow")
+    page.get_by_role("textbox", name="Task").fill("Take your time.")
+    page.get_by_label("Agents", exact=True).fill("2")
+    page.get_by_role("button", name="Start", exact=True).click()
+
+    page.wait_for_function("() => document.querySelectorAll('.agents .says').length === 2")
+    assert page.get_by_role("button", name="Steer").count() == 2
+    page.get_by_role("button", name="Stop").click()
+    page.wait_for_selector(".head .chip.wrong >> text=cancelled")
+    page.get_by_role("link", name="Swarms").click()
+    page.wait_for_selector(".list .chip >> text=cancelled")
+
+
+def test_the_session_of_a_swarm_tells_when_nobody_is_at_work_any_more(serve: Serve, visit: Visit) -> None:
+    door = threading.Event()
+
+    async def behind_the_door(request: Request) -> str:
+        await asyncio.to_thread(door.wait, 30)
+        return "Seen."
+
+    page = visit(serve(ScriptedModel([behind_the_door] * 3)), "/swarms")
+    start_swarm(page, agents=2)
+    page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
+    page.get_by_role("link", name="Session", exact=True).click()
+    page.get_by_role("button", name="Branches").click()
+    page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 2")
+    page.locator(".branches button.name", has_text="worker-1").click()
+    page.get_by_label("Say something to the agent at work").fill("Look at the tests too.")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('.composer textarea').value === ''")
+    assert page.get_by_role("button", name="Stop").count() == 0
+    assert page.get_by_role("link", name="Its swarm").get_attribute("href").startswith("#/swarms/")
+
+    door.set()
+
+    page.wait_for_function("() => document.querySelectorAll('.branches .chip.busy').length === 0")
+    page.get_by_label("Prompt on review/worker-1").wait_for()
+    page.wait_for_selector(".path >> text=Look at the tests too.")
+
+
+def test_nothing_is_written_to_the_branch_of_an_agent_that_is_paused(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([["Words that come ", Delay(60)]])), "/swarms")
+    start_swarm(page, agents=1)
+    page.wait_for_selector(".says.live >> text=Words that come")
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_selector(".head .chip.label >> text=paused")
+    page.get_by_role("link", name="Session", exact=True).click()
+    page.get_by_role("button", name="Branches").click()
+    page.locator(".branches button.name", has_text="worker-1").click()
+
+    page.wait_for_selector(".composer.told >> text=Its agent is paused, waits for its turn or works elsewhere")
+
+    assert page.locator(".composer textarea").count() == 0
+    assert page.locator(".composer.told a").get_attribute("href").startswith("#/swarms/")
+
+
+def test_nothing_is_written_to_the_branch_of_a_run_until_it_is_done(serve: Serve, visit: Visit) -> None:
+    door = threading.Event()
+
+    async def behind_the_door(request: Request) -> str:
+        await asyncio.to_thread(door.wait, 30)
+        return "Seen."
+
+    session = open_story()
+    page = visit(serve(ScriptedModel([behind_the_door] * 2)), f"/s/{session.id}/ab")
+    start_experiment(page, 1, {"one": "Why?", "other": "Why so?"})
+    page.wait_for_selector("text=0 of 2 runs")
+    page.goto(page.url.split("#")[0] + f"#/s/{session.id}/tree?branch=ab-1/one-1")
+    page.wait_for_selector(".composer.told >> text=A run of an experiment is at work here")
+    assert page.locator(".composer textarea").count() == 0
+
+    door.set()
+
+    page.get_by_label("Prompt on ab-1/one-1").wait_for()
+
+
+LINES = "\n".join(f"line {number}" for number in range(500))
+
+
+def test_what_an_agent_says_last_is_in_sight(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([[LINES, Delay(60)]])), "/swarms")
+    start_swarm(page, agents=1)
+
+    page.wait_for_selector(".says.live >> text=line 499")
+
+    below = "(box) => box.firstElementChild.getBoundingClientRect().bottom - box.getBoundingClientRect().bottom"
+    assert page.locator(".says.live").evaluate("(box) => box.scrollHeight > 2 * box.clientHeight")
+    assert page.locator(".says.live").evaluate(below) <= 1
+
+
+def test_what_came_of_an_agent_is_shown_from_its_beginning(serve: Serve, visit: Visit) -> None:
+    page = visit(serve(ScriptedModel([LINES])), "/swarms")
+    start_swarm(page, agents=1)
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+
+    told = page.locator(".says").text_content()
+    assert (told[:7], told[-1]) == ("line 0\n", "…")
+
+
+def test_a_swarm_that_failed_shows_no_progress_and_its_session_opens_where_it_worked(
+    serve: Serve, visit: Visit
+) -> None:
+    refused = ModelError("scripted:scripted", "auth", "no key")
+    page = visit(serve(ScriptedModel([refused] * 2)), "/swarms")
+    start_swarm(page, agents=2)
+
+    page.wait_for_selector(".head .chip.wrong >> text=failed")
+    assert page.get_by_role("progressbar", name="Progress").get_attribute("aria-valuenow") == "0"
+    page.get_by_role("link", name="Session", exact=True).click()
+    page.wait_for_selector(".path >> text=branch review")
+
+
+def test_a_swarm_is_steered_scaled_paused_resumed_and_destroyed(serve: Serve, visit: Visit) -> None:
+    door = threading.Event()
+
+    async def behind_the_door(request: Request) -> str:
+        await asyncio.to_thread(door.wait, 30)
+        return "Seen."
+
+    model = ScriptedModel([behind_the_door] * 10)
+    page = visit(serve(model), "/swarms")
+    start_swarm(page, agents=2)
+    page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 2")
+
+    page.get_by_role("button", name="Steer").first.click()
+    page.locator("dialog textarea").fill("Look at the tests too.")
+    page.locator("dialog").get_by_role("button", name="Say").click()
+    page.wait_for_selector("dialog", state="detached")
+    page.get_by_role("button", name="Scale").click()
+    page.locator("dialog input").fill("3")
+    page.locator("dialog").get_by_role("button", name="Scale").click()
+    page.wait_for_function("() => document.querySelectorAll('.agents .chip.busy').length === 3")
+    page.get_by_role("button", name="Pause").click()
+    page.wait_for_selector(".head .chip.label >> text=paused")
+    door.set()
+    page.get_by_role("button", name="Resume").click()
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+    page.get_by_role("button", name="Destroy").click()
+    page.locator("dialog").get_by_role("button", name="Destroy").click()
+    page.wait_for_selector(".list .chip >> text=destroyed")
+
+    told = ["Look at the tests too." in str(request.messages) for request in model.requests]
+    assert (len(told), sum(told)) == (4, 1)
+
+
+def test_a_swarm_whose_budget_is_used_up_goes_on_with_a_larger_one(serve: Serve, visit: Visit) -> None:
+    dear = [ToolCall("c1", "ls", {}), ScriptedUsage({"input": 100, "output": 10, "cost": 0.05})]
+    page = visit(serve(ScriptedModel([dear, *[build_priced_answer("It is done.", 0.01)] * 2])), "/swarms")
+    page.get_by_label("Dollars", exact=True).fill("0.04")
+    page.get_by_label("Tokens each", exact=True).fill("9000")
+    page.get_by_label("Strategy").select_option("pipeline")
+    start_swarm(page, agents=2)
+    page.wait_for_selector("text=the budget is used up")
+    page.wait_for_selector(".head .chip.label >> text=paused")
+
+    page.get_by_role("button", name="Scale").click()
+    assert page.locator(".agents > li").count() == 1
+    assert page.locator("dialog input").input_value() == "2"
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Resume").click()
+    assert page.locator("dialog").get_by_label("Dollars", exact=True).input_value() == "0.04"
+    assert page.locator("dialog").get_by_label("Tokens each", exact=True).input_value() == "9000"
+    page.locator("dialog").get_by_label("Dollars", exact=True).fill("1")
+    page.locator("dialog").get_by_label("Tokens each", exact=True).fill("")
+    page.locator("dialog").get_by_role("button", name="Resume").click()
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+    assert page.get_by_role("progressbar", name="Budget used").get_attribute("aria-valuenow") == "7"
+
+
+def test_a_swarm_that_nobody_works_on_is_gone_on_with_in_the_page(serve: Serve, visit: Visit) -> None:
+    async def left() -> str:
+        with st.create("empty", cwd="/project") as session:
+            swarm = Swarm(session, "review", "Look at it.", agents=1, model=ScriptedModel([Delay(60)]))
+            await swarm.start()
+            await swarm.detach()
+            return swarm.id
+
+    with ThreadPoolExecutor(1) as other:
+        id = other.submit(lambda: asyncio.run(left())).result()
+    page = visit(serve(ScriptedModel(["Seen."])), "/swarms")
+    page.locator(".list a", has_text="left").click()
+    page.wait_for_selector(".head .chip.label >> text=left")
+    assert id in page.url
+    assert page.get_by_role("button", name="Pause").count() == 0
+
+    page.get_by_role("button", name="Resume").click()
+
+    page.wait_for_selector(".head .chip.branch >> text=completed")
+
+
+def test_a_server_that_runs_nothing_says_so(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    site = serve(allow_run=False)
+
+    page = visit(site, "/swarms")
+    page.wait_for_selector("text=This server runs no agents")
+    page.goto(f"{site.url}/#/s/{session.id}/ab")
+    page.wait_for_selector("text=This server runs no agents")
+    assert page.locator("form").count() == 0
+
+
+def test_a_token_that_may_run_nothing_is_told_so(serve: Serve, visit: Visit) -> None:
+    session = open_story()
+    site = serve(scopes=("read", "write"))
+    words = "text=This token may not run agents; one with the scope run may."
+
+    page = visit(site, "/swarms")
+    page.wait_for_selector(words)
+    page.goto(f"{site.url}/#/s/{session.id}/ab")
+    page.wait_for_selector(words)
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    page.wait_for_selector(f".composer >> {words}")
+
+
+def test_a_session_that_is_only_read_says_why_nothing_is_run_in_it(serve: Serve, visit: Visit) -> None:
+    write_session_file(Redactor().redact_lines(list(make_story().read_lines())), name="redacted")
+    page = visit(serve())
+
+    page.locator(".list a").click()
+    page.wait_for_selector(".composer.told")
+    why = page.locator(".composer.told").text_content()
+    page.keyboard.press("x")
+
+    page.wait_for_selector(f".experiments >> text={why}")
+    assert page.get_by_text("This server runs no agents").count() == 0

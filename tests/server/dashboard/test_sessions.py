@@ -1,0 +1,66 @@
+"""The list of sessions in the dashboard, when answers are late: what was asked for comes, however long it takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import sessiontree as st
+from tests.server.dashboard.conftest import Serve, Visit
+from tests.server.dashboard.held_requests import HeldRequests
+from tests.server.dashboard.site import DashboardSite, open_story
+
+LONGER = 6000
+"""Milliseconds, than the pause between two looks at the list."""
+
+
+def open_sessions_page(visit: Visit, site: DashboardSite) -> Any:
+    """A page from which `s` leads to the list, with a clock that can be put forward."""
+    page = visit(site, "/swarms")
+    page.wait_for_selector("text=No swarm has been started yet.")
+    page.clock.install()
+    return page
+
+
+def test_a_list_that_takes_longer_than_the_pause_between_two_looks_comes(serve: Serve, visit: Visit) -> None:
+    open_story()
+    page = open_sessions_page(visit, serve())
+    held = HeldRequests(page, re.compile(r"/api/sessions\?"))
+    page.keyboard.press("s")
+    held.wait()
+
+    page.clock.run_for(LONGER)
+    page.wait_for_timeout(100)
+    assert len(held) == 1
+    held.release()
+
+    page.wait_for_selector(".list li")
+
+
+def test_the_list_is_looked_at_again_and_again(serve: Serve, visit: Visit) -> None:
+    page = open_sessions_page(visit, serve())
+    page.keyboard.press("s")
+    page.wait_for_selector("text=There are no sessions yet.")
+
+    open_story()
+    page.clock.run_for(LONGER)
+
+    page.wait_for_selector(".list li")
+
+
+def test_more_of_the_list_comes_however_long_it_takes(serve: Serve, visit: Visit) -> None:
+    for number in range(51):
+        with st.create(f"number {number}", cwd="/project") as session:
+            session.append(st.user("Why?"))
+    page = open_sessions_page(visit, serve())
+    page.keyboard.press("s")
+    page.wait_for_selector(".list li")
+    held = HeldRequests(page, re.compile("cursor="))
+    page.get_by_role("button", name="More").click()
+    held.wait()
+
+    page.clock.run_for(LONGER)
+    page.wait_for_timeout(200)
+    held.release()
+
+    page.wait_for_function("() => document.querySelectorAll('.list li').length === 51")

@@ -1,0 +1,152 @@
+"""Signing in with a browser: a link works once, the cookie in all tabs and after a restart of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.model.scripted import ScriptedModel
+from sessiontree.server.auth import SCOPES, TokenStore, add_seconds, get_time_now, issue_token
+from sessiontree.server.request_checks import ServerLimits
+from tests.server.dashboard.conftest import Serve
+from tests.server.dashboard.site import DashboardSite, open_story, run_dashboard
+
+
+def create_link(site: DashboardSite, *, seconds: float = 600) -> str:
+    """What `sessiontree serve` and `sessiontree token link` print."""
+    made = issue_token(SCOPES, kind="code", created=get_time_now(), expires=add_seconds(get_time_now(), seconds))
+    TokenStore().add(made.token)
+    return f"{site.url}/#code={made.secret}"
+
+
+@pytest.fixture
+def context(browser: Any) -> Iterator[Any]:
+    with browser.new_context(viewport={"width": 1280, "height": 800}) as context:
+        context.set_default_timeout(10_000)
+        yield context
+
+
+def test_a_link_signs_the_browser_in_for_all_its_tabs(serve: Serve, context: Any) -> None:
+    open_story()
+    site = serve()
+    page = context.new_page()
+
+    page.goto(create_link(site))
+    page.wait_for_selector(".list li")
+    other = context.new_page()
+    other.goto(site.url)
+
+    other.wait_for_selector(".list li")
+    assert "code=" not in page.url
+    page.reload()
+    page.wait_for_selector(".list li")
+
+
+def test_a_used_link_opens_the_page_where_the_browser_is_signed_in_and_says_what_to_do_elsewhere(
+    serve: Serve, browser: Any, context: Any
+) -> None:
+    open_story()
+    site = serve()
+    link = create_link(site)
+    for _ in range(2):
+        page = context.new_page()
+        page.goto(link)
+        page.wait_for_selector(".list li")
+
+    with browser.new_context() as elsewhere:
+        page = elsewhere.new_page()
+        page.goto(link)
+        page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
+        assert "sessiontree token link" in page.locator(".gate pre").text_content()
+        page.goto(create_link(site))
+        page.wait_for_selector(".list li")
+
+
+def test_an_expired_link_says_what_to_do(serve: Serve, context: Any) -> None:
+    page = context.new_page()
+
+    page.goto(create_link(serve(), seconds=-1))
+
+    page.wait_for_selector(".gate .notice.wrong >> text=This link was used already, or has expired")
+
+
+def test_who_comes_without_a_link_is_told_how_to_get_one(serve: Serve, context: Any) -> None:
+    page = context.new_page()
+
+    page.goto(serve().url)
+
+    page.wait_for_selector("text=This browser is not signed in.")
+    assert page.locator(".notice.wrong").count() == 0
+
+
+def test_a_browser_stays_signed_in_when_the_server_is_started_anew(context: Any) -> None:
+    session = open_story()
+    page = context.new_page()
+    with run_dashboard() as site:
+        page.goto(create_link(site))
+        page.goto(f"{site.url}/#/s/{session.id}/talk")
+        page.wait_for_selector(".link.live")
+    site.made = issue_token(SCOPES)  # as a new process has it
+    with run_dashboard(after=site):
+        page.wait_for_selector(".link.live")
+        page.reload()
+        page.wait_for_selector(".path .entry")
+
+
+def test_signing_out_shows_the_page_that_says_how_to_come_back(serve: Serve, context: Any) -> None:
+    open_story()
+    site = serve()
+    page = context.new_page()
+    page.goto(create_link(site))
+
+    page.get_by_role("button", name="Sign out").click()
+
+    page.wait_for_selector("text=This browser is not signed in.")
+    page.reload()
+    page.wait_for_selector("text=This browser is not signed in.")
+
+
+def test_who_is_signed_out_from_elsewhere_is_told_so(serve: Serve, context: Any) -> None:
+    session = open_story()
+    site = serve()
+    page = context.new_page()
+    page.goto(create_link(site))
+    page.goto(f"{site.url}/#/s/{session.id}/talk")
+    page.wait_for_selector(".link.live")
+
+    (browser,) = [token for token in TokenStore().read_stored() if token.kind == "browser"]
+    TokenStore().revoke(browser.id)
+    session.append(st.user("more"))
+
+    page.wait_for_selector(".gate .notice.wrong >> text=You have been signed out")
+
+
+def test_a_prompt_that_could_not_be_shown_is_kept_and_the_reason_is_told(serve: Serve, context: Any) -> None:
+    session = open_story()
+    model = ScriptedModel(["An answer that costs money."])
+    site = serve(model, limits=ServerLimits(token_streams=1))
+    first, second = context.new_page(), context.new_page()
+    first.goto(create_link(site))
+    first.goto(f"{site.url}/#/s/{session.id}/talk")
+    first.wait_for_selector(".link.live")
+
+    second.goto(f"{site.url}/#/s/{session.id}/talk")
+    second.wait_for_selector(".notice >> text=No live updates: the limit of event streams for one token is 1")
+    composer = second.get_by_label("Prompt on dict")
+    composer.fill("Do it.")
+    composer.press("Enter")
+
+    second.wait_for_selector(".composer .notice.wrong >> text=Not sent, since this page could not show the answer")
+    assert composer.input_value() == "Do it."
+    assert not model.requests
+    session.append(st.user("written elsewhere"), branch="dict")
+    second.wait_for_selector(".path >> text=written elsewhere")  # by looking now and then
+
+    first.close()
+    second.wait_for_selector(".link.live")
+    second.wait_for_selector(".notice >> text=No live updates", state="detached")
+    composer.press("Enter")
+    second.wait_for_selector(".path >> text=An answer that costs money.")

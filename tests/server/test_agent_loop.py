@@ -1,0 +1,63 @@
+"""The workshop: an event loop of its own for what takes its time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from sessiontree.server.workshop import AgentLoop
+
+
+async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> None:
+    workshop = AgentLoop()
+
+    async def work() -> str:
+        return threading.current_thread().name
+
+    assert await workshop.run(work()) == "sessiontree-workshop"
+    workshop.close()
+
+
+async def test_what_goes_wrong_there_is_raised_here() -> None:
+    workshop = AgentLoop()
+
+    async def work() -> None:
+        raise ValueError("there")
+
+    with pytest.raises(ValueError, match="there"):
+        await workshop.run(work())
+    workshop.close()
+
+
+async def test_work_goes_on_when_nobody_waits_any_more() -> None:
+    workshop, begun, done = AgentLoop(), threading.Event(), threading.Event()
+
+    async def work() -> None:
+        begun.set()
+        await asyncio.sleep(0.01)
+        done.set()
+
+    waiting = asyncio.create_task(workshop.run(work()))
+    await asyncio.to_thread(begun.wait, 5)
+    waiting.cancel()
+    assert await asyncio.to_thread(done.wait, 5)
+    workshop.close()
+
+
+async def test_closing_gives_up_what_is_at_work() -> None:
+    workshop, given_up = AgentLoop(), threading.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            given_up.set()
+
+    begun = workshop.submit(work())
+    await workshop.run(asyncio.sleep(0))
+    await asyncio.to_thread(workshop.close)
+
+    assert given_up.is_set()
+    assert begun.cancelled()

@@ -1,0 +1,71 @@
+"""What a server holds, and that it lets go of all of it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+
+from sessiontree.server.app_state import AppState
+from sessiontree.server.request_checks import ServerLimits
+from tests.server.conftest import ServerEnv, open_client
+from tests.server.test_roles import list_api_routes
+
+
+async def open_three_and_delete_one(client: httpx.AsyncClient, house: ServerEnv, serving: AppState) -> list[Path]:
+    """The files of sessions with something to write when they are closed; the first one's is there no more."""
+    for id in [house.create_session() for _ in range(3)]:
+        made = await client.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": False})
+        assert made.status_code == 201, made.text
+    gone, *others = (Path(opened.file) for opened in serving.sessions.list_open())
+    gone.unlink()
+    return others
+
+
+def list_closed(files: list[Path]) -> list[bool]:
+    """Which sessions have written down where they are, as the last thing."""
+    return [b"sessiontree.head" in file.read_bytes().splitlines()[-1] for file in files]
+
+
+async def test_a_session_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+    house = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, idle_seconds=-1))
+    app = house.build_app()
+    async with open_client(app, house.owner) as client:
+        others = await open_three_and_delete_one(client, house, app.state.serving)
+
+        await app.state.serving.tidy()
+
+        assert list_closed(others) == [True, True]
+
+
+async def test_a_server_ends_whatever_cannot_be_closed(house: ServerEnv) -> None:
+    app = house.build_app()
+    async with open_client(app, house.owner) as client:
+        others = await open_three_and_delete_one(client, house, app.state.serving)
+        assert list_closed(others) == [False, False]
+
+    assert list_closed(others) == [True, True]
+
+
+# Query parameters
+
+
+async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(house: ServerEnv) -> None:
+    app = house.build_app()
+    async with open_client(app, house.owner) as client:
+        for route in list_api_routes(app):
+            for method in route.methods:
+                path = re.sub(r"{[^}]*}", "x", route.path)
+                body = {"json": {}} if method in ("POST", "PATCH", "PUT") else {}
+                answer = await client.request(method, path, params={"subtre": "x"}, **body)
+
+                assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid"), (method, path)
+                assert "unknown query parameter 'subtre'" in answer.json()["error"]["message"]
+
+
+async def test_a_refused_query_parameter_is_told_with_those_that_there_are(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/api/search", params={"q": "x", "sesion": "y"})
+
+    message = answer.json()["error"]["message"]
+    assert message == "unknown query parameter 'sesion'; this route takes q, session, limit, cursor"

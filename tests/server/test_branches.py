@@ -1,0 +1,277 @@
+"""Moving over HTTP: branches, navigation, undo, labels, forks, merges, copies; and the handlers that are asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from tests.server.conftest import ServerEnv, open_client
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> ServerEnv:
+    return ServerEnv(tmp_path, *["A summary by the model."] * 5)
+
+
+@pytest.fixture
+def id(house: ServerEnv) -> str:
+    """A session with a branch `other` that goes on from `main`."""
+    session = house.create_session()
+    with st.open(session) as opened:
+        other = opened.create_branch("other", current=False)
+        other.extend([st.user("Another way?"), st.assistant("An index.")])
+    return session
+
+
+async def post(client: httpx.AsyncClient, id: str, path: str, **said: Any) -> Any:
+    answer = await client.post(f"/api/sessions/{id}/{path}", json=said)
+    assert answer.status_code in (200, 201), answer.text
+    return answer.json()
+
+
+async def test_a_branch_is_made_where_it_is_wanted_and_current_unless_not(client: httpx.AsyncClient, id: str) -> None:
+    made = await post(client, id, "branches", name="cache", description="in memory", at="HEAD~1")
+    aside = await post(client, id, "branches", name="aside", switch=False)
+    branches = (await client.get(f"/api/sessions/{id}/branches")).json()
+
+    assert made["name"] == "cache"
+    assert branches["current"] == "cache"
+    rows = {row["name"]: row for row in branches["branches"]}
+    assert rows["cache"]["head"] == made["entryId"]
+    assert rows["cache"]["description"] == "in memory"
+    assert rows["aside"]["head"] == aside["entryId"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ({"name": "other"}, 409),
+        ({"name": "HEAD"}, 422),
+        ({"name": "-x"}, 422),
+        ({"name": ""}, 422),
+        ({"name": "x" * 201}, 422),
+        ({"name": "x", "at": "nowhere"}, 404),
+        ({}, 422),
+    ],
+)
+async def test_a_branch_that_cannot_be_is_refused(
+    client: httpx.AsyncClient, id: str, said: dict[str, Any], status: int
+) -> None:
+    assert (await client.post(f"/api/sessions/{id}/branches", json=said)).status_code == status
+
+
+async def test_a_branch_is_renamed_hidden_and_shown(client: httpx.AsyncClient, id: str) -> None:
+    async def change(branch: str, **said: Any) -> httpx.Response:
+        return await client.patch(f"/api/sessions/{id}/branches/{branch}", json=said)
+
+    renamed = await change("other", name="a/b c")
+    hidden = await change("a/b c", archived=True)
+    shown = await change("a/b c", archived=False)
+
+    assert "a/b c" in {row["name"] for row in renamed.json()["branches"]}
+    assert {row["name"] for row in hidden.json()["branches"] if row["archived"]} == {"a/b c"}
+    assert not any(row["archived"] for row in shown.json()["branches"])
+    assert (await change("main", archived=True)).status_code == 409
+    assert (await change("main", name="a/b c")).status_code == 409
+    assert (await change("nothing", archived=True)).status_code == 404
+    assert (await change("main")).status_code == 422
+
+
+@pytest.mark.parametrize(("branch", "name"), [("other", "main"), ("main", "new")], ids=["name taken", "current"])
+async def test_a_change_that_is_refused_changes_nothing(
+    client: httpx.AsyncClient, id: str, branch: str, name: str
+) -> None:
+    path = f"/api/sessions/{id}/branches"
+    before = (await client.get(path)).json()
+
+    refused = await client.patch(f"{path}/{branch}", json={"archived": True, "name": name})
+
+    assert refused.status_code == 409
+    assert (await client.get(path)).json() == before
+
+
+async def test_switching_makes_another_branch_current(client: httpx.AsyncClient, id: str) -> None:
+    here = await post(client, id, "switch-branch", branch="other")
+    unknown = await client.post(f"/api/sessions/{id}/switch-branch", json={"branch": "HEAD~1"})
+
+    assert here["current"] == "other"
+    assert unknown.status_code == 404
+
+
+async def test_choosing_a_message_of_the_user_gives_back_its_text(client: httpx.AsyncClient, id: str) -> None:
+    moved = await post(client, id, "navigate", to="HEAD~1")
+    undone = await post(client, id, "undo")
+
+    assert (moved["leaf"], moved["text"]) == (None, "How do I make this faster?")
+    assert undone["leaf"] is not None
+    assert undone["current"] == "main"
+
+
+async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(client: httpx.AsyncClient, id: str) -> None:
+    await post(client, id, "switch-branch", branch="other")
+    await post(client, id, "entries", role="user", text="Try another way.")
+    here = await post(client, id, "switch-branch", branch="main")
+    await post(client, id, "merge", **{"from": "other", "summary": "It works."})
+
+    undone = await post(client, id, "undo")
+
+    assert undone == {**here, "undone": "the merge of other into main"}
+
+
+async def test_another_branch_is_moved_and_nobody_else(client: httpx.AsyncClient, id: str) -> None:
+    before = {row["name"]: row["head"] for row in (await client.get(f"/api/sessions/{id}/branches")).json()["branches"]}
+
+    moved = await post(client, id, "navigate", to="main", branch="other")
+
+    branches = (await client.get(f"/api/sessions/{id}/branches")).json()
+    heads = {row["name"]: row["head"] for row in branches["branches"]}
+    assert heads == {"main": before["main"], "other": before["main"]}
+    assert moved["leaf"] == before["main"]
+    assert branches["current"] == "main"
+
+
+async def test_what_is_left_is_summarized_in_ones_own_words_or_by_the_model(
+    house: ServerEnv, client: httpx.AsyncClient, id: str
+) -> None:
+    await post(client, id, "switch-branch", branch="other")
+    own = await post(client, id, "navigate", to="main", summary="It took too long.")
+    await post(client, id, "undo")
+    made = await post(client, id, "navigate", to="main", summarize=True)
+    path = (await client.get(f"/api/sessions/{id}/path")).json()["entries"]
+
+    assert own["summaryEntry"] is not None
+    assert path[-1]["id"] == made["summaryEntry"] == made["leaf"]
+    assert "A summary by the model." in path[-1]["text"]
+
+
+@pytest.mark.parametrize(
+    ("route", "said"), [("navigate", {"to": "HEAD~1"}), ("merge", {"from": "other"}), ("promote", {"branch": "other"})]
+)
+async def test_a_summary_of_ones_own_has_words(client: httpx.AsyncClient, id: str, route: str, said: dict) -> None:
+    for blank in ("", " \n"):
+        answer = await client.post(f"/api/sessions/{id}/{route}", json={**said, "summary": blank})
+
+        assert (answer.status_code, answer.json()["error"]["message"][:8]) == (422, "summary:")
+
+
+async def test_only_who_may_run_has_a_model_summarize(house: ServerEnv, id: str) -> None:
+    async with open_client(house.build_app(), house.create_token("read", "write")) as client:
+        for path, said in (
+            ("navigate", {"to": "root", "summarize": True}),
+            ("merge", {"from": "other"}),
+        ):
+            answer = await client.post(f"/api/sessions/{id}/{path}", json=said)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), path
+    assert not house.models.model.requests
+
+
+async def test_a_label_is_put_and_taken_away(client: httpx.AsyncClient, id: str) -> None:
+    await post(client, id, "label", entry="HEAD", label="here")
+    labeled = (await client.get(f"/api/sessions/{id}/entries/here")).json()
+    await post(client, id, "label", entry="here", label=None)
+
+    assert labeled["label"] == "here"
+    assert (await client.get(f"/api/sessions/{id}/entries/here")).status_code == 404
+    assert (await client.post(f"/api/sessions/{id}/label", json={"entry": "root", "label": "x"})).status_code == 409
+
+
+async def test_a_path_or_the_whole_tree_is_forked(client: httpx.AsyncClient, id: str) -> None:
+    path = (await post(client, id, "fork", at="HEAD~1", name="copy"))["id"]
+    tree = (await post(client, id, "fork", tree=True))["id"]
+
+    first, second = [(await client.get(f"/api/sessions/{one}")).json() for one in (path, tree)]
+    assert (first["name"], first["parentSession"], first["branches"]) == ("copy", id, 1)
+    assert second["branches"] == 2
+
+
+async def test_what_came_of_another_branch_is_brought_back(client: httpx.AsyncClient, id: str) -> None:
+    merged = await post(client, id, "merge", **{"from": "other", "summary": "Use an index."})
+    row = (await client.get(f"/api/sessions/{id}/path")).json()["entries"][-1]
+    picked = await post(client, id, "cherry-pick", entries=["other~1", "other"])
+
+    assert (merged["branch"], merged["leaf"]) == ("main", row["id"])
+    assert row["text"].endswith("Use an index.")
+    assert len(picked["ids"]) == 2
+    assert picked["leaf"] == picked["ids"][-1]
+
+
+async def test_one_of_several_branches_becomes_the_way_on(client: httpx.AsyncClient, id: str) -> None:
+    await post(client, id, "branches", name="third", switch=False)
+    await post(client, id, "entries", role="user", text="Third?", branch="third")
+
+    promoted = await post(client, id, "promote", branch="other", summary="The third was not tried.")
+    branches = (await client.get(f"/api/sessions/{id}/branches")).json()
+
+    assert sorted(promoted["archived"]) == ["other", "third"]
+    rows = {row["name"]: row for row in branches["branches"]}
+    assert rows["main"]["head"] == promoted["leaf"]
+    assert rows["third"]["archived"]
+    itself = await client.post(f"/api/sessions/{id}/promote", json={"branch": "main"})
+    assert itself.status_code == 422
+
+
+async def test_what_cannot_be_is_told_in_the_words_of_the_library(client: httpx.AsyncClient, id: str) -> None:
+    answer = await client.post(f"/api/sessions/{id}/merge", json={"from": "main", "into": "other", "summary": "x"})
+
+    assert answer.status_code == 409
+    assert answer.json()["error"]["message"] == "branch 'main' has nothing that 'other' does not have"
+
+
+async def test_a_session_that_cannot_be_written_says_why(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    file.write_bytes(file.read_bytes().replace(b'"version":3', b'"version":9', 1))
+
+    info = (await client.get(f"/api/sessions/{id}")).json()
+    answer = await client.post(f"/api/sessions/{id}/label", json={"entry": "HEAD", "label": "x"})
+
+    assert "newer" in info["readOnly"]
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "read_only")
+
+
+GUARD = """
+def setup(api):
+    def no(event, context):
+        return {"cancel": True}
+    api.on("before_navigate", no)
+    api.on("before_fork", no)
+"""
+
+
+async def test_handlers_of_the_user_are_asked(house: ServerEnv, id: str, home: Path) -> None:
+    folder = home / ".sessiontree" / "extensions"
+    folder.mkdir(parents=True)
+    (folder / "guard.py").write_text(GUARD)
+    async with open_client(house.build_app(), house.owner) as client:
+        moved = await post(client, id, "navigate", to="HEAD~1")
+        forked = await client.post(f"/api/sessions/{id}/fork", json={})
+
+    assert moved["cancelled"] is True
+    assert (forked.status_code, forked.json()["error"]["code"]) == (409, "cancelled")
+
+
+async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(house: ServerEnv, id: str) -> None:
+    folder = house.project / ".sessiontree" / "extensions"
+    folder.mkdir(parents=True)
+    (folder / "guard.py").write_text(f"open({str(house.project / 'ran')!r}, 'w')\n{GUARD}")
+    async with open_client(house.build_app(), house.owner) as client:
+        moved = await post(client, id, "navigate", to="HEAD~1")
+
+    assert moved["cancelled"] is False
+    assert not (house.project / "ran").exists()
+
+
+async def test_a_move_is_refused_by_who_has_seen_something_else(
+    house: ServerEnv, client: httpx.AsyncClient, id: str
+) -> None:
+    seen = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+    await post(client, id, "entries", role="user", text="more")
+
+    for path, said in (("navigate", {"to": "root"}), ("fork", {}), ("switch-branch", {"branch": "other"})):
+        answer = await client.post(f"/api/sessions/{id}/{path}", json=said, headers={"if-match": seen})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (412, "changed"), path

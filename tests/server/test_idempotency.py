@@ -1,0 +1,144 @@
+"""A request that is sent again with the same key is done once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from sessiontree.server import idempotency
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.idempotency import IdempotencyCache, StoredResponse, compute_fingerprint
+from tests.server.conftest import ServerEnv, build_auth_headers, open_client
+
+
+def build_response(status: int = 200, body: bytes = b"{}") -> StoredResponse:
+    return StoredResponse(status=status, headers=(), body=body)
+
+
+class Work:
+    """Counts how often it is done."""
+
+    def __init__(self, status: int = 200) -> None:
+        self.done = 0
+        self._status = status
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self) -> StoredResponse:
+        await self.gate.wait()
+        self.done += 1
+        return build_response(self._status, str(self.done).encode())
+
+
+async def test_the_same_request_has_the_same_answer() -> None:
+    replies, work = IdempotencyCache(), Work()
+
+    first = await replies.run_once("me", b"k", b"request", work)
+    second = await replies.run_once("me", b"k", b"request", work)
+
+    assert (first[0], second[0], work.done) == (second[0], first[0], 1)
+    assert (first[1], second[1]) == (False, True)
+
+
+async def test_two_at_once_are_done_once() -> None:
+    replies, work = IdempotencyCache(), Work()
+    work.gate.clear()
+
+    asked = [asyncio.create_task(replies.run_once("me", b"k", b"request", work)) for _ in range(5)]
+    await asyncio.sleep(0)
+    work.gate.set()
+    answers = await asyncio.gather(*asked)
+
+    assert work.done == 1
+    assert {answer[0].body for answer in answers} == {b"1"}
+
+
+async def test_a_key_is_one_requests_and_one_tokens() -> None:
+    replies, work = IdempotencyCache(), Work()
+    await replies.run_once("me", b"k", b"request", work)
+
+    with pytest.raises(ApiError) as refused:
+        await replies.run_once("me", b"k", b"another", work)
+    await replies.run_once("you", b"k", b"another", work)
+
+    assert refused.value.status == 422
+    assert work.done == 2
+
+
+@pytest.mark.parametrize("status", [500, 502, 408, 412, 429])
+async def test_what_may_pass_can_be_tried_again(status: int) -> None:
+    replies, work = IdempotencyCache(), Work(status)
+    await replies.run_once("me", b"k", b"request", work)
+    await replies.run_once("me", b"k", b"request", work)
+
+    assert work.done == 2
+
+
+async def test_what_was_refused_is_refused_again_in_the_same_way() -> None:
+    replies, work = IdempotencyCache(), Work(409)
+    await replies.run_once("me", b"k", b"request", work)
+
+    assert (await replies.run_once("me", b"k", b"request", work))[1]
+
+
+async def test_what_failed_inside_can_be_tried_again() -> None:
+    replies = IdempotencyCache()
+
+    async def fail() -> StoredResponse:
+        raise ValueError
+
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            await replies.run_once("me", b"k", b"request", fail)
+
+
+async def test_only_so_many_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "KEPT", 3)
+    replies, work = IdempotencyCache(), Work()
+    for number in range(5):
+        await replies.run_once("me", b"%d" % number, b"request", work)
+
+    assert (await replies.run_once("me", b"4", b"request", work))[1]
+    assert not (await replies.run_once("me", b"0", b"request", work))[1]
+
+
+def test_parts_of_a_request_cannot_be_taken_for_one_another() -> None:
+    assert compute_fingerprint(b"ab", b"c") != compute_fingerprint(b"a", b"bc")
+
+
+# Over HTTP
+
+
+async def test_an_entry_is_appended_once_however_often_it_is_sent(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{house.create_session()}/entries"
+    said = {"role": "user", "text": "Once"}
+
+    answers = [await client.post(path, json=said, headers={"idempotency-key": "k"}) for _ in range(3)]
+    other = await client.post(path, json={**said, "text": "Other"}, headers={"idempotency-key": "k"})
+    entries = (await client.get(path)).json()["entries"]
+
+    assert len({answer.text for answer in answers}) == 1
+    assert [answer.headers.get("idempotency-replayed") for answer in answers] == [None, "true", "true"]
+    assert len({answer.headers["etag"] for answer in answers}) == 1
+    assert (other.status_code, other.json()["error"]["code"]) == (422, "key_reused")
+    assert sum(entry.get("message", {}).get("content") == "Once" for entry in entries) == 1
+
+
+async def test_one_key_of_two_tokens_is_two_requests(house: ServerEnv) -> None:
+    id = house.create_session()
+    made = house.create_token("write")
+    async with open_client(house.build_app(), house.owner) as client:
+        path, said = f"/api/sessions/{id}/entries", {"role": "user", "text": "Once"}
+        first = await client.post(path, json=said, headers={"idempotency-key": "k"})
+        second = await client.post(path, json=said, headers={"idempotency-key": "k", **build_auth_headers(made)})
+
+    assert first.json()["id"] != second.json()["id"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201])
+async def test_a_key_that_is_none_is_refused(house: ServerEnv, client: httpx.AsyncClient, key: str) -> None:
+    path = f"/api/sessions/{house.create_session()}/undo"
+
+    assert (await client.post(path, json={}, headers={"idempotency-key": key})).status_code == 400

@@ -1,0 +1,122 @@
+"""Several servers on one database: it does not matter which of them is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from tests.server.conftest import ServerEnv, build_auth_headers, run_server
+from tests.server.sse import ServerSentEvent, read_events
+
+WRITES = 30
+
+
+@pytest.fixture
+async def run_two_servers(
+    house: ServerEnv, shared_database: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+    """Clients of two servers that keep their sessions in the same place."""
+    monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
+    with run_server(house) as first, run_server(house) as second:
+        async with (
+            httpx.AsyncClient(base_url=first, headers=build_auth_headers(house.owner), timeout=20) as one,
+            httpx.AsyncClient(base_url=second, headers=build_auth_headers(house.owner), timeout=20) as other,
+        ):
+            yield one, other
+
+
+async def create_swarm(client: httpx.AsyncClient, house: ServerEnv) -> str:
+    answer = await client.post("/api/sessions", json={"cwd": str(house.project), "name": "shared"})
+    assert answer.status_code == 201, answer.text
+    return answer.json()["id"]
+
+
+async def test_what_one_has_written_the_other_reads(
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    id = await create_swarm(one, house)
+    await other.get(f"/api/sessions/{id}/tree")  # which now has it open
+
+    await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "by the first"})
+    await other.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": True})
+    await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "on the side"})
+
+    for client in two:
+        branches = (await client.get(f"/api/sessions/{id}/branches")).json()
+        path = (await client.get(f"/api/sessions/{id}/path", params={"at": "side"})).json()
+        assert branches["current"] == "side"
+        assert [row["text"] for row in path["entries"] if row["role"] == "user"] == ["by the first", "on the side"]
+
+
+async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_all(
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    path = f"/api/sessions/{await create_swarm(one, house)}"
+    seen = (await one.get(f"{path}/tree")).headers["etag"]
+    said = {"role": "user", "text": "Once."}
+
+    first = await one.post(f"{path}/entries", json=said, headers={"idempotency-key": "k"})
+    again = await one.post(f"{path}/entries", json=said, headers={"idempotency-key": "k"})
+    elsewhere = await other.post(f"{path}/entries", json=said, headers={"idempotency-key": "k"})
+    guarded = await other.post(f"{path}/entries", json=said, headers={"idempotency-key": "m", "if-match": seen})
+
+    assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
+    assert (elsewhere.status_code, elsewhere.json() == first.json()) == (201, False)
+    assert guarded.status_code == 412
+
+
+async def test_live_events_of_one_tell_what_came_through_the_other(
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    id = await create_swarm(one, house)
+    written: list[str] = []
+
+    async def write() -> None:
+        for number in range(WRITES):
+            client = two[number % 2]
+            answer = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": f"{number}"})
+            written.append(answer.json()["id"])
+
+    heard: list[ServerSentEvent] = []
+    async with asyncio.timeout(30), other.stream("GET", f"/api/sessions/{id}/events") as answer:
+        writing = asyncio.create_task(write())
+        async for event in read_events(answer.aiter_lines()):
+            heard.append(event)
+            if event.kind == "entry" and event.data["entry"]["text"] == f"{WRITES - 1}":
+                break
+        await writing
+
+    said = [event.data["entry"]["id"] for event in heard if event.kind == "entry"]
+    assert [id for id in said if id in written] == written, "each once, and in order"
+
+
+async def test_an_event_stream_goes_on_at_the_other(
+    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+) -> None:
+    one, other = two
+    id = await create_swarm(one, house)
+    start = (await one.get(f"/api/sessions/{id}")).headers["etag"]
+    for text in ("a", "b", "c"):
+        await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": text})
+
+    last, said = "", list[str]()
+    async with asyncio.timeout(20), one.stream("GET", f"/api/sessions/{id}/events", params={"after": start}) as answer:
+        async for event in read_events(answer.aiter_lines()):
+            if event.kind == "entry":
+                last, _ = event.id, said.append(event.data["entry"]["text"])
+            if said[-1:] == ["b"]:
+                break
+    headers = {"last-event-id": last}
+    async with asyncio.timeout(20), other.stream("GET", f"/api/sessions/{id}/events", headers=headers) as answer:
+        async for event in read_events(answer.aiter_lines()):
+            if event.kind == "entry":
+                said.append(event.data["entry"]["text"])
+                break
+
+    assert said[-2:] == ["b", "c"]

@@ -1,0 +1,244 @@
+"""Sessions that the server holds open: one object for each file, few at once, and none that somebody needs closed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import SessionTreeError
+from sessiontree.server import session_cache as opened_module
+from sessiontree.server.auth import Token
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.request_checks import ServerLimits
+from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition, parse_position
+from tests.server.conftest import ServerEnv
+
+OWNER = Token(id="x", hash="", scopes=("read",))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_all_who_ask_at_once_share_one_session(house: ServerEnv) -> None:
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    held: list[Any] = []
+
+    threads = [threading.Thread(target=lambda: held.append(sessions.acquire(id, OWNER))) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len({one.session for one in held}) == 1
+    assert held[0].users == 10
+
+
+def test_a_session_is_as_it_is_now_whoever_wrote(house: ServerEnv) -> None:
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    with sessions.read(id, OWNER) as opened:
+        before = opened.position
+    with st.open(id) as other:
+        other.head.append(st.user("more"))
+
+    with sessions.read(id, OWNER) as opened:
+        assert opened.position.count == before.count + 1
+        opened.check_position(before)
+        with pytest.raises(ApiError):
+            opened.check_position(SessionPosition(before.count, "00000000"))
+
+
+def test_what_nobody_asks_for_is_closed_and_what_is_held_is_not(house: ServerEnv) -> None:
+    clock = Clock()
+    sessions = SessionCache(ServerLimits(idle_seconds=10), clock)
+    idle, held = house.create_session(), house.create_session()
+    kept = sessions.acquire(held, OWNER)
+    with sessions.read(idle, OWNER):
+        pass
+
+    clock.now = 5
+    assert list(sessions.remove_idle()) == []
+    clock.now = 20
+    assert [one.session.id for one in sessions.remove_idle()] == [idle]
+    assert [one.session.id for one in sessions.list_open()] == [held]
+    sessions.release(kept)
+    clock.now = 40
+    assert [one.session.id for one in sessions.remove_idle()] == [held]
+
+
+def test_only_so_many_are_held_open_those_asked_for_last(house: ServerEnv) -> None:
+    clock = Clock()
+    sessions = SessionCache(ServerLimits(sessions=2), clock)
+    ids = [house.create_session() for _ in range(4)]
+    for id in ids:
+        clock.now += 1
+        with sessions.read(id, OWNER):
+            pass
+
+    assert [one.session.id for one in sessions.remove_idle()] == ids[:2]
+    assert [one.session.id for one in sessions.list_open()] == ids[2:]
+
+
+def test_an_id_that_is_nobodys_is_looked_for_and_not_found(house: ServerEnv) -> None:
+    sessions = SessionCache(ServerLimits())
+    for id in ("", "nothing", "../x"):
+        with pytest.raises(ApiError) as refused:
+            sessions.acquire(id, OWNER)
+        assert refused.value.status == 404
+    id = house.create_session()
+    assert sessions.acquire(id, OWNER).session.id == id
+
+
+def test_a_token_of_another_project_holds_nothing(house: ServerEnv) -> None:
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    stranger = Token(id="y", hash="", scopes=("read",), projects=(str(house.other),))
+
+    with pytest.raises(ApiError):
+        sessions.acquire(id, stranger)
+
+    assert [one.users for one in sessions.list_open()] == [0]
+
+
+def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(house: ServerEnv) -> None:
+    with st.create(cwd=house.project) as session:
+        file = session.file
+    assert file is not None
+    file.rename(file.with_name("otherwise.jsonl"))
+
+    assert SessionCache(ServerLimits()).acquire(session.id, OWNER).session.id == session.id
+
+
+def test_an_answer_is_kept_until_something_is_written(house: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opened_module, "ANSWERS", 10)
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    made: list[str] = []
+
+    def answer(asked: str) -> bytes:
+        with sessions.read(id, OWNER) as opened:
+            known = opened.get_response(asked)
+            if known is None:
+                made.append(asked)
+                opened.cache_response(asked, opened.position, b"12345")
+            return known or b"12345"
+
+    for asked in ("a", "a", "b", "a", "c", "a"):
+        assert answer(asked) == b"12345"
+    assert made == ["a", "b", "c", "a"], "only so many bytes are kept"
+    with st.open(id) as other:
+        other.head.append(st.user("more"))
+    answer("a")
+
+    assert made[4:] == ["a"]
+
+
+def test_an_answer_that_was_made_before_something_was_written_is_not_kept(house: ServerEnv) -> None:
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    with sessions.read(id, OWNER) as opened:
+        before = opened.position
+        opened.session.head.append(st.user("more"))
+
+        opened.cache_response("a", before, b"old")
+
+        assert opened.get_response("a") is None
+
+
+def test_depths_are_counted_from_the_root(house: ServerEnv) -> None:
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    with sessions.read(id, OWNER) as opened:
+        assert [opened.get_depth(entry.id) for entry in opened.session.tree.entries] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("late", "parent", "depths"),
+    [("b", "a", {"a": 0, "b": 1, "c": 2, "d": 3}), ("c", "a", {"a": 0, "c": 1, "d": 2})],
+    ids=["a parent that was missing", "an id that was there"],
+)
+def test_depths_are_counted_anew_when_a_late_line_puts_others_elsewhere(
+    tmp_path: Path, late: str, parent: str, depths: dict[str, int]
+) -> None:
+    def line(id: str, parent: str | None) -> str:
+        message = {"role": "user", "content": id}
+        fields = {"type": "message", "id": id, "parentId": parent, "timestamp": "2026-01-01T00:00:00.000Z"}
+        return json.dumps({**fields, "message": message}) + "\n"
+
+    header = {"type": "session", "version": 3, "id": "x", "timestamp": "2026-01-01T00:00:00.000Z", "cwd": "/x"}
+    file = tmp_path / "x.jsonl"
+    file.write_text(json.dumps(header) + "\n" + line("a", None) + line("c", "b") + line("d", "c"))
+    with st.open(file) as session:
+        opened = OpenSession(session, str(file), ServerLimits())
+        assert [opened.get_depth(id) for id in ("a", "c", "d")] == [0, 0, 1]
+        with file.open("a") as other:
+            other.write(line(late, parent))
+
+        opened.refresh()
+
+        assert {id: opened.get_depth(id) for id in depths} == depths
+
+
+def test_who_asks_for_a_session_that_became_unreadable_does_not_hold_it(house: ServerEnv) -> None:
+    clock = Clock()
+    id, sessions = house.create_session(), SessionCache(ServerLimits(idle_seconds=10), clock)
+    with sessions.read(id, OWNER) as opened:
+        file = Path(opened.file)
+    whole = file.read_bytes()
+
+    file.write_bytes(b"")
+    for _ in range(3):
+        with pytest.raises(SessionTreeError):
+            sessions.acquire(id, OWNER)
+    held = opened.users
+    file.write_bytes(whole)
+    with sessions.read(id, OWNER) as again:
+        assert len(again.session.tree.entries) == 3
+    clock.now = 20
+
+    assert held == 0
+    assert list(sessions.remove_idle()) == [opened]
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "-", "x-1", "-1-ab", "9" * 20 + "-ab", "²-ab"])
+def test_what_is_no_position_is_refused(text: str) -> None:
+    with pytest.raises(ApiError):
+        parse_position(text)
+
+
+def test_a_position_is_told_and_read() -> None:
+    assert parse_position(str(SessionPosition(12, "9a0b1c2d"))) == SessionPosition(12, "9a0b1c2d")
+
+
+def test_an_entry_that_its_writer_takes_back_is_gone_for_all_who_ask(
+    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    seen: list[tuple[int, str]] = []
+
+    def look() -> tuple[int, str]:
+        with sessions.read(id, OWNER) as opened:
+            last = opened.session.tree.get_entry_at(len(opened.session.tree.entries) - 1)
+            return opened.compute_totals().count, opened.get_preview(last).text
+
+    def fail(fd: int) -> None:
+        seen.append(look())
+        raise OSError(errno.EIO, "")
+
+    before = look()
+    with st.open(id) as writer, monkeypatch.context() as patch:
+        patch.setattr("sessiontree.store.jsonl.sync_data", fail)
+        with pytest.raises(st.StoreError):
+            writer.append(st.user("taken back"))
+
+    assert seen == [(before[0] + 1, "taken back")]
+    assert look() == before
+    with st.open(id) as other:
+        other.append(st.user("kept"))
+    assert look() == (before[0] + 1, "kept")

@@ -1,0 +1,312 @@
+"""Sessions over HTTP: listed, searched, made, named, archived, exported."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree._version import __version__
+from sessiontree.library import catalog, trash
+from sessiontree.model.selection import list_model_names
+from sessiontree.server.session_cache import OpenSession
+from sessiontree.session.session import Session
+from tests.server.conftest import ServerEnv, build_auth_headers, open_client
+
+
+async def list_ids(client: httpx.AsyncClient, **params: str) -> list[str]:
+    return [session["id"] for session in (await client.get("/api/sessions", params=params)).json()["sessions"]]
+
+
+async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: ServerEnv) -> None:
+    made = house.create_token("read", project=house.project)
+    async with open_client(house.build_app(), made) as client:
+        health = (await client.get("/api/health")).json()
+        me = (await client.get("/api/me")).json()
+        models = (await client.get("/api/models")).json()
+
+    assert (health["status"], health["version"]) == ("ok", __version__)
+    assert health["uptime"] >= 0
+    assert me == {
+        "kind": "program",
+        "scopes": ["read"],
+        "projects": [str(house.project)],
+        "allowRun": True,
+        "permissionMode": "ask",
+        "version": __version__,
+    }
+    assert models["default"] == "scripted:scripted"
+    assert models["models"][0]["provider"] == "scripted"
+
+
+async def test_sessions_are_listed_the_newest_first_and_by_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    made = [house.create_session() for _ in range(5)]
+
+    whole = await client.get("/api/sessions")
+    pages: list[str] = []
+    cursor: str | None = None
+    while True:
+        params = {"limit": "2", **({} if cursor is None else {"cursor": cursor})}
+        page = (await client.get("/api/sessions", params=params)).json()
+        pages += [session["id"] for session in page["sessions"]]
+        cursor = page["next"]
+        if cursor is None:
+            break
+
+    assert [session["id"] for session in whole.json()["sessions"]] == made[::-1]
+    assert pages == made[::-1]
+    first = whole.json()["sessions"][0]
+    assert (first["name"], first["firstMessage"], first["entries"]) == ("auth", "How do I make this faster?", 3)
+
+
+async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    here, there = house.create_session(), house.create_session(house.other)
+    trash.archive(there)
+
+    assert await list_ids(client) == [here]
+    assert await list_ids(client, archived="true") == [there]
+    assert await list_ids(client, project=str(house.project)) == [here]
+    assert await list_ids(client, project=str(house.other)) == []
+    assert await list_ids(client, q="FASTER auth") == [here]
+    assert await list_ids(client, q="nothing of the kind") == []
+
+
+async def test_a_token_of_a_project_lists_and_finds_that_alone(house: ServerEnv) -> None:
+    here, there = house.create_session(), house.create_session(house.other)
+    async with open_client(house.build_app(), house.create_token("read", project=house.project)) as client:
+        hits = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
+        elsewhere = (await client.get("/api/search", params={"q": "faster", "session": there})).json()["hits"]
+
+        assert await list_ids(client) == [here]
+        assert await list_ids(client, project=str(house.other)) == []
+    assert [hit["session"] for hit in hits] == [here]
+    assert elsewhere == []
+
+
+async def test_entries_are_found_in_all_sessions_or_in_one(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    made = {house.create_session(), house.create_session()}
+    one = next(iter(made))
+
+    everywhere = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
+    there = (await client.get("/api/search", params={"q": "faster", "session": one})).json()["hits"]
+    first = (await client.get("/api/search", params={"q": "faster", "limit": "1"})).json()
+    second = (await client.get("/api/search", params={"q": "faster", "limit": "1", "cursor": first["next"]})).json()
+
+    assert {hit["session"] for hit in everywhere} == made
+    assert [hit["session"] for hit in there] == [one]
+    assert everywhere[0]["role"] == "user"
+    assert [*first["hits"], *second["hits"]] == everywhere
+    assert second["next"] is None
+    assert (await client.get("/api/search", params={"q": "since:nonsense"})).status_code == 422
+
+
+async def test_a_search_tells_how_many_sessions_it_could_not_read(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    file = catalog.find(house.create_session())
+
+    before = (await client.get("/api/search", params={"q": "faster"})).json()["unread"]
+    Path(file).with_name("broken.jsonl").write_text("no session\n")
+    after = (await client.get("/api/search", params={"q": "faster"})).json()
+
+    assert (before, after["unread"], len(after["hits"]) > 0) == (0, 1, True)
+
+
+async def test_a_session_is_made_where_the_token_may(house: ServerEnv) -> None:
+    async with open_client(house.build_app(), house.owner) as client:
+        usual = (await client.post("/api/sessions", json={})).json()
+        named = (await client.post("/api/sessions", json={"name": "x", "cwd": str(house.other)})).json()
+        relative = await client.post("/api/sessions", json={"cwd": "a"})
+        missing = await client.post("/api/sessions", json={"cwd": "/there/is/no/such/folder"})
+        made = house.create_token("read", "write", project=house.other)
+        own = await client.post("/api/sessions", json={}, headers=build_auth_headers(made))
+        foreign = await client.post("/api/sessions", json={"cwd": str(house.project)}, headers=build_auth_headers(made))
+        out = await client.post("/api/sessions", json={"cwd": f"{house.other}/../a"}, headers=build_auth_headers(made))
+
+    assert usual["cwd"] == str(house.project)
+    assert (named["name"], named["cwd"]) == ("x", str(house.other))
+    assert (relative.status_code, missing.status_code) == (422, 422)
+    assert own.json()["cwd"] == str(house.other)
+    assert (foreign.status_code, out.status_code) == (403, 403)
+
+
+async def test_what_a_session_is(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        usage = {"input": 10, "output": 5, "cost": 0.01}
+        session.head.append(st.assistant("An index.", provider="openai", model="gpt", usage=usage))
+
+    answer = await client.get(f"/api/sessions/{id}")
+    info = answer.json()
+
+    assert (info["id"], info["name"], info["branch"], info["entries"]) == (id, "auth", "main", 4)
+    assert (info["cost"], info["tokens"], info["models"]) == (0.01, 15, ["openai:gpt"])
+    assert (info["readOnly"], info["problems"], info["running"], info["archived"]) == (None, [], [], False)
+    assert answer.headers["etag"].startswith('"4-')
+
+
+async def test_a_session_is_named_and_archived(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+
+    named = await client.patch(f"/api/sessions/{id}", json={"name": "faster\nnow"})
+    archived = await client.post(f"/api/sessions/{id}/archive", json={"archived": True})
+    info = (await client.get(f"/api/sessions/{id}")).json()
+    await client.post(f"/api/sessions/{id}/archive", json={"archived": False})
+
+    assert named.json() == {"id": id, "name": "faster now"}
+    assert archived.json() == {"id": id, "archived": True}
+    assert info["archived"] is True
+    assert await list_ids(client) == [id]
+
+
+@pytest.mark.parametrize(
+    ("form", "media"),
+    [("html", "text/html"), ("md", "text/markdown"), ("json", "application/json"), ("text", "text/plain")],
+)
+async def test_a_session_is_exported_as_a_file(
+    house: ServerEnv, client: httpx.AsyncClient, form: str, media: str
+) -> None:
+    answer = await client.get(f"/api/sessions/{house.create_session()}/export", params={"format": form})
+
+    assert answer.headers["content-type"].startswith(media)
+    assert answer.headers["content-disposition"].startswith('attachment; filename="session-')
+    assert "How do I make this faster?" in answer.text
+
+
+async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        session.head.append(st.user("the key is sk-ant-REDACTED"))
+        file = session.file
+    assert file is not None
+
+    whole = await client.get(f"/api/sessions/{id}/export", params={"format": "jsonl"})
+    redacted = await client.get(f"/api/sessions/{id}/export", params={"format": "jsonl", "redact": "1"})
+
+    assert whole.content == file.read_bytes()
+    assert "sk-ant-api03" not in redacted.text
+
+
+async def test_a_subtree_is_exported_without_the_rest_of_the_session(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    id = house.create_session()
+
+    part = await client.get(f"/api/sessions/{id}/export", params={"format": "md", "subtree": "HEAD"})
+    both = await client.get(f"/api/sessions/{id}/export", params={"branch": "HEAD", "subtree": "HEAD"})
+
+    assert "With a **cache**." in part.text
+    assert "How do I make this faster?" not in part.text
+    assert both.status_code == 422
+
+
+async def test_a_redacted_export_says_what_was_taken_out(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        session.head.append(st.user("the key is sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))
+
+    redacted = await client.get(f"/api/sessions/{id}/export", params={"redact": "1"})
+    whole = await client.get(f"/api/sessions/{id}/export")
+
+    report = json.loads(redacted.headers["redaction-report"])
+    assert sum(report["counts"].values()) >= 1
+    assert report["linesLeftOut"] == 0
+    assert "redaction-report" not in whole.headers
+
+
+@pytest.mark.parametrize(
+    "id", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a/b", "%00", "x" * 5000, "é", "CON", "@", "auth"]
+)
+async def test_an_id_is_only_ever_compared(house: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+    house.create_session()
+
+    answer = await client.get(f"/api/sessions/{id}/branches")
+
+    assert answer.status_code in (404, 405, 401), answer.text
+
+
+async def test_a_session_that_is_taken_away_is_not_there_any_more(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+    assert (await client.get(f"/api/sessions/{id}")).status_code == 200
+
+    trash.delete(id)
+
+    assert (await client.get(f"/api/sessions/{id}")).status_code == 404
+    assert (await client.post(f"/api/sessions/{id}/label", json={"entry": "HEAD", "label": "x"})).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "owner", "name"),
+    [("", OpenSession, "totals"), ("/export?format=jsonl", Session, "held"), ("/export?format=md", Session, "held")],
+    ids=["what it is", "as it is", "as text"],
+)
+async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
+    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
+) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    found = getattr(owner, name)
+
+    def found_and_gone(self: Any) -> Any:
+        file.unlink()
+        return found(self)
+
+    monkeypatch.setattr(owner, name, found_and_gone)
+    answer = await client.get(f"/api/sessions/{id}{path}")
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
+async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
+    house: ServerEnv, client: httpx.AsyncClient
+) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
+    lines = file.read_bytes().splitlines(keepends=True)
+    other = file.with_suffix(".new")
+    other.write_bytes(b"".join(lines[:3]))
+    os.replace(other, file)
+
+    answer = await client.get(f"/api/sessions/{id}")
+
+    assert answer.json()["entries"] == 2
+    assert answer.headers["etag"] != before
+
+
+async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = house.create_session()
+    with st.open(id) as session:
+        file = Path(str(session.file))
+    with file.open("ab") as damaged:
+        damaged.write(b'{"type":"message","id":"broken"\n{"torn')
+
+    info = (await client.get(f"/api/sessions/{id}")).json()
+
+    assert "fault" in {problem["severity"] for problem in info["problems"]}
+    for path in ("tree", "entries", "path", "context", "branches"):
+        assert (await client.get(f"/api/sessions/{id}/{path}")).status_code == 200, path
+
+
+async def test_the_models_are_those_that_the_app_offers_and_the_default_is_told(
+    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    async with open_client(house.build_app(models=None), house.owner) as client:
+        told = (await client.get("/api/models")).json()
+
+    ready = [model["name"] for model in told["models"] if model["ready"]]
+    assert ready == list_model_names()
+    assert len([name for name in ready if name.startswith("openai:")]) > 5
+    assert told["default"] == ready[0]
+    assert all(model["reason"] for model in told["models"])

@@ -1,0 +1,204 @@
+"""Where agents of the server work, and that those of a token for one project reach nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import sessiontree as st
+from sessiontree.agent.sandbox import SandboxUnavailable, find_sandbox
+from sessiontree.core.messages import ToolCall
+from sessiontree.errors import InvalidOperation
+from sessiontree.home import get_home
+from sessiontree.server import auth
+from sessiontree.server.auth import IssuedToken, Token, TokenStore, hash_secret
+from tests.server.conftest import Gate, ServerEnv, build_auth_headers, open_client
+from tests.server.test_runs import wait_until_idle
+
+USER = "nobody"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder that other users can come into, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield Path(os.path.realpath(folder))
+
+
+@pytest.fixture
+def sandbox() -> None:
+    """Bubblewrap where it is installed; another user where the tests run as root."""
+    try:
+        find_sandbox()
+    except SandboxUnavailable:
+        if os.geteuid() != 0:
+            pytest.skip("bubblewrap is not installed, and the tests do not run as root")
+        Path(get_home()).mkdir(0o700, parents=True, exist_ok=True)
+        Path(get_home(), "config.toml").write_text(f'[tools]\nuser = "{USER}"\n')
+
+
+@pytest.fixture
+def no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def create_limited_token(project: Path, *scopes: Any) -> IssuedToken:
+    """A token for one project, as one that was made before there was a check."""
+    secret = f"st_{'x' * 40}"
+    token = Token(id="limited", hash=hash_secret(secret), scopes=scopes or auth.SCOPES, projects=(str(project),))
+    TokenStore().add(token)
+    return IssuedToken(secret=secret, token=token)
+
+
+def read_tool_results(session: str) -> list[str]:
+    with st.open(session, read_only=True) as opened:
+        messages = [json.loads(entry.raw)["message"] for entry in opened.tree if entry.type == "message"]
+    return [message["content"][0]["text"] for message in messages if message["role"] == "toolResult"]
+
+
+async def send_prompt(client: httpx.AsyncClient, session: str) -> httpx.Response:
+    answer = await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
+    if answer.status_code == 202:
+        await wait_until_idle(client, session)
+    return answer
+
+
+def test_without_a_sandbox_no_token_for_a_project_can_run_agents(no_sandbox: None, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOperation, match=r"cannot have the scope run here: .*bubblewrap is not installed"):
+        auth.issue_token(["read", "run"], [str(tmp_path)])
+
+    assert auth.issue_token(["read", "write"], [str(tmp_path)]).token.projects == (str(tmp_path),)
+    assert auth.issue_token(["run"]).token.projects is None
+
+
+async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_one(
+    no_sandbox: None, tmp_path: Path
+) -> None:
+    house = ServerEnv(tmp_path, "No.")
+    session = house.create_session()
+
+    async with open_client(house.build_app(), create_limited_token(house.project)) as client:
+        asked = [
+            await send_prompt(client, session),
+            await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session}),
+            await client.post(f"/api/sessions/{session}/steer", json={"text": "Go"}),
+        ]
+        reading = await client.get(f"/api/sessions/{session}")
+
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in asked] == [(403, "no_sandbox")] * 3
+    assert "Install bubblewrap" in asked[0].json()["error"]["message"]
+    assert reading.status_code == 200
+
+
+async def test_without_a_sandbox_a_token_for_everything_runs_agents(no_sandbox: None, tmp_path: Path) -> None:
+    house = ServerEnv(tmp_path, "Yes.")
+
+    async with open_client(house.build_app(), house.owner) as client:
+        assert (await send_prompt(client, house.create_session())).status_code == 202
+
+
+async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sandbox: None, tmp_path: Path) -> None:
+    secrets = os.path.join(get_home(), auth.TOKENS_FILE)
+    calls = [
+        ToolCall("c1", "bash", {"command": f"cat {secrets} {get_home()}/*; cat /proc/{os.getpid()}/environ; pwd"}),
+        ToolCall("c2", "read", {"path": secrets}),
+        ToolCall("c3", "bash", {"command": f"ln -s {get_home()} inner"}),
+        ToolCall("c4", "read", {"path": f"inner/{auth.TOKENS_FILE}"}),
+        ToolCall("c5", "grep", {"path": "inner", "pattern": "hash"}),
+        ToolCall("c6", "write", {"path": "made.txt", "content": "x"}),
+    ]
+    house = ServerEnv(tmp_path, calls, "Done.")
+    made, session = create_limited_token(house.project), house.create_session()
+    house.project.chmod(0o777)
+    os.environ["OPENAI_API_KEY"] = "a secret key"
+    try:
+        async with open_client(house.build_app(permission_mode="allow-all"), made) as client:
+            assert (await send_prompt(client, session)).status_code == 202
+    finally:
+        del os.environ["OPENAI_API_KEY"]
+
+    told = read_tool_results(session)
+    assert len(told) == 6
+    assert made.token.hash not in "".join(told)
+    assert "a secret key" not in "".join(told)
+    assert str(house.project) in told[0]
+    assert (house.project / "made.txt").read_text() == "x"
+
+
+async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandbox: None, tmp_path: Path) -> None:
+    extensions = Path(get_home(), "extensions")
+    extensions.mkdir(0o700, parents=True, exist_ok=True)
+    (extensions / "peek.py").write_text(
+        "import sessiontree as st\n\n\n"
+        "def setup(api):\n"
+        "    @st.tool\n"
+        "    def peek(path: str) -> str:\n"
+        '        """Read any file."""\n'
+        "        return open(path).read()\n\n"
+        "    api.register_tool(peek)\n"
+    )
+    calls = [ToolCall("c1", "peek", {"path": os.path.join(get_home(), auth.TOKENS_FILE)})]
+    house = ServerEnv(tmp_path, calls, "Done.", calls, "Done.")
+    made, session = create_limited_token(house.project), house.create_session()
+
+    async with open_client(house.build_app(permission_mode="allow-all"), made) as client:
+        assert (await send_prompt(client, session)).status_code == 202
+        client.headers.update(build_auth_headers(house.owner))
+        assert (await send_prompt(client, session)).status_code == 202
+
+    for_project, for_everything = read_tool_results(session)
+    assert "There is no tool 'peek'" in for_project
+    assert made.token.hash in for_everything
+
+
+async def test_a_session_folder_that_leads_out_of_the_projects_is_refused(sandbox: None, tmp_path: Path) -> None:
+    house = ServerEnv(tmp_path, "No.")
+    (house.project / "link").symlink_to(house.other)
+    session = house.create_session(house.project / "link")
+
+    async with open_client(house.build_app(), create_limited_token(house.project)) as client:
+        answer = await send_prompt(client, session)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "outside")
+
+
+async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_rights(
+    sandbox: None, tmp_path: Path
+) -> None:
+    gate = Gate()
+    house = ServerEnv(tmp_path, gate.delay("Done."))
+    made, session = create_limited_token(house.project), house.create_session()
+
+    async with open_client(house.build_app(), house.owner) as client:
+        await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
+        steered = await client.post(
+            f"/api/sessions/{session}/steer", json={"text": "Read the tokens"}, headers=build_auth_headers(made)
+        )
+        gate.open()
+        await wait_until_idle(client, session)
+
+    assert (steered.status_code, steered.json()["error"]["code"]) == (403, "more_rights")
+
+
+@pytest.mark.parametrize("way", ["started there", "told of it", "named when made", "session file alone"])
+async def test_agents_work_in_the_folder_of_the_session_only_if_somebody_named_it(tmp_path: Path, way: str) -> None:
+    house = ServerEnv(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
+    folder = house.project if way == "started there" else house.other
+    app = house.build_app(permission_mode="allow-all", projects=[str(house.other)] if way == "told of it" else [])
+
+    async with open_client(app, house.owner) as client:
+        if way == "named when made":
+            session = (await client.post("/api/sessions", json={"cwd": str(folder)})).json()["id"]
+        else:
+            session = house.create_session(folder)
+        await send_prompt(client, session)
+
+    assert read_tool_results(session) == [str(house.project if way == "session file alone" else folder)]

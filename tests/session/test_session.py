@@ -1,0 +1,1799 @@
+"""Sessions and branches: appending, branching, moving, reopening, and more than one writer."""
+
+import copy
+import errno
+import itertools
+import os
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import sessiontree as st
+from sessiontree.core.entries import HEAD_RECORD
+from sessiontree.core.heads import SKIP_LIMIT
+from sessiontree.format.codec import WIRE
+from sessiontree.format.nesting import NESTING_LIMIT
+from sessiontree.session.session import Session
+from sessiontree.session.writer import RECORD_INTERVAL, EntryBuilder, NewEntry
+from sessiontree.store import jsonl
+from sessiontree.store.base import Cursor
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.store.memory import MemoryStore
+from tests.builders import nested
+from tests.shapes import content_of, lines_of
+from tests.simulation import Simulation
+
+steps = some.lists(some.tuples(some.integers(0, 99), some.integers(0, 99), some.integers(0, 99)), max_size=40)
+
+
+@pytest.fixture
+def session() -> Session:
+    return st.memory(name="auth", cwd="/project")
+
+
+def talk(session: Session, *texts: str) -> list[str]:
+    """User and assistant in turns; the ids."""
+    speakers = itertools.cycle([st.user, st.assistant])
+    return [session.append(speak(text)).id for speak, text in zip(speakers, texts, strict=False)]
+
+
+def texts(branch: st.Branch) -> list[str]:
+    return [st.core.messages.extract_text(message["content"]) for message in branch.context().messages]
+
+
+def reopened(session: Session) -> Session:
+    return Session(session._store)
+
+
+# Histories
+
+
+@given(steps)
+def test_replaying_the_file_equals_the_live_session(history) -> None:
+    simulation = Simulation()
+    for step in history:
+        simulation.step(*step)
+        simulation.check()
+
+
+@given(steps)
+def test_replay_is_right_with_peers_in_between(history) -> None:
+    simulation = Simulation(peers=True)
+    for step in history:
+        simulation.step(*step)
+        simulation.check()
+
+
+@given(steps, some.integers(2, 4))
+def test_replay_is_right_with_several_writers_and_peers(history, writers) -> None:
+    simulation = Simulation(writers=writers, peers=True)
+    for step in history:
+        simulation.step(*step)
+    simulation.check()
+
+
+def test_replay_is_right_on_files_too(tmp_path: Path) -> None:
+    simulation = Simulation(writers=3, peers=True, store=lambda: JsonlStore(str(tmp_path / "s.jsonl")))
+    for number in range(300):
+        simulation.step(number * 7919 % 101, number * 104729 % 97, number * 1299709 % 89)
+    simulation.check()
+
+
+# Appending
+
+
+def test_what_is_appended_is_on_disk_at_once(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
+
+    entry = session.head.append(st.user("hello"))
+
+    assert session.file is not None
+    assert session.file.read_bytes().splitlines()[-1] == entry.raw
+    assert st.open(tmp_path / "s.jsonl").head.leaf == entry.id
+
+
+def test_entries_form_a_chain_on_the_current_branch(session: Session) -> None:
+    first, second, third = talk(session, "one", "two", "three")
+
+    assert [entry.id for entry in session.head.path()][-3:] == [first, second, third]
+    assert session.tree.parent(third) == second
+    assert texts(session.head) == ["one", "two", "three"]
+
+
+def test_a_batch_is_a_chain_written_as_one(session: Session) -> None:
+    entries = session.extend([st.user("a"), st.assistant("b"), st.ModelChange(provider="p", model="m")])
+
+    assert [entry.parent for entry in entries[1:]] == [entries[0].id, entries[1].id]
+    assert session.head.leaf == entries[-1].id
+
+
+def test_annotations_before_the_first_entry_are_its_ancestors(session: Session) -> None:
+    session.rename("another name")
+    [first] = talk(session, "hello")
+
+    assert [entry.type for entry in session.tree.path(first)] == ["session_info", "session_info", "message"]
+    assert len(session.tree.roots()) == 1
+
+
+def test_annotations_hang_at_the_leaf_and_move_nobody(session: Session) -> None:
+    [leaf] = talk(session, "hello")
+
+    label = session.label("HEAD", "here")
+    usage = session.append(st.Usage(kind="cache_warm"))
+
+    assert {label.parent, usage.parent} == {leaf}
+    assert session.head.leaf == leaf
+
+
+def test_every_kind_of_entry_goes_through_append(session: Session) -> None:
+    [first] = talk(session, "hello")
+    bodies = [
+        st.ModelChange(provider="openai", model="gpt"),
+        st.ThinkingLevelChange("high"),
+        st.Custom(custom_type="todo", data={"items": []}),
+        st.CustomMessage(custom_type="note", content="remember"),
+        st.BranchSummary(summary="tried", abandoned_leaf=first),
+        st.ContextEdit(target=first, replacement={"content": "hi"}),
+        st.AgentAction(action="spawn", agent="a1", data={"n": 1}),
+        st.ModeChange(mode="plan"),
+        st.RuleInjection(("be brief",)),
+        st.ResetBoundary(),
+        st.Opaque(type="later_type", fields={"x": 1.0}),
+        st.Usage(kind="cache_warm", usage={"input": 1}),
+        st.SessionInfo("named"),
+        st.Label(target=first, text="start"),
+    ]
+
+    written = [session.append(body) for body in bodies]
+
+    assert [entry.body for entry in written] == bodies
+    assert [reopened(session).tree[entry.id].body for entry in written] == bodies
+
+
+def test_a_compaction_says_what_holds_there_and_keeps_nothing_by_default(session: Session) -> None:
+    session.extend([st.ModelChange(provider="p", model="m"), st.ThinkingLevelChange("low"), st.ModeChange(mode="plan")])
+    session.append(st.RuleInjection(("r",)))
+
+    entry = session.append(st.Compaction(summary="all of it", tokens_before=10))
+
+    assert isinstance(entry.body, st.Compaction)
+    assert entry.body.first_kept == entry.id
+    assert entry.body.state == {
+        "model": {"provider": "p", "modelId": "m"},
+        "thinkingLevel": "low",
+        "mode": "plan",
+        "rules": ["r"],
+    }
+
+
+def test_a_compaction_in_a_batch_knows_the_entries_before_it_in_the_batch(session: Session) -> None:
+    *_, compaction = session.extend([st.ModelChange(provider="p", model="m"), st.Compaction(summary="s")])
+
+    assert isinstance(compaction.body, st.Compaction)
+    assert compaction.body.state is not None
+    assert compaction.body.state["model"] == {"provider": "p", "modelId": "m"}
+
+
+def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session) -> None:
+    session.append(st.Message({"role": "system", "content": "be kind", "sections": {"a": "1", "b": None}}))
+    session.append(st.Message({"role": "system", "content": "be brief"}))
+
+    entry = session.append(st.Compaction(summary="s"))
+
+    assert isinstance(entry.body, st.Compaction)
+    assert entry.body.system_message is not None
+    assert entry.body.system_message["content"] == "be kind\n\nbe brief"
+    assert entry.body.system_message["sections"] == {"a": "1"}
+    assert [message["role"] for message in session.head.context().messages] == ["system", "compactionSummary"]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (st.Label(target="nope", text="x"), st.NotFound),
+        (st.ContextEdit(target="nope"), st.NotFound),
+        (st.ContextEdit(target="first", replacement={"content": None}), st.InvalidOperation),
+        (st.Compaction(summary="s", first_kept="nope"), st.InvalidOperation),
+        (st.BranchPoint(name="b"), st.InvalidOperation),
+        (st.Custom(custom_type="sessiontree.head", data={}), st.InvalidOperation),
+        (st.Custom(custom_type="x", data=nested(NESTING_LIMIT)), st.InvalidOperation),
+        (st.Message({"role": "user", "content": nested(990)}), st.InvalidOperation),
+    ],
+)
+def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, body, error) -> None:
+    [first] = talk(session, "one")
+    if getattr(body, "target", None) == "first":
+        body = msgspec.structs.replace(body, target=first)
+    before = session.read_lines()
+
+    with pytest.raises(error):
+        session.append(body)
+
+    assert session.lines() == before == reopened(session).read_lines()
+
+
+def test_a_summary_without_a_branch_that_was_left_says_root(session: Session) -> None:
+    entry = session.append(st.BranchSummary(summary="s"))
+
+    assert isinstance(entry.body, st.BranchSummary)
+    assert entry.body.abandoned_leaf == "root"
+
+
+def test_an_assistants_message_is_completed_as_peers_expect_it(session: Session) -> None:
+    session.append(st.ModelChange(provider="openai", model="gpt"))
+
+    entry = session.append(st.Message({"role": "assistant", "content": "hi"}))
+
+    assert isinstance(entry.body, st.Message)
+    message = entry.body.message
+    assert message["content"] == [{"type": "text", "text": "hi"}]
+    assert (message["provider"], message["model"], message["stopReason"]) == ("openai", "gpt", "stop")
+    assert message["usage"]["totalTokens"] == 0
+    assert message["usage"]["cost"]["total"] == 0
+    assert isinstance(message["timestamp"], int)
+
+
+def test_a_late_result_moves_nobody(session: Session) -> None:
+    call, _ = talk(session, "one", "two")
+    session.create_branch("other")
+
+    late = session.append(st.tool_result("c1", "bash", "done"), parent=call, branch=None)
+
+    assert late.parent == call
+    assert session.head.name == "other"
+    assert late.id not in session.heads.heads.values()
+    assert reopened(session).heads.heads == session.heads.heads
+    with pytest.raises(st.InvalidOperation, match="needs a parent"):
+        session.append(st.user("x"), branch=None)
+
+
+def test_fields_of_a_line_can_be_added(session: Session) -> None:
+    entry = session.append(st.user("copy"), extra={"copiedFrom": "abc"})
+
+    assert b'"copiedFrom":"abc"' in entry.raw
+    assert entry.id in session.tree
+
+
+def test_text_that_utf8_cannot_hold_is_written_and_read_back(session: Session) -> None:
+    entry = session.append(st.user("half a \ud83d pair"))
+
+    assert reopened(session).tree[entry.id].body == entry.body
+    assert b"\\ud83d" in entry.raw
+
+
+# Branches
+
+
+def test_the_branching_example_survives_reopening(tmp_path: Path) -> None:
+    session = st.create(name="auth", cwd="/project", file=tmp_path / "s.jsonl")
+    talk(session, "How do I optimize this?", "I have several approaches...")
+    stayed = session.head.leaf
+    session.create_branch("approach-a", description="Using algorithm optimization")
+    session.head.append(st.assistant("Approach A: Use memoization", usage={"input": 100, "output": 50, "cost": 0.05}))
+    session.switch("main")
+    session.create_branch("approach-b", description="Using data structure changes")
+    session.head.append(st.assistant("Approach B: Use a Map", usage={"input": 60, "output": 30, "cost": 0.03}))
+    session.close()
+
+    for shown in (session, st.open(tmp_path / "s.jsonl")):
+        a, b = shown.branch("approach-a").path(), shown.branch("approach-b").path()
+        assert a[-2].parent == b[-2].parent == stayed
+        assert [entry.type for entry in a[-2:]] == ["branch_point", "message"]
+        assert shown.branch("main").leaf == stayed
+        assert shown.head.name == "approach-b"
+        comparison = st.compare(shown, ["approach-a", "approach-b"])
+        assert [stats.cost for stats in comparison.branches] == [0.05, 0.03]
+        assert [stats.entries for stats in comparison.branches] == [2, 2]
+        assert comparison.winner == "approach-b"
+        assert [(d.metric, d.diff, d.percent) for d in comparison.differences][:1] == [("cost", -0.02, -40.0)]
+
+
+def test_a_branch_knows_when_and_why_it_was_made(session: Session) -> None:
+    talk(session, "one")
+
+    branch = session.create_branch("b", description="try")
+
+    assert branch.info.description == "try"
+    assert branch.info.created_at == session.tree[branch.leaf or ""].timestamp
+    assert branch.info.entry_count == len(branch.path())
+    assert session.branch("main").info.created_at == session.header.timestamp
+
+
+def test_an_agents_branch_does_not_move_the_person(session: Session) -> None:
+    talk(session, "one")
+    agent = session.create_branch("agent", current=False)
+
+    agent.append(st.assistant("working"))
+
+    assert session.head.name == "main"
+    assert reopened(session).head.name == "main"
+    assert reopened(session).branch("agent").leaf == agent.leaf
+
+
+def test_a_branch_can_be_made_at_any_place(session: Session) -> None:
+    first, *_ = talk(session, "one", "two", "three")
+
+    branch = session.create_branch("old", at=first)
+    other = session.create_branch("start", at=None)
+
+    assert session.tree.parent(branch.leaf or "") == first
+    assert session.tree.parent(other.leaf or "") is None
+
+
+@pytest.mark.parametrize("name", ["main", "", "HEAD", "root", "HEAD@{1}", "a\nb", "x~1", " b", "n" * 201])
+def test_names_that_are_taken_or_could_not_be_told_apart_are_refused(session: Session, name: str) -> None:
+    with pytest.raises(st.InvalidOperation):
+        session.create_branch(name)
+
+
+def test_an_unknown_branch_is_an_error_that_lists_the_branches(session: Session) -> None:
+    with pytest.raises(st.NotFound, match="main"):
+        session.branch("nope")
+    with pytest.raises(st.NotFound):
+        session.append(st.user("x"), branch="nope")
+    with pytest.raises(st.NotFound):
+        st.compare(session, ["main", "nope"])
+
+
+def test_a_branch_can_be_renamed_and_keeps_its_history(session: Session) -> None:
+    talk(session, "one")
+    leaf = session.create_branch("b", description="try").leaf
+
+    renamed = session.rename_branch("b", "c")
+
+    for shown in (session, reopened(session)):
+        assert list(shown.heads.heads) == ["main", "c"]
+        assert shown.head.name == "c"
+        assert shown.branch("c").leaf == leaf
+        assert shown.branch("c").info.description == "try"
+    assert renamed.name == "c"
+    with pytest.raises(st.InvalidOperation):
+        session.rename_branch("c", "main")
+
+
+def test_an_archived_branch_is_hidden_kept_and_comes_back(session: Session) -> None:
+    talk(session, "one")
+    session.create_branch("b")
+    session.switch("main")
+
+    session.archive_branch("b")
+
+    assert [info.archived for info in reopened(session).branches] == [False, True]
+    with pytest.raises(st.InvalidOperation, match="current"):
+        session.archive_branch("main")
+    session.switch("b")
+    assert [info.archived for info in reopened(session).branches] == [False, False]
+
+
+def test_handles_of_one_name_share_the_head(session: Session) -> None:
+    one, two = session.branch("main"), session.branch("main")
+
+    entry = one.append(st.user("hi"))
+
+    assert two.leaf == entry.id
+    assert one == two
+    assert len({one, two}) == 1
+
+
+# Moving
+
+
+def test_navigating_is_still_true_after_reopening(session: Session) -> None:
+    _, answer, *_ = talk(session, "one", "two", "three", "four")
+
+    session.navigate(answer)
+
+    assert reopened(session).head.leaf == answer
+    assert texts(reopened(session).head) == ["one", "two"]
+
+
+def test_choosing_a_users_message_gives_its_text_back(session: Session) -> None:
+    _, answer, question, _ = talk(session, "one", "two", "three", "four")
+
+    plan = session.navigate(question)
+
+    assert plan.editor_text == "three"
+    assert session.head.leaf == answer
+
+
+def test_choosing_the_first_message_goes_before_everything(session: Session) -> None:
+    first, *_ = talk(session, "one", "two")
+
+    plan = session.navigate(first)
+    again = session.append(st.user("afresh"))
+
+    assert (plan.new_leaf, plan.editor_text) == (None, "one")
+    assert session.tree.parent(again.id) is None
+    assert texts(session.head) == ["afresh"]
+
+
+def test_choosing_the_current_leaf_does_nothing_unless_it_is_a_users_message(session: Session) -> None:
+    _, answer = talk(session, "one", "two")
+    lines = session.read_lines()
+    assert session.navigate("HEAD").is_move is False
+    assert session.read_lines() == lines
+
+    question = session.append(st.user("three"))
+    plan = session.navigate("HEAD")
+
+    assert plan.editor_text == "three"
+    assert session.head.leaf == answer
+    assert question.id in session.tree
+
+
+def test_a_plan_changes_nothing(session: Session) -> None:
+    first, answer, _ = talk(session, "one", "two", "three")
+    lines = session.read_lines()
+
+    plan = session.plan_navigate(answer)
+    other = session.plan_navigate(first, start=answer)
+
+    assert [entry.id for entry in plan.abandoned] == [session.head.leaf]
+    assert (other.old_leaf, other.new_leaf, other.editor_text) == (answer, None, "one")
+    assert session.read_lines() == lines
+
+
+def test_undo_goes_back_one_move_and_again_one_further(session: Session) -> None:
+    one, two, three, four = talk(session, "one", "two", "three", "four")
+    session.navigate(two)
+    session.append(st.user("another way"))
+    session.switch(one)
+
+    session.undo()
+    assert session.head.leaf not in (one, two, three, four)
+    session.undo()
+    assert session.head.leaf == four
+    assert reopened(session).head.leaf == four
+    with pytest.raises(st.InvalidOperation, match="no move"):
+        session.undo()
+
+
+def test_undoing_a_switch_leaves_the_branch_where_an_agent_brought_it(session: Session) -> None:
+    talk(session, "one")
+    session.create_branch("b")
+    session.switch("main")
+    grown = session.append(st.user("meanwhile"), branch="b")
+
+    session.undo()
+
+    assert session.head.name == "b"
+    assert session.head.leaf == grown.id
+
+
+def test_head_at_n_is_where_the_pointer_was(session: Session) -> None:
+    one, two, _, four = talk(session, "one", "two", "three", "four")
+    session.navigate(two)
+    session.switch(one)
+
+    assert [session.resolve_place(f"HEAD@{{{n}}}") for n in range(3)] == [one, two, four]
+    with pytest.raises(st.NotFound):
+        session.resolve_place("HEAD@{3}")
+
+
+def test_switching_to_the_head_of_another_branch_switches_to_that_branch(session: Session) -> None:
+    talk(session, "one")
+    branch = session.create_branch("b")
+    session.switch("main")
+
+    session.switch(branch.leaf)
+
+    assert session.head.name == "b"
+
+
+def test_switching_to_a_place_where_several_branches_are_is_refused(session: Session) -> None:
+    talk(session, "one", "two", "three")
+    for name in ("a", "b"):
+        session.create_branch(name, at="main")
+        session.navigate("HEAD~2")
+    session.switch("main")
+
+    with pytest.raises(st.InvalidOperation, match="a, b"):
+        session.switch(session.branch("a").leaf)
+    with pytest.raises(st.NotFound):
+        session.switch("nowhere")
+
+    assert session.head.name == "main"
+
+
+def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+
+    summary = st.BranchSummary(summary="left", abandoned_leaf=ids[3])
+    written = session.move(
+        ids[1], [NewEntry(summary, id="5" * 16, extra={"why": 1}), st.Label(target="5" * 16, text="here")]
+    )
+
+    assert written[0].id == session.head.leaf == "5" * 16
+    assert session.tree.parent("5" * 16) == ids[1]
+    assert session.tree.label("5" * 16) == "here"
+    assert b'"why":1' in written[0].raw
+    assert reopened(session).head.leaf == "5" * 16
+    session.undo()
+    assert session.head.leaf == ids[3]
+
+
+def test_a_hidden_branch_that_moves_is_shown_again_with_entries_or_without(session: Session) -> None:
+    ids = talk(session, "one", "two")
+    for name, bodies in (("a", []), ("b", [st.user("on")])):
+        session.create_branch(name, current=False)
+        session.archive_branch(name)
+
+        session.move(ids[0], bodies, branch=name)
+
+        assert not session.branch(name).info.archived
+        assert not reopened(session).branch(name).info.archived
+
+
+def test_a_branch_that_is_called_otherwise_by_now_is_not_found(session: Session) -> None:
+    talk(session, "one")
+    branch = session.create_branch("a", current=False)
+    session.rename_branch("a", "b")
+
+    for ask in (lambda: branch.info, lambda: branch.leaf):
+        with pytest.raises(st.NotFound, match="no branch 'a'"):
+            ask()
+
+
+def test_a_branch_among_many_that_is_not_there_is_told_with_a_few_of_them(session: Session) -> None:
+    talk(session, "one")
+    for number in range(20):
+        session.create_branch(f"b{number}", current=False)
+
+    with pytest.raises(st.NotFound, match="b8 and 11 more") as refused:
+        session.branch("c")
+    assert "b9" not in str(refused.value)
+
+
+def test_a_label_spelled_like_an_id_does_not_lead_a_move_astray(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+    session.label(ids[0], ids[1])
+
+    session.navigate(session.tree[ids[1]])
+
+    assert session.head.leaf == ids[1]
+
+
+def test_annotations_written_with_a_move_stand_at_the_new_place(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+
+    (label,) = session.move(ids[1], [st.Label(target=ids[1], text="back")])
+
+    assert (session.head.leaf, label.parent) == (ids[1], ids[1])
+    assert reopened(session).head.leaf == ids[1]
+    assert session.undo().new_leaf == ids[3]
+
+
+def test_another_branch_than_the_current_one_can_be_moved(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+    session.create_branch("side")
+
+    session.move(ids[1], branch="main")
+
+    assert (session.head.name, session.branch("main").leaf) == ("side", ids[1])
+    assert reopened(session).branch("main").leaf == ids[1]
+
+
+def test_branches_can_be_archived_with_a_move_and_the_one_that_moves_is_current_then(session: Session) -> None:
+    ids = talk(session, "one", "two")
+    session.create_branch("a").append(st.user("a"))
+    side = session.create_branch("b", at=ids[1])
+    side.append(st.user("b"))
+
+    session.move(side.path()[-1], [st.user("on")], branch="main", archive=["a", "b", "main"])
+
+    for seen in (session, reopened(session)):
+        assert {info.name for info in seen.branches if info.archived} == {"a", "b"}
+        assert seen.head.name == "main"
+        assert [m["content"] for m in seen.head.context().messages][-2:] == ["b", "on"]
+    with pytest.raises(st.NotFound):
+        session.move(ids[0], archive=["c"])
+
+
+def test_a_move_from_elsewhere_than_expected_is_refused_and_writes_nothing(session: Session) -> None:
+    ids = talk(session, "one", "two", "three", "four")
+    before = session.read_lines()
+
+    for write in (
+        lambda: session.move(ids[0], expected=ids[1]),
+        lambda: session.append(st.user("five"), expected=ids[1]),
+        lambda: session.extend([st.user("five"), st.user("six")], expected=None),
+    ):
+        with pytest.raises(st.BranchMoved, match=ids[3]):
+            write()
+
+    assert session.read_lines() == before
+
+
+# Head records
+
+
+def test_a_head_record_is_never_far(session: Session) -> None:
+    session.extend([st.user(str(number)) for number in range(700)])
+    for number in range(300):
+        session.append(st.user(str(number)))
+
+    records = [index for index, entry in enumerate(session.tree.entries) if entry.is_head_record]
+
+    assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= RECORD_INTERVAL
+    assert reopened(session).heads.heads == session.heads.heads
+    assert len(session.head.path()) == 1001
+
+
+def test_head_records_in_a_batch_of_annotations_keep_one_root() -> None:
+    session = st.memory()
+    session.extend([st.Usage(kind=str(number)) for number in range(300)])
+    session.append(st.user("first"))
+
+    assert len(session.tree.roots()) == 1
+
+
+def test_closing_says_where_the_current_place_is_when_the_last_line_is_elsewhere(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
+    [leaf] = talk(session, "one")
+    session.create_branch("agent", current=False).append(st.assistant("working"))
+    lines = len(session.read_lines())
+
+    session.close()
+
+    last = st.open(tmp_path / "s.jsonl").tree.entries[-1]
+    assert last.is_head_record
+    assert last.parent == leaf
+    assert len(st.open(tmp_path / "s.jsonl").read_lines()) == lines + 1
+
+
+def test_closing_writes_nothing_when_there_is_nothing_to_say(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl", cwd="/project") as session:
+        talk(session, "one")
+        before = session.read_lines()
+    with st.open(tmp_path / "s.jsonl") as opened:
+        opened.close()
+
+    assert st.open(tmp_path / "s.jsonl").read_lines() == before
+    with pytest.raises(st.InvalidOperation, match="closed"):
+        session.append(st.user("late"))
+
+
+# More than one writer
+
+
+def two_writers() -> tuple[Session, Session]:
+    session = st.memory()
+    talk(session, "one", "two")
+    return session, reopened(session)
+
+
+def test_appends_elsewhere_do_not_disturb() -> None:
+    mine, theirs = two_writers()
+    theirs.create_branch("agent", current=False).append(st.assistant("working"))
+
+    entry = mine.head.append(st.user("three"))
+
+    assert mine.head.leaf == entry.id
+    assert "agent" in mine.heads.heads
+    theirs.refresh()
+    assert theirs.head.leaf == entry.id
+
+
+def test_what_others_wrote_first_is_taken_in_and_the_second_try_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = two_writers()
+    theirs.create_branch("agent", current=False)
+    tries: list[object] = []
+    real = mine.store.append
+
+    def counted(lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+        tries.append(lines)
+        return real(lines, after=after)
+
+    monkeypatch.setattr(mine.store, "append", counted)
+    mine.head.append(st.user("three"))
+
+    assert len(tries) == 2
+
+
+def test_when_others_wrote_so_much_meanwhile_that_heads_are_due_they_are_recorded() -> None:
+    mine, theirs = two_writers()
+    agent = theirs.create_branch("agent", current=False)
+    while theirs.heads.lines_since_record < RECORD_INTERVAL - 2:
+        agent.append(st.user("working"))
+
+    entry = mine.head.append(st.user("three"))
+
+    assert mine.tree.entries[-2].id == entry.id
+    assert mine.tree.entries[-1].is_head_record
+    assert mine.heads.lines_since_record == 0
+
+
+def test_a_branch_that_others_call_otherwise_by_now_is_not_found() -> None:
+    mine, theirs = two_writers()
+    main = mine.head
+    theirs.rename_branch("main", "trunk")
+
+    with pytest.raises(st.NotFound, match="main"):
+        main.append(st.user("three"))
+
+    assert mine.read_lines() == theirs.read_lines()
+
+
+def test_a_branch_that_was_moved_refuses_the_append_and_says_where_it_is_now() -> None:
+    mine, theirs = two_writers()
+    known = mine.head.leaf
+    moved = theirs.head.append(st.user("theirs"))
+
+    with pytest.raises(st.BranchMoved) as caught:
+        mine.head.append(st.user("mine"))
+
+    assert (caught.value.branch, caught.value.expected, caught.value.head) == ("main", known, moved.id)
+    assert mine.read_lines() == theirs.read_lines()
+
+
+def test_after_branch_moved_one_can_go_on_as_a_new_branch() -> None:
+    mine, theirs = two_writers()
+    theirs.head.append(st.user("theirs"))
+    try:
+        mine.head.append(st.user("mine"))
+    except st.BranchMoved as moved:
+        branch = mine.create_branch("mine", at=moved.expected)
+
+    branch.append(st.user("mine"))
+
+    assert texts(branch) == ["one", "two", "mine"]
+    assert texts(mine.branch("main")) == ["one", "two", "theirs"]
+
+
+def test_a_move_by_somebody_else_is_not_overruled() -> None:
+    mine, theirs = two_writers()
+    theirs.navigate("HEAD~1")
+
+    with pytest.raises(st.BranchMoved):
+        mine.navigate("root")
+
+    assert mine.head.leaf == theirs.head.leaf
+
+
+def test_of_two_who_give_the_same_name_the_second_is_refused() -> None:
+    mine, theirs = two_writers()
+    mine.create_branch("work", current=False)
+    theirs.refresh()
+    mine.rename_branch("work", "x")
+
+    with pytest.raises(st.InvalidOperation, match="there is a branch 'x' already"):
+        theirs.rename_branch("main", "x")
+    with pytest.raises(st.NotFound):
+        theirs.rename_branch("work", "y")
+
+    assert set(theirs.heads.heads) == {"main", "x"}
+
+
+def test_two_who_hide_a_branch_have_it_hidden_and_two_who_show_it_shown() -> None:
+    mine, theirs = two_writers()
+    mine.create_branch("work", current=False)
+    theirs.refresh()
+
+    mine.archive_branch("work")
+    theirs.archive_branch("work")
+    assert theirs.heads.archived == {"work"}
+
+    mine.refresh()
+    theirs.archive_branch("work", archived=False)
+    mine.archive_branch("work", archived=False)
+    assert mine.heads.archived == set()
+
+
+def test_an_agent_on_its_branch_is_not_disturbed_by_a_person_who_switches() -> None:
+    person, agent = two_writers()
+    person.create_branch("agent", current=False)
+    person.create_branch("other", current=False)
+    agent.refresh()
+
+    person.switch("other")
+    [written] = agent.move("root", [st.user("anew")], branch="agent")
+    person.refresh()
+    person.switch("main")
+    agent.archive_branch("agent")
+    person.refresh()
+    person.switch("other")
+    agent.rename_branch("agent", "done")
+
+    person.refresh()
+    assert person.heads.heads["done"] == written.id
+    assert (person.heads.archived, person.heads.current) == ({"done"}, "other")
+
+
+def test_one_switches_to_a_branch_on_which_others_write() -> None:
+    mine, theirs = two_writers()
+    mine.create_branch("work", current=False)
+    theirs.refresh()
+    written = theirs.append(st.user("more"), branch="work")
+
+    assert mine.switch("work").leaf == written.id
+
+
+def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None:
+    mine, theirs = two_writers()
+    agent = theirs.create_branch("agent", current=False)
+    mine.refresh()
+    theirs.create_branch("later", current=False)
+    grown = theirs.append(st.assistant("more"), branch="agent")
+
+    mine.restore_heads({**mine.heads.heads, "main": mine.resolve_place("HEAD~1")})
+
+    assert (texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
+    assert "later" in mine.heads.heads
+    assert agent.name == "agent"
+    with pytest.raises(st.InvalidOperation, match="no move to undo"):
+        mine.undo()
+    with pytest.raises(st.NotFound):
+        mine.restore_heads({"main": "nowhere"})
+    with pytest.raises(st.NotFound):
+        mine.restore_heads({"nobody": None})
+
+
+def test_what_is_refused_rewrites_no_older_file(tmp_path: Path) -> None:
+    file = tmp_path / "old.jsonl"
+    file.write_text(
+        '{"type":"session","version":2,"id":"s"}\n'
+        '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"hi"}}\n'
+    )
+    before = file.read_bytes()
+    with st.open(file) as session:
+        with pytest.raises(st.NotFound):
+            session.rename_branch("nobody", "x")
+        with pytest.raises(st.InvalidOperation):
+            session.rename_branch("main", "main")
+        with pytest.raises(st.InvalidOperation):
+            session.archive_branch("main")
+
+    assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(file, before)]
+
+
+def test_where_the_head_must_be_holds_for_labels_too() -> None:
+    mine, theirs = two_writers()
+    known = mine.head.leaf
+    theirs.head.append(st.user("more"))
+
+    with pytest.raises(st.BranchMoved):
+        mine.append(st.Label(target=known, text="here"), expected=known)
+
+
+@pytest.mark.parametrize("ids", [("a", "a"), ("known",), ("",), (5,)])
+def test_an_id_that_is_there_already_or_is_none_is_refused(session: Session, ids) -> None:
+    session.extend([NewEntry(st.user("one"), None, "known")])
+    before = session.read_lines()
+
+    with pytest.raises(st.InvalidOperation):
+        session.extend([NewEntry(st.user("two"), None, id) for id in ids])
+
+    assert session.read_lines() == before
+
+
+def test_a_head_record_never_drags_back_what_others_appended_meanwhile() -> None:
+    mine, theirs = two_writers()
+    agent = mine.create_branch("agent", current=False)
+    theirs.refresh()
+    grown = theirs.append(st.assistant("more"), branch="agent")
+
+    mine.navigate("HEAD~1")
+
+    assert agent.leaf == grown.id
+
+
+# Older files, newer files, damage
+
+
+LINEAR = b"""{"type":"session","id":"old","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/p"}
+{"type":"message","timestamp":"2025-01-01T00:00:01.000Z","message":{"role":"user","content":"one"}}
+{"type":"message","timestamp":"2025-01-01T00:00:02.000Z","message":{"role":"assistant","content":[],"x":1.0}}
+"""
+
+
+def test_reading_an_old_file_changes_nothing_and_the_first_append_rewrites_it_with_a_backup(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(LINEAR)
+    session = st.open(path)
+    leaf = session.head.leaf
+    assert session.needs_migration
+    assert path.read_bytes() == LINEAR
+
+    session.append(st.user("more"))
+
+    assert path.with_name("old.jsonl.bak").read_bytes() == LINEAR
+    again = st.open(path)
+    assert (again.header.version, again.needs_migration) == (3, False)
+    assert again.tree.parent(again.head.leaf or "") == leaf
+    assert b'"x":1.0' in path.read_bytes()
+
+
+def test_migrating_says_whether_there_was_anything_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(LINEAR)
+    session = st.open(path)
+
+    assert (session.dialect, session.migrate(), session.migrate(), session.dialect) == ("linear", True, False, None)
+
+
+def test_a_newer_version_opens_read_only(tmp_path: Path) -> None:
+    path = tmp_path / "new.jsonl"
+    path.write_bytes(
+        b'{"type":"session","version":4,"id":"n"}\n'
+        b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"hi"}}\n'
+    )
+    session = st.open(path)
+
+    assert session.head.leaf == "a"
+    assert [problem.kind for problem in session.problems] == ["newer_version"]
+    for write in (
+        lambda: session.append(st.user("x")),
+        lambda: session.create_branch("b"),
+        lambda: session.navigate("root"),
+    ):
+        with pytest.raises(st.ReadOnly, match="version 4"):
+            write()
+
+
+def test_a_session_opened_for_reading_cannot_be_written_or_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "old.jsonl"
+    path.write_bytes(LINEAR)
+    session = st.open(path, read_only=True)
+
+    with pytest.raises(st.ReadOnly):
+        session.append(st.user("x"))
+    with pytest.raises(st.ReadOnly):
+        session.migrate()
+
+    assert path.read_bytes() == LINEAR
+
+
+def test_an_unfinished_last_line_is_reported_and_set_aside_by_the_next_append(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        talk(session, "one")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"mess')
+    session = st.open(path)
+    assert [(problem.kind, problem.line, problem.offset) for problem in session.problems] == [
+        ("torn_tail", 3, len(whole))
+    ]
+
+    session.append(st.user("two"))
+
+    assert session.problems == []
+    assert path.with_name(f"s.jsonl.torn-{len(whole)}").read_bytes() == b'{"type":"mess'
+    assert session.torn_files == [f"{path}.torn-{len(whole)}"]
+    assert st.memory().torn_files == []
+
+
+def test_an_unfinished_last_line_stays_as_a_damaged_line_while_others_have_the_session_open(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        talk(session, "one")
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"mess')
+    session, other = st.open(path), st.open(path)
+
+    two = session.append(st.user("two"))
+
+    assert [(problem.kind, problem.line) for problem in session.problems] == [("malformed_line", 3)]
+    assert path.read_bytes() == whole + b'{"type":"mess\n' + two.raw + b"\n"
+    assert session.torn_files == []
+    assert texts(session.head) == ["one", "two"]
+    assert [entry.id for entry in other.refresh()] == [two.id]
+
+
+def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:
+    session = st.memory()
+    [one] = talk(session, "one")
+    record = b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":%s}'
+    lost = record % b'{"current":"main","heads":{"main":"gone"}}'
+    session._store.append([lost], after=session._load().cursor)
+    session.refresh()
+    assert [problem.kind for problem in session.problems] == ["missing_head"]
+    with pytest.raises(st.NotFound):
+        session.head.path()
+    assert session.branches[0].entry_count == 0
+
+    session.navigate(one)
+    session.switch(one)
+
+    assert session.problems == []
+
+
+def test_what_is_no_session_is_an_error_and_never_written_over(tmp_path: Path) -> None:
+    for content in (b"", b"hello\n", b'{"type":"message","id":"a","parentId":null}\n'):
+        path = tmp_path / "x.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(st.FormatError):
+            st.open(path)
+        assert path.read_bytes() == content
+
+
+def test_names_are_one_line_and_can_be_taken_away(session: Session) -> None:
+    session.rename("  two\r\nlines ")
+    assert session.name == "two lines"
+
+    session.rename(None)
+
+    assert session.name is None
+    assert reopened(session).name is None
+
+
+def test_a_label_is_set_changed_and_cleared(session: Session) -> None:
+    [one] = talk(session, "one")
+
+    session.label("HEAD", "a")
+    session.label("a", " b ")
+    assert session.tree.labels == {one: "b"}
+    session.label(one, "  ")
+
+    assert session.tree.labels == {}
+    with pytest.raises(st.InvalidOperation):
+        session.label("root", "x")
+
+
+def test_a_branch_explains_its_context(session: Session) -> None:
+    talk(session, "one", "two")
+
+    explanation = session.head.explain()
+
+    assert [item.reaches_model for item in explanation.entries] == [False, True, True]
+    assert explanation.tokens == session.head.context().tokens()
+    assert session.resolve_place(session.tree.entries[-1]) == session.head.leaf
+
+
+def test_the_store_can_be_memory() -> None:
+    session = Session.create(MemoryStore("here"), id="x", cwd="/p")
+
+    assert (session.file, session.location, session.cwd, session.forked_from) == (None, "here", "/p", None)
+
+
+def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
+    session = st.memory()
+    [one] = talk(session, "one")
+    session.create_branch("agent", current=False)
+    session.append(st.tool_result("c", "bash", "late"), parent=one, branch=None)
+    session._store.append([b'{"type":"message","id":"p","parentId":"%s"}' % one.encode()], after=session._load().cursor)
+
+    session.refresh()
+
+    assert (session.head.name, session.head.leaf) == ("main", "p")
+    assert session.branch("agent").leaf != "p"
+
+
+def test_a_line_that_begins_like_a_message_and_is_no_json_is_nobodys_head(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path, cwd="/p") as session:
+        [one] = talk(session, "one")
+    with path.open("ab") as file:
+        file.write(session.tree[one].raw.replace(one.encode(), b"bad") + b"}\n")
+    session = st.open(path)
+    assert [problem.kind for problem in session.problems][:1] == ["malformed_line"]
+    assert session.context().leaf == session.head.leaf == one
+
+    entry = session.append(st.user("two"))
+
+    assert entry.parent == one
+    other = Session(JsonlStore(str(path)))
+    with path.open("ab") as file:
+        file.write(entry.raw.replace(entry.id.encode(), b"worse") + b"}\n")
+    other.refresh()
+    assert other.head.leaf == entry.id
+
+
+def test_an_undone_switch_brings_an_archived_branch_back(session: Session) -> None:
+    talk(session, "one")
+    session.create_branch("b")
+    session.switch("main")
+    session.archive_branch("b")
+
+    session.undo()
+
+    assert session.head.name == "b"
+    assert not session.heads.archived
+
+
+def test_the_state_of_a_branch_is_that_of_its_context(session: Session) -> None:
+    session.append(st.ThinkingLevelChange(level="high"))
+    session.append(st.assistant("yes", provider="anthropic", model="claude"))
+
+    for branch in (session.head, reopened(session).head):
+        state = branch.state
+        assert (state.thinking_level, state.provider, state.model) == ("high", "anthropic", "claude")
+        assert state == branch.context().state
+    assert reopened(session).head.state == session.head.state
+
+
+def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves_one(session: Session) -> None:
+    one, two = talk(session, "one", "two")
+    session.create_branch("a", at=session.tree[one]).append(st.user("a"))
+    session.move("a", [st.user("on")], branch="main", archive=["a"])
+    assert session.head.name == "main"
+    reopened(session).branch("main").append(st.user("meanwhile"))
+
+    with pytest.raises(st.BranchMoved, match="'main'"):
+        session.undo()
+    session.undo()
+
+    assert (session.head.name, session.branch("main").leaf) == ("a", two)
+    assert not session.heads.archived
+
+
+@pytest.mark.parametrize("type", ["session", "title", "", *WIRE])
+def test_entries_that_would_be_taken_for_something_else_are_refused(session: Session, type: str) -> None:
+    before = list(session.tree)
+
+    with pytest.raises(st.InvalidOperation):
+        session.append(st.Opaque(type=type, fields={"customType": HEAD_RECORD, "data": {"current": "x", "heads": {}}}))
+    assert list(session.tree) == before
+
+
+@pytest.mark.parametrize("field", ["type", "id", "parentId", "timestamp", "branch", "current", "customType", "data"])
+def test_further_fields_take_the_place_of_none_of_the_entry(session: Session, field: str) -> None:
+    before = list(session.tree)
+
+    with pytest.raises(st.InvalidOperation, match=f"'{field}'"):
+        session.append(st.Custom(custom_type="note"), extra={field: HEAD_RECORD})
+    assert list(session.tree) == before
+
+
+def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:
+    [one, two] = talk(session, "one", "two")
+    level = session.append(st.ThinkingLevelChange("high"))
+    session.switch(one)
+    session.append(st.ThinkingLevelChange("low"))
+
+    for target in (two, level.id):
+        with pytest.raises(st.InvalidOperation, match="cannot be edited"):
+            session.append(st.ContextEdit(target=target))
+    with pytest.raises(st.InvalidOperation, match="cannot be edited"):
+        session.append(st.ContextEdit(target=session.head.leaf or ""))
+    session.append(st.ContextEdit(target=one))
+
+    assert session.head.context().messages == ()
+
+
+def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session:
+        talk(session, "one")
+    session = st.open(tmp_path / "s.jsonl")
+
+    heads = {id(session.head) for _ in range(5)}
+
+    assert len(heads) == 1
+    assert session.head.name == "main"
+
+
+def test_who_writes_only_on_what_was_read_is_refused_when_others_wrote_first(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session, st.open(tmp_path / "s.jsonl") as other:
+        other.create_branch("elsewhere", current=False)
+        with session.require_unchanged(), pytest.raises(st.Conflict):
+            session.append(st.user("too late"))
+        session.refresh()
+        with session.require_unchanged():
+            session.append(st.user("in time"))
+        other.append(st.user("more"), branch="elsewhere")
+        session.append(st.user("behind it"))
+
+    with st.open(tmp_path / "s.jsonl") as read:
+        said = [entry.body.message["content"] for entry in read.tree.entries if isinstance(entry.body, st.Message)]
+    assert said == ["in time", "more", "behind it"]
+
+
+def test_a_head_record_stands_among_every_256_lines() -> None:
+    session = st.memory()
+    for number in range(600):
+        session.append(st.user(str(number)))
+
+    records = [index for index, entry in enumerate(session.tree.entries) if entry.is_head_record]
+
+    assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= 256
+
+
+# What damage and other programs leave
+
+
+def damaged(path: Path, text: str) -> Path:
+    """The file with one byte of the message that says `text` changed, so that its line is no JSON."""
+    data = path.read_bytes()
+    path.write_bytes(data.replace(f'"{text}"'.encode(), f'?{text}"'.encode()))
+    return path
+
+
+def test_a_head_record_that_names_an_unreadable_line_means_the_nearest_above(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        one = session.append(st.user("one"))
+        session.append(st.user("two"))
+        session.create_branch("other", at="root")
+        session.switch("main")
+        session.append(st.user("three"), branch="other")
+
+    with st.open(damaged(tmp_path / "s.jsonl", "two")) as session:
+        assert session.branch("main").leaf == one.id
+        assert [problem.kind for problem in session.problems] == ["malformed_line"]
+        session.append(st.user("four"), branch="main")
+        assert texts(session.branch("main")) == ["one", "four"]
+        assert reopened(session).heads.heads == session.heads.heads
+
+
+def test_a_branch_whose_name_is_that_of_another_place_is_not_what_the_place_means(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path) as session:
+        one = session.append(st.user("one"))
+        session.create_branch("other", at="root")
+        session.append(st.user("two"))
+        session.switch("main")
+    path.write_bytes(path.read_bytes().replace(b'"other"', b'"HEAD@{2}"'))
+
+    assert st.open(path).resolve_place("HEAD@{2}") == one.id
+    assert st.open(path).context("HEAD@{2}").leaf == one.id
+
+
+def test_any_number_of_unreadable_lines_one_behind_the_other_moves_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path) as session:
+        one = session.append(st.user("one"))
+        for count in range(3 * SKIP_LIMIT):
+            session.append(st.user(f"lost {count}"), parent=one)
+    for count in range(3 * SKIP_LIMIT):
+        damaged(path, f"lost {count}")
+
+    with st.open(path) as session:
+        assert session.head.leaf == one.id
+
+
+def test_one_who_follows_sees_what_one_who_opens_sees_around_unreadable_lines(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    with st.create(file=path) as session:
+        one = session.append(st.user("one"))
+    with st.open(path) as follower:
+        assert follower.head.leaf == one.id
+        line = one.raw.replace(one.id.encode(), b"lost").replace(
+            b'"parentId":null', b'"parentId":"%s"' % one.id.encode()
+        )
+        with path.open("ab") as file:
+            file.write(line.replace(b'"one"', b'?one"') + b"\n")
+        assert [entry.id for entry in follower.refresh()] == ["lost"]
+        assert follower.head.leaf == one.id
+        for _ in range(2):
+            with st.open(path) as other:
+                other.append(st.user("more"))
+            follower.refresh()
+            anew = reopened(follower)
+            assert (follower.heads.heads, follower.heads.moves) == (anew.heads.heads, anew.heads.moves)
+
+
+def test_what_another_program_wrote_in_the_very_moment_is_taken_in(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "s.jsonl"
+    session = st.create(file=path)
+    one = session.append(st.user("one"))
+    line = {"type": "message", "id": "theirs", "parentId": one.id, "timestamp": "", "message": st.user("hm").message}
+
+    def late(fd: int, data: bytes) -> int:
+        with path.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
+        return os.write(fd, data)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(jsonl, "write", late)
+        two = session.append(st.user("two"))
+
+    assert two.parent == one.id
+    assert "theirs" in session.tree
+    assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
+    session.append(st.user("three"))
+    session.close()
+
+
+def test_an_old_file_that_a_peer_goes_on_with_is_rewritten_with_what_it_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "s.jsonl"
+    said = '{"type":"message","timestamp":"2025-01-01T00:00:00.000Z","message":{"role":"user","content":"%s"}}\n'
+    path.write_text('{"type":"session","id":"s","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/"}\n' + said % "one")
+    with st.open(path) as session:
+        assert len(session.tree) == 1
+        with path.open("a") as file:
+            file.write(said % "two")
+
+        with pytest.raises(st.BranchMoved):
+            session.append(st.user("three"))
+        session.append(st.user("three"))
+
+        assert texts(session.head) == ["one", "two", "three"]
+
+
+def test_a_forked_process_has_the_session_whatever_other_threads_did(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    session.append(st.user("one"))
+    held, forked = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with session.hold_lock():
+            held.set()
+            forked.wait(60)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(60)
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            session.append(st.user("two"))
+            session.close()
+        finally:
+            os._exit(len(session.tree))
+    forked.set()
+    other.join(60)
+
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    assert len(session.refresh()) == 1
+
+
+def in_a_forked_process(work: Callable[[], object]) -> int:
+    """What `work` ends with there: 0, or 1 if it raised something."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def broken_in_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that is broken off before anything is written."""
+
+    def break_in(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr(jsonl, "flock", break_in)
+        with pytest.raises(KeyboardInterrupt):
+            session.append(st.user("never said"))
+
+
+def in_this_process(work: Callable[[], object]) -> int:
+    work()
+    return 0
+
+
+@pytest.fixture(params=["forked", "broken in on"])
+def shaken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Does something to a session that makes it read anew, then other work with it."""
+
+    def shake(session: Session, work: Callable[[], object]) -> int:
+        if request.param == "forked":
+            return in_a_forked_process(work)
+        broken_in_on(session, monkeypatch)
+        return in_this_process(work)
+
+    return shake
+
+
+def test_a_session_that_reads_anew_is_still_told_that_its_branch_was_moved(tmp_path: Path, shaken) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    one = session.append(st.user("one"))
+    with st.open(session.file) as other:
+        two = other.append(st.user("two"))
+
+    def work() -> None:
+        with pytest.raises(st.BranchMoved) as caught:
+            session.append(st.user("three"))
+        assert (caught.value.expected, caught.value.head) == (one.id, two.id)
+        assert session.append(st.user("three")).parent == two.id
+
+    assert shaken(session, work) == 0
+    assert texts(reopened(session).head) == ["one", "two", "three"]
+
+
+def test_a_session_that_reads_anew_does_not_write_to_another_in_its_place(tmp_path: Path, shaken) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    session.append(st.user("one"))
+    with st.create(file=tmp_path / "other.jsonl") as other:
+        other.append(st.user("hello"))
+    (tmp_path / "other.jsonl").replace(tmp_path / "s.jsonl")
+
+    def work() -> None:
+        with pytest.raises(st.Conflict, match="replaced"):
+            session.append(st.user("two"))
+        assert texts(session.head) == ["one"]
+
+    assert shaken(session, work) == 0
+    assert texts(reopened(session).head) == ["hello"]
+
+
+def test_a_session_that_reads_anew_holds_to_what_was_read(tmp_path: Path, shaken) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    one = session.append(st.user("one"))
+
+    def work() -> None:
+        with pytest.raises(st.Conflict):
+            session.append(st.user("two"))
+
+    with session.require_unchanged():
+        with st.open(session.file) as other:
+            other.append(st.user("elsewhere"), parent=one, branch=None)
+
+        assert shaken(session, work) == 0
+
+
+def test_a_branch_is_the_same_one_when_a_session_reads_anew(tmp_path: Path, shaken) -> None:
+    with st.create(file=tmp_path / "s.jsonl", durability="none") as made:
+        made.append(st.user("one"))
+    session = st.open(tmp_path / "s.jsonl", durability="none")
+    main = session.head
+    main.append(st.user("two"))
+    session.create_branch("side")
+
+    def work() -> None:
+        assert [main.append(st.user("three")).branch for _ in range(2)] == ["main", "main"]
+
+    assert shaken(session, work) == 0
+
+
+def old_file(path: Path) -> st.Session:
+    said = '{"type":"message","timestamp":"2025-01-01T00:00:00.000Z","message":{"role":"user","content":"one"}}\n'
+    path.write_text('{"type":"session","id":"s","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/"}\n' + said)
+    return st.open(path, durability="none")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, st.InvalidOperation("from a handler")])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_rewrite_that_was_broken_in_on_keeps_to_what_was_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, done: bool
+) -> None:
+    session = old_file(tmp_path / "s.jsonl")
+    [one] = [entry.id for entry in session.tree]
+    real = os.replace
+
+    def break_in(*names: str) -> None:
+        if done:
+            real(*names)
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", break_in)
+        with pytest.raises(type(error) if isinstance(error, Exception) else error):
+            session.append(st.user("two"))
+    if done:
+        with st.open(session.file) as other:
+            other.append(st.user("theirs"))
+        with pytest.raises(st.BranchMoved):
+            session.append(st.user("two"))
+    session.append(st.user("two"))
+
+    assert texts(session.head) == (["one", "theirs", "two"] if done else ["one", "two"])
+    assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
+    assert session.head.path()[0].id == one
+
+
+@pytest.mark.parametrize("how", ["append", "extend", "archive"])
+def test_what_a_signal_handler_writes_while_a_write_is_drafted_is_not_passed_over(
+    session: Session, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    talk(session, "one")
+    session.create_branch("side", current=False)
+    written: list[str] = []
+
+    def interrupted(real: Callable[..., object]) -> Callable[..., object]:
+        def draft(*given: object, **named: object) -> object:
+            drafted = real(*given, **named)
+            if not written:
+                written.append("")
+                written[0] = session.append(st.user("in between")).id
+            return drafted
+
+        return draft
+
+    for name in ("message", "chain", "record"):
+        monkeypatch.setattr(EntryBuilder, name, interrupted(getattr(EntryBuilder, name)))
+    if how == "archive":
+        session.archive_branch("side")
+    else:
+        with pytest.raises(st.BranchMoved):
+            session.append(st.user("two")) if how == "append" else session.extend([st.user("two"), st.user("three")])
+
+    assert texts(session.head) == ["one", "in between"]
+    assert session.heads.leaf == reopened(session).heads.leaf == written[0]
+
+
+def test_a_branch_whose_head_was_lost_does_not_go_on_from_nowhere(tmp_path: Path) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        one, two = talk(session, "one", "two")
+        session.create_branch("side", current=False)
+    lines = session.file.read_bytes().split(b"\n")
+    lines = [b"\0" * len(line) if b'"id":"%s"' % two.encode() in line else line for line in lines]
+    session.file.write_bytes(b"\n".join(lines))
+
+    with st.open(session.file) as damaged:
+        for write in (
+            damaged.append,
+            lambda body: damaged.extend([body]),
+            lambda body: damaged.append(body, parent="HEAD"),
+            lambda body: damaged.label(one, "here"),
+            lambda body: damaged.create_branch("more"),
+        ):
+            with pytest.raises(st.NotFound, match=f"{two}.*main"):
+                write(st.user("three"))
+        assert session.file.read_bytes() == b"\n".join(lines)
+
+        damaged.move(one)
+        damaged.append(st.user("three"))
+
+        assert texts(damaged.head) == ["one", "three"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"), [(b"", "the file is empty"), (b'{"type":"sess', "its first line is not whole")]
+)
+def test_a_file_without_a_whole_line_says_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(data)
+
+    with pytest.raises(st.FormatError, match=reason):
+        st.open(path)
+
+
+@pytest.mark.parametrize("said", [3, RECORD_INTERVAL - 3])
+def test_a_message_stays_on_the_branch_that_was_current_when_it_was_said(tmp_path: Path, said: int) -> None:
+    session = st.create(file=tmp_path / "s.jsonl", durability="none")
+    while session.heads.lines_since_record < said:
+        session.append(st.user("more"))
+    with st.open(session.file) as other:
+        other.create_branch("elsewhere")
+
+    entry = session.append(st.user("said"))
+
+    assert (entry.branch, session.heads.current) == ("main", "elsewhere")
+    assert session.branch("main").leaf == entry.id == reopened(session).branch("main").leaf
+
+
+def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path, monkeypatch) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+
+    def not_told(*_: int) -> int:
+        raise OSError(errno.ESPIPE, "")
+
+    with monkeypatch.context() as silent:
+        silent.setattr(os, "lseek", not_told)
+        session.append(st.user("one"))
+        session.append(st.user("two"))
+
+    assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
+
+
+def test_what_was_written_and_is_not_there_is_not_acknowledged(tmp_path: Path, monkeypatch) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    monkeypatch.setattr(jsonl, "write", lambda fd, data: len(data))
+
+    with pytest.raises(st.StoreError, match="cannot be found again"):
+        session.append(st.user("one"))
+
+
+# Copies
+
+
+def test_an_entry_that_is_copied_or_pickled_has_its_bytes_with_it(tmp_path: Path) -> None:
+    session = st.create(file=tmp_path / "s.jsonl")
+    session.extend([st.user("one"), st.Custom(custom_type="mine", data={"n": 1}), st.assistant("two")])
+    entries = list(st.open(tmp_path / "s.jsonl", read_only=True).tree)
+    copies = [copy.deepcopy(entries), pickle.loads(pickle.dumps(entries))]
+    (tmp_path / "s.jsonl").unlink()
+
+    for made in copies:
+        assert [entry.raw for entry in made] == [entry.raw for entry in session.tree]
+        assert [entry.body for entry in made] == [entry.body for entry in session.tree]
+        assert [entry.id for entry in made] == [entry.id for entry in session.tree]
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_session_is_not_copied_or_pickled(session: Session, again: Callable[[object], object]) -> None:
+    with pytest.raises(st.InvalidOperation, match="a session cannot be copied or pickled: open it anew"):
+        again(session)
+
+
+def test_a_branch_is_not_pickled_since_its_session_is_not(session: Session) -> None:
+    with pytest.raises(st.InvalidOperation, match="a session cannot be copied or pickled"):
+        pickle.dumps(session.head)
+
+
+def test_a_branch_named_like_an_entry_is_refused_when_it_is_made_and_when_it_is_renamed() -> None:
+    session = st.memory()
+    first = session.append(st.user("one"))
+    session.append(st.assistant("two"))
+    session.create_branch("side")
+    before = session.read_lines()
+
+    for name in (first.id, first.id[:8], "0123abcd", "branch:x"):
+        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+            session.create_branch(name)
+        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+            session.rename_branch("side", name)
+    assert session.read_lines() == before
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_entry(
+    is_read: bool, tmp_path: Path
+) -> None:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        first = session.append(st.user("one"))
+        second = session.append(st.assistant("two"))
+        session.create_branch("BRANCH")
+        third = session.append(st.user("three"))
+        session.switch("main")
+    (tmp_path / "s.jsonl").write_bytes((tmp_path / "s.jsonl").read_bytes().replace(b"BRANCH", first.id.encode()))
+
+    old = st.open(tmp_path / "s.jsonl")
+    if is_read:
+        assert old.resolve_place(first.id) == first.id
+
+    assert len(old.context(first.id).messages) == 1
+    assert len(old.context(f"branch:{first.id}").messages) == 3
+    assert old.resolve_place(f"branch:{first.id}") == old.branch(first.id).leaf == third.id
+    old.label(first.id, "start")
+    assert old.tree.label(first.id) == "start"
+    late = old.append(st.user("late"), parent=first.id, branch=None)
+    assert late.parent == first.id
+    assert old.switch(f"branch:{first.id}").name == first.id
+    old.rename_branch(first.id, "other")
+    assert old.resolve_place("other") == third.id
+    old.switch(first.id)
+    assert (old.head.name, old.head.leaf) == ("other", first.id)
+    assert old.branch("main").leaf == second.id
+
+
+def test_bytes_that_are_not_utf8_are_reported_and_survive_a_migration(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    line = b'{"type":"message","id":"a","parentId":null,"timestamp":"","role":"%b","content":"a \xff b"}\n'
+    file.write_bytes(b'{"type":"session","version":1,"id":"sess_1","timestamp":"","cwd":"/p"}\n' + line % b"user")
+
+    session = st.open(file)
+    assert [problem.kind for problem in session.problems] == ["not_utf8"]
+    assert session.migrate()
+
+    assert b"a \xff b" in file.read_bytes()
+    assert "\ufffd".encode() not in file.read_bytes()
+    assert [problem.kind for problem in st.open(file).problems] == ["not_utf8"]
+
+
+# What a writer takes back
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a session whose last entry others have read before its writer, whose disk failed, takes it back."""
+
+    def make(*meanwhile: Callable[[], object]) -> Path:
+        file = tmp_path / "s.jsonl"
+        writer = st.open(file)
+
+        def fail(fd: int) -> None:
+            for look in meanwhile:
+                look()
+            raise OSError(errno.EIO, "")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(jsonl, "sync_data", fail)
+            with pytest.raises(st.StoreError, match="Input/output error"):
+                writer.append(st.user("taken back"))
+        return file
+
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        session.append(st.user("one"))
+    return make
+
+
+def test_who_has_read_an_entry_that_is_taken_back_goes_on_without_it(tmp_path: Path, shared) -> None:
+    follower = st.open(tmp_path / "s.jsonl")
+    seen: list[st.Entry] = []
+    file = shared(lambda: seen.extend(follower.refresh()))
+    assert len(seen) == 1
+
+    assert list(follower.refresh()) == []
+    assert texts(follower.head) == ["one"]
+    assert follower.problems == []
+    two = follower.append(st.user("two"))
+    assert [entry.id for entry in st.open(file).tree] == [entry.id for entry in follower.tree]
+    assert follower.tree[two.id].parent == follower.tree.get_entry_at(0).id
+
+
+def test_an_append_to_an_entry_that_was_taken_back_is_refused_once(tmp_path: Path, shared) -> None:
+    follower = st.open(tmp_path / "s.jsonl")
+    shared(follower.refresh)
+
+    with pytest.raises(st.BranchMoved):
+        follower.append(st.user("an answer to it"))
+    follower.append(st.user("two"))
+    assert texts(follower.head) == texts(st.open(follower.location).head) == ["one", "two"]
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_session_opened_before_its_last_entry_is_taken_back_is_read_without_it(
+    tmp_path: Path, shared, is_loaded: bool
+) -> None:
+    opened: list[Session] = []
+
+    def look() -> None:
+        session = st.open(tmp_path / "s.jsonl")
+        if is_loaded:
+            assert len(session.tree) == 2
+        opened.append(session)
+
+    shared(look)
+    [session] = opened
+    session.refresh()
+    assert texts(session.head) == ["one"]
+    session.append(st.user("two"))
+    assert texts(session.head) == ["one", "two"]
+
+
+def test_a_write_that_is_interrupted_when_all_of_it_is_there_is_not_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "s.jsonl"
+    writer = st.create(file=file)
+    writer.append(st.user("one"))
+    follower = st.open(file)
+    write = os.write
+
+    def interrupted(fd: int, data: bytes) -> int:
+        write(fd, data)
+        follower.refresh()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jsonl, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            writer.append(st.user("two"))
+
+    writer.append(st.user("three"))
+    follower.refresh()
+    assert texts(writer.head) == texts(follower.head) == ["one", "two", "three"]
+
+
+def test_lines_that_version_0_1_takes_back_by_cutting_the_file_are_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "s.jsonl"
+    with st.create(file=file) as session:
+        session.append(st.user("one"))
+    follower, size = st.open(file), file.stat().st_size
+    assert len(follower.tree) == 1
+    with st.open(file) as writer:
+        writer.append(st.user("two"))
+    assert len(follower.refresh()) == 1
+
+    os.truncate(file, size)
+
+    assert list(follower.refresh()) == []
+    follower.append(st.user("three"))
+    assert texts(follower.head) == ["one", "three"]
+
+
+def test_lines_that_are_streamed_are_those_of_the_file_and_load_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(content_of("comb", 20) + b'{"type":"message","id":"torn')
+    session = st.open(file)
+
+    streamed = list(session.stream_lines())
+
+    assert session._state is None
+    assert streamed == session.read_lines() == lines_of("comb", 20)
+
+
+def test_a_last_line_without_its_newline_is_streamed_and_a_deleted_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "session.jsonl"
+    file.write_bytes(content_of("comb", 20).removesuffix(b"\n"))
+    session = st.open(file)
+
+    assert list(session.stream_lines()) == session.read_lines() == lines_of("comb", 20)
+
+    file.unlink()
+
+    assert list(session.stream_lines()) == lines_of("comb", 20)

@@ -1,0 +1,290 @@
+"""A batch is there as a whole or not at all, also when its writer died in the middle of it."""
+
+import errno
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sessiontree.errors import StoreError
+from sessiontree.format.codec import LINE_LIMIT
+from sessiontree.store import batch_journal, jsonl
+from sessiontree.store.batch_journal import find_end, write_note
+from sessiontree.store.jsonl import JsonlStore
+
+FIRST, SECOND, THIRD = b'{"n":1}\n', b'{"n":2}\n', b'{"n":3}\n'
+THEIRS = b'{"theirs":1}\n'
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "s.jsonl"
+    JsonlStore(str(path)).create([b"{}"])
+    return path
+
+
+def left_by_a_dead_writer(path: Path, written: bytes, data: bytes = FIRST + SECOND + THIRD) -> None:
+    """So much of a batch was written when its writer died."""
+    start = path.stat().st_size
+    with path.with_name("s.jsonl.lock").open("r+b", buffering=0) as lock:
+        write_note(lock.fileno(), start, data.split(b"\n")[:-1])
+    with path.open("ab") as file:
+        file.write(written)
+
+
+@pytest.mark.parametrize("written", [FIRST, FIRST + SECOND, FIRST + SECOND[:3], FIRST + SECOND + THIRD[:-1], FIRST[:1]])
+def test_a_batch_cut_short_is_not_read_and_is_set_aside_by_whoever_writes_next(path: Path, written: bytes) -> None:
+    left_by_a_dead_writer(path, written)
+    store = JsonlStore(str(path))
+
+    assert store.read_end().unfinished == store.read().unfinished == written
+    assert store.read().data == b"{}\n"
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
+
+    assert path.read_bytes() == b'{}\n{"mine":1}\n'
+    assert path.with_name("s.jsonl.torn-3").read_bytes() == written
+    assert path.with_name("s.jsonl.lock").read_bytes() == b""
+
+
+def test_a_writer_who_was_there_before_goes_on_too(path: Path) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.read().cursor
+    left_by_a_dead_writer(path, FIRST + SECOND)
+
+    assert store.read(cursor).data == b""
+    store.append([b'{"mine":1}'], after=cursor)
+
+    assert path.read_bytes() == b'{}\n{"mine":1}\n'
+
+
+def test_a_batch_that_was_written_is_kept_though_its_note_is_left(path: Path) -> None:
+    left_by_a_dead_writer(path, FIRST + SECOND + THIRD)
+    store = JsonlStore(str(path))
+
+    assert store.read().data == b"{}\n" + FIRST + SECOND + THIRD
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
+
+    assert path.read_bytes() == b"{}\n" + FIRST + SECOND + THIRD + b'{"mine":1}\n'
+
+
+def test_what_another_program_wrote_behind_a_batch_cut_short_is_never_set_aside(path: Path) -> None:
+    left_by_a_dead_writer(path, FIRST + THEIRS)
+    store = JsonlStore(str(path))
+
+    assert store.read().data == b"{}\n" + FIRST + THEIRS
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
+
+    assert path.read_bytes() == b"{}\n" + FIRST + THEIRS + b'{"mine":1}\n'
+
+
+def test_a_batch_cut_short_is_known_in_a_copy_of_the_folder(path: Path, tmp_path: Path) -> None:
+    left_by_a_dead_writer(path, FIRST + SECOND)
+    copy = tmp_path / "copy" / "s.jsonl"
+    shutil.copytree(path.parent, copy.parent, ignore=shutil.ignore_patterns("copy"))
+    store = JsonlStore(str(copy))
+
+    assert store.read().data == b"{}\n"
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
+
+    assert copy.read_bytes() == b'{}\n{"mine":1}\n'
+    assert copy.with_name("s.jsonl.torn-3").read_bytes() == FIRST + SECOND
+
+
+@pytest.mark.parametrize("written", [b"", b'{"other":1}\n', b'{"other":1}\n{"more":1}\n', b'{"n":7}\n' + SECOND])
+def test_a_note_of_another_file_says_nothing(path: Path, written: bytes) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    path.unlink()
+    path.write_bytes(b"{}\n" + written)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n" + written
+
+
+def test_a_note_that_cannot_be_read_now_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    store = JsonlStore(str(path))
+    opened = os.open
+
+    def too_many(name: str, flags: int, *more: int) -> int:
+        if name.endswith(".lock"):
+            raise OSError(errno.EMFILE, "")
+        return opened(name, flags, *more)
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", too_many)
+        for read in (store.read, store.read_end):
+            with pytest.raises(StoreError, match="Too many open files"):
+                read()
+
+    assert store.read().data == b"{}\n"
+
+
+def test_a_note_that_is_not_for_us_to_read_says_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left_by_a_dead_writer(path, FIRST)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "")
+
+    monkeypatch.setattr(batch_journal, "find_unfinished_batch", refused)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
+
+
+@pytest.mark.parametrize("length", [250, 251, 255])
+def test_a_session_is_read_whose_name_leaves_no_room_for_that_of_a_lock(path: Path, length: int) -> None:
+    long = path.rename(path.with_name("s".ljust(length - 6, "s") + ".jsonl"))
+
+    assert JsonlStore(str(long)).read().data == b"{}\n"
+    assert JsonlStore(str(long)).read_end().unfinished == b""
+
+
+def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) -> None:
+    left_by_a_dead_writer(path, b"")
+    lock = path.with_name("s.jsonl.lock")
+    with path.open("ab") as file:
+        file.write(FIRST)
+    for size in (120, 60, 20, 0):
+        lock.write_bytes(lock.read_bytes()[:size])
+        assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST
+    lock.write_bytes(b"something else altogether, and long enough for a note")
+    store = JsonlStore(str(path))
+
+    store.append([b'{"mine":1}'], after=store.read_end().cursor)
+
+    assert lock.read_bytes() == b""
+
+
+def test_a_whole_last_line_without_newline_before_a_batch_cut_short_is_kept(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b'{"last":1}')
+    left_by_a_dead_writer(path, b"\n" + FIRST, b"\n" + FIRST + SECOND)
+    store = JsonlStore(str(path))
+
+    assert store.read().data == b'{}\n{"last":1}'
+    store.append([b'{"mine":1}'], after=store.read().cursor)
+
+    assert path.read_bytes() == b'{}\n{"last":1}\n{"mine":1}\n'
+
+
+def test_a_batch_leaves_no_note(path: Path) -> None:
+    store = JsonlStore(str(path))
+
+    store.append([FIRST.strip(), SECOND.strip()], after=store.read_end().cursor)
+
+    assert path.with_name("s.jsonl.lock").read_bytes() == b""
+    assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND
+
+
+def test_a_batch_that_was_done_between_two_looks_is_seen_as_a_whole(path: Path, monkeypatch) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    begun_by = batch_journal._find_unfinished_batch_at
+
+    def done_meanwhile(lock: str, fd: int, size: int) -> int | None:
+        with path.open("ab") as file:
+            file.write(SECOND + THIRD)
+        os.truncate(lock, 0)
+        monkeypatch.setattr(batch_journal, "_find_unfinished_batch_at", begun_by)
+        return begun_by(lock, fd, size)
+
+    monkeypatch.setattr(batch_journal, "_find_unfinished_batch_at", done_meanwhile)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND + THIRD
+
+
+def test_a_batch_that_fails_leaves_nothing_behind(path: Path, monkeypatch) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.read_end().cursor
+
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:9])
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(jsonl, "write", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.append([FIRST.strip(), SECOND.strip()], after=cursor)
+
+    assert path.read_bytes() == b"{}\n"
+    assert path.with_name("s.jsonl.lock").read_bytes() == b""
+
+
+def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, monkeypatch) -> None:
+    store = JsonlStore(str(path))
+    cursor = store.read_end().cursor
+
+    def full(lock: int, *_: object) -> None:
+        os.pwrite(lock, b"half a note", 0)
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(batch_journal, "write_note", full)
+    with pytest.raises(StoreError, match="No space left"):
+        store.append([FIRST.strip(), SECOND.strip()], after=cursor)
+
+    assert path.read_bytes() == b"{}\n"
+    assert path.with_name("s.jsonl.lock").read_bytes() == b""
+
+
+def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_the_file_goes(path: Path) -> None:
+    lock = path.with_name("s.jsonl.lock")
+    count = 1 << 34
+    lock.write_bytes(struct.pack("<8sQQ", b"stbatch3", 0, count))
+    os.truncate(lock, lock.stat().st_size + count * 72)
+
+    with path.open("rb") as file:
+        assert find_end(file.fileno(), str(lock)) == (3, None)
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+def test_a_note_of_a_line_that_is_too_long_says_nothing(path: Path) -> None:
+    lock = path.with_name("s.jsonl.lock")
+    head = struct.pack("<8sQQ", b"stbatch3", 0, 1)
+    lock.write_bytes(head + struct.pack("<Q48s16s", LINE_LIMIT + 1, b"{}", b""))
+
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+LONG, LONGER = b'{"id":"1","text":"' + b"a" * 90 + b'"}\n', b'{"id":"2","text":"' + b"b" * 110 + b'"}\n'
+
+
+@pytest.mark.parametrize("size", [1, 40, 60, len(LONG), len(LONG) + 60, len(LONG) + len(LONGER) - 1])
+def test_of_long_lines_how_they_begin_and_end_is_enough_to_know_them(path: Path, size: int) -> None:
+    left_by_a_dead_writer(path, (LONG + LONGER)[:size], LONG + LONGER)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        LONG.replace(b'"1"', b'"3"'),  # of the same length, and not ours
+        LONG[:60] + b"}\n",  # behind half a line of ours
+        LONG[:60] + b"c" * (len(LONG) - 61) + b"\n",  # and as long as that line was to be
+        LONG + THEIRS,
+        LONG + LONGER[:60] + THEIRS,
+        LONG[:-1] + b" " + LONGER[:60],
+    ],
+)
+def test_what_another_program_wrote_within_a_batch_cut_short_is_known_too(path: Path, written: bytes) -> None:
+    left_by_a_dead_writer(path, written, LONG + LONGER)
+
+    with path.open("rb") as file:
+        assert find_end(file.fileno(), str(path.with_name("s.jsonl.lock"))) == (3 + len(written), None)
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda lock: os.symlink("s.jsonl", lock)])
+def test_a_lock_file_that_is_something_else_says_nothing(path: Path, make: Callable[[Path], object]) -> None:
+    lock = path.with_name("s.jsonl.lock")
+    lock.unlink()
+    make(lock)
+
+    assert JsonlStore(str(path)).read().data == b"{}\n"
+
+
+def test_of_a_file_that_is_held_nothing_cut_short_is_left(path: Path) -> None:
+    left_by_a_dead_writer(path, FIRST)
+    store = JsonlStore(str(path))
+
+    with store.hold_lock():
+        assert path.read_bytes() == b"{}\n"
+    assert [Path(name).read_bytes() for name in store.torn_files] == [FIRST]

@@ -1,0 +1,117 @@
+"""Sessions in which nothing is written twice, though two processes do the same piece of work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.errors import BranchMoved, OutcomeUnknown
+from sessiontree.store.base import Cursor
+from sessiontree.store.jsonl import JsonlStore
+from sessiontree.swarm.durable.exactly_once import IdempotentSession
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    with st.create(file=tmp_path / "s.jsonl") as session:
+        session.append(st.user("Hello"))
+    return str(tmp_path / "s.jsonl")
+
+
+def open_session(file: str, work: str = "w1") -> IdempotentSession:
+    return IdempotentSession(JsonlStore(file), work)
+
+
+def count_entries(file: str) -> int:
+    with st.open(file) as session:
+        assert not session.problems
+        return len(session.tree.entries)
+
+
+def test_the_same_answer_written_by_two_processes_is_there_once(file: str) -> None:
+    first, second = open_session(file), open_session(file)
+    head = first.heads.leaf
+    assert second.heads.leaf == head
+    before = count_entries(file)
+    mine = first.append(st.assistant("Done."), branch="main", expected=head)
+    theirs = second.append(st.assistant("Done."), branch="main", expected=head)
+    assert mine.id == theirs.id
+    assert count_entries(file) == before + 1
+
+
+def test_one_that_comes_back_late_finds_its_entry_under_what_came_since(file: str) -> None:
+    first, second = open_session(file), open_session(file)
+    head = second.heads.leaf
+    first.extend([st.assistant("Done."), st.user("And now?")], branch="main", expected=head)
+    first.append(st.assistant("Now too."))
+    before = count_entries(file)
+    done, asked = second.extend([st.assistant("Done."), st.user("And now?")], branch="main", expected=head)
+    assert (done.parent, asked.parent) == (head, done.id)
+    assert count_entries(file) == before
+
+
+def test_another_answer_at_the_same_place_is_a_move_as_ever(file: str) -> None:
+    first, second = open_session(file), open_session(file)
+    head = second.heads.leaf
+    first.append(st.assistant("Done."), branch="main", expected=head)
+    with pytest.raises(BranchMoved):
+        second.append(st.assistant("Something else."), branch="main", expected=head)
+
+
+def test_late_results_are_there_once_too(file: str) -> None:
+    first, second = open_session(file), open_session(file)
+    place = first.tree[first.heads.leaf or ""]
+    before = count_entries(file)
+    for session in (first, second):
+        session.append(st.assistant("Late."), parent=place, branch=None)
+    assert count_entries(file) == before + 1
+
+
+def test_the_same_words_said_twice_in_one_piece_of_work_are_two_entries(file: str) -> None:
+    session = open_session(file)
+    assert session.append(st.assistant("Yes.")).id != session.append(st.assistant("Yes.")).id
+
+
+def test_another_piece_of_work_has_other_ids(file: str) -> None:
+    first, second = open_session(file, "w1"), open_session(file, "w2")
+    head = first.heads.leaf
+    assert second.heads.leaf == head
+    first.append(st.assistant("Done."), branch="main", expected=head)
+    with pytest.raises(BranchMoved):
+        second.append(st.assistant("Done."), branch="main", expected=head)
+
+
+def test_a_write_whose_answer_was_lost_is_found_or_told(file: str) -> None:
+    class Lossy(JsonlStore):
+        writes = True
+
+        def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
+            if self.writes:
+                super().append(lines, after=after)
+            raise OutcomeUnknown(self.location, "the connection was lost")
+
+    store = Lossy(file)
+    session = IdempotentSession(store, "w1")
+    before = count_entries(file)
+    assert session.append(st.assistant("Done.")).id == session.heads.leaf
+    assert count_entries(file) == before + 1
+    store.writes = False
+    with pytest.raises(OutcomeUnknown):
+        session.append(st.assistant("Gone."))
+    assert count_entries(file) == before + 1
+
+
+def test_nothing_is_written_by_one_that_must_not(file: str) -> None:
+    class NotOurs(Exception):
+        pass
+
+    def check() -> None:
+        raise NotOurs
+
+    before = count_entries(file)
+    with pytest.raises(NotOurs):
+        IdempotentSession(JsonlStore(file), "w1", check).append(st.assistant("Done."))
+    assert count_entries(file) == before

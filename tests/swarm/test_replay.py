@@ -1,0 +1,297 @@
+"""What a session tells of its swarms: the same whether it is followed or read back, and whatever the file says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+import sessiontree as st
+from sessiontree.core.entries import AgentAction, Custom
+from sessiontree.errors import NotFound
+from sessiontree.model.base import ModelError
+from sessiontree.model.scripted import ScriptedStop
+from sessiontree.session.session import Session
+from sessiontree.store.memory import MemoryStore
+from sessiontree.swarm.journal import SwarmJournal, list_swarms
+from sessiontree.swarm.records import (
+    SWARM_RECORD_TYPE,
+    CancelledRecord,
+    CompletedRecord,
+    CreatedRecord,
+    FailAction,
+    PausedRecord,
+    SpawnAction,
+    SwarmRecord,
+    build_action_body,
+    build_record_body,
+    read_action,
+    read_record,
+)
+from sessiontree.swarm.replay import SwarmTracker
+from sessiontree.swarm.status import AgentSpec
+from sessiontree.swarm.swarm import Swarm
+from tests.swarm.conftest import CallGate, build_model
+
+
+def reopen(session: Session) -> Session:
+    store = MemoryStore()
+    store.create(session.read_lines())
+    return Session(store)
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "map-reduce", "pipeline", "tree"])
+async def test_read_back_a_swarm_is_what_it_was(session: Session, strategy: str) -> None:
+    swarm = Swarm(session, "crowd", "Do it", strategy=strategy, model=build_model())
+
+    status = await swarm.run()
+
+    assert list_swarms(reopen(session)) == [status]
+
+
+async def test_of_an_agent_whose_answer_was_cut_off_that_is_told(session: Session) -> None:
+    answers = {"one": ["Half of an ans", ScriptedStop("length")], "two": "Whole."}
+    model = build_model(lambda request: answers[str(request.messages[-1]["content"]).split()[-1]])
+    specs = [AgentSpec(name=name, task=f"Do {name}") for name in answers]
+
+    status = await Swarm(session, "crowd", "Do it", agents=specs, model=model).run()
+
+    assert [(agent.status, agent.text, agent.error) for agent in status.agents] == [
+        ("completed", "Half of an ans", "its answer was cut off"),
+        ("completed", "Whole.", None),
+    ]
+
+
+async def test_a_swarm_that_runs_is_told_while_it_runs(session: Session) -> None:
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", model=build_model(doors))
+    await swarm.start()
+    await doors.wait_for_calls(2)
+
+    (status,) = list_swarms(reopen(session))
+
+    assert (status.status, status.progress) == ("running", 0)
+    assert [(agent.status, agent.attempts) for agent in status.agents] == [("running", 1), ("running", 1)]
+    await swarm.cancel()
+
+
+@pytest.mark.parametrize("renamed", [{"from": "crowd", "to": 7}, {"from": "crowd"}, ["crowd", "other"], None])
+async def test_a_head_record_that_names_no_new_name_renames_no_branch_of_a_swarm(
+    session: Session, renamed: Any
+) -> None:
+    await Swarm(session, "crowd", "Do it", model=build_model()).run()
+    data = {**session.heads.build_record().data, "renamed": renamed}
+    line = {
+        "type": "custom",
+        "id": "odd",
+        "parentId": session.head.leaf,
+        "customType": "sessiontree.head",
+        "data": data,
+    }
+    store = MemoryStore()
+    store.create([*session.read_lines(), msgspec.json.encode(line)])
+
+    (status,) = list_swarms(Session(store))
+
+    assert status.branch == "crowd"
+
+
+async def test_a_swarm_whose_agents_all_failed_has_done_nothing(session: Session) -> None:
+    model = build_model(lambda request: ModelError("m", "auth", "no key"))
+
+    status = await Swarm(session, "crowd", "Do it", agents=3, model=model).run()
+
+    assert [agent.status for agent in status.agents] == ["failed"] * 3
+    assert (status.status, status.progress) == ("failed", 0)
+
+
+async def test_of_a_swarm_that_was_given_up_only_what_was_completed_is_progress(session: Session) -> None:
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=4, model=build_model(doors))
+    await swarm.start()
+    await doors.wait_for_calls(4)
+    doors.open()
+    while not any(agent.status == "completed" for agent in swarm.status().agents):
+        await asyncio.sleep(0)
+
+    await swarm.cancel()
+
+    assert (swarm.status().status, swarm.status().progress) == ("cancelled", 0.25)
+
+
+async def test_agents_that_were_scaled_away_are_no_work_that_is_left(session: Session) -> None:
+    doors = CallGate()
+    swarm = Swarm(session, "crowd", "Do it", agents=4, model=build_model(doors))
+    await swarm.start()
+    await doors.wait_for_calls(4)
+    await swarm.scale(2)
+    while sum(agent.status == "cancelled" for agent in swarm.status().agents) < 2:
+        await asyncio.sleep(0)
+    doors.open()
+    while not any(agent.status == "completed" for agent in swarm.status().agents):
+        await asyncio.sleep(0)
+
+    assert swarm.status().progress == 0.5
+    await swarm.cancel()
+
+
+async def test_the_time_of_a_swarm_at_work_goes_on_while_nothing_is_written(session: Session) -> None:
+    doors, later = CallGate(), [0]
+    swarm = Swarm(
+        session,
+        "crowd",
+        "Do it",
+        agents=1,
+        model=build_model(doors),
+        now=lambda: time.time_ns() // 1_000_000 + later[0],
+    )
+    await swarm.start()
+    await doors.wait_for_calls(1)
+    before = swarm.status()
+
+    later[0] = 60_000
+    after = swarm.status()
+
+    assert after.seconds >= before.seconds + 60
+    assert after.agents[0].seconds >= before.agents[0].seconds + 60
+    await swarm.cancel()
+
+
+async def test_what_a_person_says_on_an_agents_branch_afterwards_is_not_the_agents(session: Session) -> None:
+    swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model())
+    status = await swarm.run()
+
+    session.append(st.user("And now?"), branch="crowd/worker-1")
+    session.append(st.assistant("Now.", usage={"input": 1, "output": 1, "cost": 9}), branch="crowd/worker-1")
+
+    assert swarm.status() == status
+
+
+@pytest.mark.parametrize(
+    "fact", [CreatedRecord(swarm="a", name="b", task="c", strategy="d", agents=1), PausedRecord(swarm="a")]
+)
+def test_facts_are_read_as_they_were_written(fact: Any) -> None:
+    assert read_record(build_record_body(fact)) == fact
+
+
+@pytest.mark.parametrize(
+    "deed",
+    [SpawnAction(swarm="a", role="b", task="c", branch="d", reads=("e",)), FailAction(swarm="a", error="b", attempt=1)],
+)
+def test_deeds_are_read_as_they_were_written(deed: Any) -> None:
+    assert read_action(build_action_body("x", deed)) == deed
+
+
+json = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(max_size=5),
+    lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+EVENTS = [kind.__struct_config__.tag for kind in SwarmRecord.__subclasses__()]
+ACTIONS = ["spawn", "begin", "complete", "fail", "cancel", "branch", "join", "fork", "nonsense"]
+FIELDS = [
+    "swarm", "name", "task", "strategy", "agents", "role", "branch", "error", "attempt", "retry",
+    "parts", "budget", "scope", "kind", "level", "used", "limit", "reason",
+]  # fmt: skip
+words = some.sampled_from(["s", "a", "main", "x", ""])
+
+
+@given(
+    some.lists(
+        some.tuples(
+            some.booleans(),
+            some.sampled_from([*EVENTS, "nonsense"]),
+            some.sampled_from(ACTIONS),
+            words,
+            some.dictionaries(
+                some.sampled_from(FIELDS),
+                json | words | some.just(1) | some.just({"cost": 0}),
+            ),
+        ),
+        max_size=8,
+    )
+)
+def test_whatever_a_file_says_of_swarms_can_be_read(lines: list[Any]) -> None:
+    session = st.memory()
+    session.append(build_record_body(CreatedRecord(swarm="s", name="main", task="t", strategy="p", agents=1)))
+    for is_fact, event, action, agent, data in lines:
+        fields = {"swarm": "s", **data}
+        if is_fact:
+            session.append(Custom(custom_type=SWARM_RECORD_TYPE, data={"event": event, **fields}))
+        else:
+            session.append(AgentAction(action=action, agent=agent, data=fields))
+        session.append(st.assistant("x", usage={"input": 1, "cost": 1}))
+
+    told = list_swarms(session)
+
+    assert told[0].id == "s"
+    assert told == list_swarms(reopen(session))
+
+
+async def test_the_first_end_is_the_end(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
+    for fact in (
+        CancelledRecord(swarm=swarm.id, reason="enough"),
+        CompletedRecord(swarm=swarm.id),
+        PausedRecord(swarm=swarm.id),
+    ):
+        session.append(build_record_body(fact), branch="crowd")
+
+    assert (swarm.status().status, swarm.status().reason) == ("cancelled", "enough")
+    await swarm.destroy()
+    assert swarm.status().status == "destroyed"
+
+
+async def test_of_two_facts_with_one_id_the_first_counts(session: Session) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
+    session.append(
+        build_record_body(CreatedRecord(swarm=swarm.id, name="main", task="Take over", strategy="x", agents=99))
+    )
+
+    assert swarm.status().task == "Do it"
+
+
+async def test_facts_are_written_behind_what_others_wrote_there(tmp_path: Any) -> None:
+    file = tmp_path / "s.jsonl"
+    session = st.create(file=file)
+    swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
+    with st.open(file) as other:
+        other.append(st.user("Me too"), branch="crowd")
+
+    await SwarmJournal(session, swarm.id).append_record(PausedRecord(swarm=swarm.id))
+
+    assert [entry.type for entry in session.branch("crowd").path()][-2:] == ["message", "custom"]
+    assert not session.problems
+
+
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_swarm_is_of_the_session_it_was_made_in_and_a_fork_has_only_what_was_said(
+    session: Session, whole: bool
+) -> None:
+    swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
+
+    forked = st.fork(session, at="crowd", whole=whole)
+
+    assert "sessiontree.swarm" in {entry.custom_type for entry in forked.tree.entries}
+    assert list_swarms(forked) == []
+    assert [status.id for status in list_swarms(reopen(session))] == [swarm.id]
+    with pytest.raises(NotFound):
+        Swarm.open(forked, swarm.id)
+
+
+def test_a_swarm_of_a_session_that_does_not_say_where_it_was_made_is_of_that_session(session: Session) -> None:
+    session.append(
+        build_record_body(CreatedRecord(swarm="old", name="main", task="Do it", strategy="parallel", agents=1))
+    )
+
+    assert [status.id for status in list_swarms(session)] == ["old"]
+
+
+def test_a_session_without_swarms_tells_of_none() -> None:
+    assert list_swarms(st.memory()) == []
+    assert SwarmTracker(st.memory()).read().swarms == {}

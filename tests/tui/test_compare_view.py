@@ -1,0 +1,167 @@
+"""Places side by side: from a command, with or without arguments, and from two marks in the tree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import sessiontree as st
+from sessiontree.comparison import compare, diff
+from sessiontree.core.messages import build_bash_execution, tool_call
+from sessiontree.session.session import Session
+from sessiontree.tui.screens import compare_view
+from sessiontree.tui.screens.compare_view import build_comparison_sides, build_diff_sides
+
+from .conftest import Running
+
+
+@pytest.fixture
+def ways(project: Path) -> Session:
+    """A question, and two branches that answer it."""
+    session = st.create("ways")
+    session.append(st.user("How do I make this faster?"))
+    here = session.tree[session.heads.leaf or ""]
+    session.append(st.assistant("With a cache: 40 ms.", usage={"input": 900, "output": 100, "cost": 0.02}))
+    session.create_branch("dict", at=here, current=False)
+    with_dict = [tool_call("c", "edit", {"path": "shop.py"})]
+    session.append(st.assistant(with_dict, usage={"input": 400, "output": 100, "cost": 0.01}), branch="dict")
+    session.append(st.tool_result("c", "edit", "done"), branch="dict")
+    session.append(st.assistant("With a dict: 25 ms."), branch="dict")
+    return session
+
+
+def find_line(screen: str, words: str) -> str:
+    return next(line for line in screen.splitlines() if words in line)
+
+
+async def test_branches_are_compared_in_columns_with_their_figures_on_top(running: Running, ways: Session) -> None:
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.submit("/compare dict")
+        await app.wait_for_text("main, dict · ahead: dict (lowest cost)", "40 ms", "25 ms")
+        assert "1 entry · 0 tool calls" in find_line(app.screen, "4 entries · 1 tool call")
+        assert "1k tokens · $0.0200" in find_line(app.screen, "500 tokens · $0.0100")
+        assert "file shop.py" in app.screen
+        assert find_line(app.screen, "40 ms") == find_line(app.screen, "branch dict"), "both begin on the same line"
+        await app.press("escape")
+        await app.wait_until(lambda: app.app.screen is app.chat)
+
+
+async def test_where_there_is_no_room_they_stand_one_under_the_other(running: Running, ways: Session) -> None:
+    async with running(session=ways, size=(80, 24)) as app:
+        await app.submit("/compare main dict")
+        await app.wait_for_text("main: 1 entry", "dict: 4 entries", "── main ─", "── dict ─")
+        assert app.screen.index("40 ms") < app.screen.index("── dict ─") < app.screen.index("25 ms")
+
+
+async def test_columns_scroll_together_below_their_figures(running: Running, ways: Session) -> None:
+    for branch in ("main", "dict"):
+        ways.append(st.assistant("\n\n".join(f"{branch} {number}" for number in range(40))), branch=branch)
+    async with running(session=ways, size=(120, 20)) as app:
+        await app.submit("/compare dict")
+        await app.wait_for_text("main 5")
+        await app.press("pagedown")
+        await app.wait_for_text("5 entries", "main 9", "dict 7")
+        assert "main 5" in app.screen, "nothing is passed over: the last line is the first one now"
+        assert "main 4" not in app.screen
+        await app.press("end")
+        await app.wait_for_text("dict 39")
+        await app.press("home")
+        await app.wait_for_text("40 ms")
+
+
+async def test_of_more_branches_than_fit_others_come_with_left_and_right(running: Running, ways: Session) -> None:
+    for name in ("list", "trie"):
+        ways.create_branch(name, at="main~1", current=False)
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.submit("/compare main dict list trie")
+        await app.wait_for_text("40 ms", "25 ms")
+        await app.press("right", "right", "right")
+        await app.wait_for_text("branch list", "branch trie")
+        assert "40 ms" not in app.screen
+        await app.press("left", "left")
+        await app.wait_for_text("40 ms")
+
+
+async def test_what_is_folded_can_be_unfolded(running: Running, ways: Session) -> None:
+    ways.append(build_bash_execution("seq 20", "\n".join(map(str, range(100, 120))), exit_code=0))
+    async with running(session=ways, size=(120, 60)) as app:
+        await app.submit("/compare dict")
+        await app.wait_for_text("! seq 20", "119")
+        assert "104" not in app.screen
+        await app.press("ctrl+o")
+        await app.wait_for_text("104")
+
+
+async def test_two_places_are_shown_from_where_they_part(running: Running, ways: Session) -> None:
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.submit("/diff dict")
+        await app.wait_for_text("HEAD and dict part at", "40 ms", "25 ms")
+        assert "How do I make this faster?" not in app.screen.replace("▌", "")
+
+
+async def test_the_only_other_branch_is_compared_without_a_question(running: Running, ways: Session) -> None:
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.submit("/compare")
+        assert await app.wait_for_text("main, dict · ahead")
+
+
+async def test_of_several_branches_one_or_all_are_chosen(running: Running, ways: Session) -> None:
+    ways.create_branch("list", at="main", current=False)
+    async with running(session=ways, size=(160, 30)) as app:
+        await app.submit("/compare")
+        assert await app.wait_for_text("Compare main with which branch?", "all of them: main, dict, list")
+        await app.press("up", "enter")
+        assert await app.wait_for_text("main, dict, list · ", "25 ms", "branch list")
+
+
+async def test_without_another_branch_there_is_nothing_to_compare(running: Running) -> None:
+    async with running() as app:
+        await app.submit("/compare")
+        assert await app.wait_for_text("there is no other branch to compare with")
+
+
+async def test_for_a_diff_without_arguments_a_place_is_chosen_in_the_tree(running: Running, ways: Session) -> None:
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.submit("/diff")
+        assert await app.wait_for_text("type to search")
+        await app.press("end", "enter")
+        assert await app.wait_for_text("part at", "40 ms", "25 ms")
+
+
+async def test_two_marks_in_the_tree_are_shown_on_the_whole_screen(running: Running, ways: Session) -> None:
+    async with running(session=ways, size=(120, 30)) as app:
+        await app.press("ctrl+t")
+        assert await app.wait_for_text("type to search")
+        await app.press("ctrl+e")
+        assert await app.wait_for_text("mark two entries first")
+        await app.press("ctrl+k", "end", "ctrl+k")
+        assert await app.wait_for_text("part at", "25 ms")
+        await app.press("ctrl+e")
+        assert await app.wait_for_text("esc closes", "25 ms")
+        await app.press("escape")
+        assert await app.wait_for_text("type to search")
+
+
+def test_a_long_side_is_cut_and_an_empty_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_view, "MOST", 2)
+    session = st.memory()
+    session.extend([st.user(str(number)) for number in range(5)])
+    leaf, root = session.heads.leaf, session.tree.path(session.heads.leaf)[0].id
+
+    long, empty = build_diff_sides(diff(session.tree, ("a", leaf), ("b", root))).sides
+
+    assert (len(long.blocks), long.hidden_count) == (2, 2)
+    assert (empty.blocks, empty.hidden_count) == ((), 0)
+
+
+def test_names_of_files_and_branches_are_made_safe() -> None:
+    session = st.memory()
+    session.append(st.user("one"))
+    session.append(st.assistant([tool_call("c", "read", {"path": "\x1b]0;x\x07"})], model="m\x1b", provider="p"))
+    places = [("main", session.heads.leaf), ("a\x1b[2J", None)]
+
+    sides = build_comparison_sides(session.tree, compare(session.tree, places))
+
+    shown = [sides.title, *(word for side in sides.sides for word in (side.name, *side.stats))]
+    assert not any("\x1b" in word or "\x07" in word for word in shown)

@@ -1,0 +1,285 @@
+"""The question about a tool call in the app: it takes no key that was meant for the editor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from sessiontree.agent.rule_files import read_user_rules
+from sessiontree.config import Config, PermissionSettings
+from sessiontree.core.messages import ToolCall
+from sessiontree.home import get_home
+from sessiontree.tui.widgets.permission_panel import GRACE_SECONDS
+
+from .conftest import Driver, Running
+
+T = TypeVar("T")
+REMOVE = [ToolCall("c1", "bash", {"command": "rm -rf precious"})]
+
+
+@pytest.fixture
+def precious(project: Path) -> Path:
+    folder = project / "precious"
+    folder.mkdir()
+    return folder
+
+
+class Time:
+    """A clock that is moved by hand."""
+
+    def __init__(self, app: Driver) -> None:
+        self.now = 0.0
+        self._panel = app.chat.permission
+        self._panel.clock = lambda: self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        self._panel.check_focus()
+
+
+async def ask_for_permission(app: Driver) -> Time:
+    """Have the model ask for something that needs an answer, which is on the screen now."""
+    time = Time(app)
+    await app.submit("tidy up")
+    await app.wait_for_text("Allow bash?", "rm -rf precious", "Allow once")
+    time.advance(0)  # it is drawn
+    return time
+
+
+async def wait_for_panel(app: Driver) -> Time:
+    """The same, and nobody types for a while."""
+    time = await ask_for_permission(app)
+    time.advance(GRACE_SECONDS)
+    await app.wait_until(lambda: app.chat.permission.has_focus)
+    return time
+
+
+async def test_letters_typed_while_the_question_comes_stay_in_the_editor_and_approve_nothing(
+    running: Running, precious: Path
+) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await ask_for_permission(app)
+        await app.press(*"yes")
+        time.advance(10)
+        await app.press("y", "1", "2")
+        await app.wait_until(lambda: app.editor.text == "yesy12")
+
+        assert app.chat.permission.question is not None
+        assert precious.exists()
+
+
+async def test_enter_right_after_the_question_came_is_no_answer(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await ask_for_permission(app)
+        time.advance(GRACE_SECONDS / 2)
+        await app.press("enter", "down", "enter")
+
+        assert app.chat.permission.question is not None
+        assert precious.exists()
+
+
+async def test_a_key_starts_the_wait_anew(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await ask_for_permission(app)
+        time.advance(GRACE_SECONDS / 2)
+        await app.press("a", "backspace")
+        time.advance(GRACE_SECONDS * 0.9)
+        await app.pilot.pause()
+        assert app.editor.has_focus
+        time.advance(GRACE_SECONDS)
+        await app.wait_until(lambda: app.chat.permission.has_focus)
+
+
+async def test_a_draft_keeps_the_keyboard_until_the_panel_is_asked_for(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = await ask_for_permission(app)
+        await app.press(*"half a", "space")
+        time.advance(100)
+        await app.pilot.pause()
+        assert app.editor.has_focus
+        await app.press("alt+p", "enter")
+        await app.wait_until_idle()
+
+        assert not precious.exists()
+        assert app.editor.text == "half a "
+        assert app.editor.has_focus
+
+
+async def test_enter_allows_once_when_the_question_was_seen(running: Running, precious: Path) -> None:
+    async with running(REMOVE, REMOVE, "Done.") as app:
+        await wait_for_panel(app)
+        await app.press("enter")
+        await app.wait_until(lambda: not precious.exists())
+        await app.wait_for_text("Allow bash?")  # the same call again
+        app.chat.desk.abort()
+        await app.wait_until_idle()
+
+
+async def test_escape_and_no_tell_the_model_that_it_was_denied(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "As you like.") as app:
+        await wait_for_panel(app)
+        await app.press("escape")
+        await app.wait_until_idle()
+
+        assert precious.exists()
+        assert "the user said no" in str(app.model.requests[-1].messages[-1])
+
+
+async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor(
+    running: Running, precious: Path
+) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await wait_for_panel(app)
+        await app.press("y", "e", "s")
+
+        assert app.editor.text == "yes"
+        assert app.editor.has_focus
+        assert app.chat.permission.question is not None
+        assert precious.exists()
+
+
+async def test_for_this_session_is_not_asked_again(running: Running, precious: Path) -> None:
+    async with running(REMOVE, REMOVE, "Done.") as app:
+        await wait_for_panel(app)
+        await app.press("down", "enter")
+        await app.wait_until_idle()
+
+        assert len(app.model.requests) == 3
+        assert app.chat.permission.question is None
+
+
+async def test_always_is_written_to_the_users_rules(running: Running, precious: Path, project: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await wait_for_panel(app)
+        await app.press("down", "down", "enter")
+        await app.wait_until_idle()
+
+    assert read_user_rules(get_home()).folders[str(project)].allow == ("bash:rm -rf precious",)
+
+
+async def test_the_reason_for_a_no_is_told_to_the_model(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "I see.") as app:
+        await wait_for_panel(app)
+        await app.press("up", "enter")
+        await app.wait_for_text("Why not?")
+        await app.press(*"keep", "enter")
+        await app.wait_until_idle()
+
+        assert "the user said no: keep" in str(app.model.requests[-1].messages[-1])
+
+
+async def test_aborting_the_run_takes_the_question_away(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        await ask_for_permission(app)
+        await app.press("escape")
+        await app.wait_until_idle()
+
+        assert app.chat.permission.question is None
+        assert "Allow bash?" not in app.screen
+        assert precious.exists()
+
+
+async def test_a_long_call_can_be_seen_in_full(running: Running, project: Path) -> None:
+    command = "\n".join(f"echo {number}" for number in range(40)) + "\nrm -rf precious"
+    async with running([ToolCall("c1", "bash", {"command": command})], "Done.", size=(100, 40)) as app:
+        time = Time(app)
+        await app.submit("go")
+        await app.wait_for_text("Allow bash?", "more lines")
+        time.advance(0)
+        time.advance(GRACE_SECONDS)
+        await app.wait_until(lambda: app.chat.permission.has_focus)
+        await app.press("up", "enter")
+        await app.wait_for_text("echo 20")
+
+
+async def test_a_question_under_another_screen_waits_until_it_is_seen(running: Running, precious: Path) -> None:
+    async with running(REMOVE, "Done.") as app:
+        time = Time(app)
+        await app.submit("tidy up")
+        await app.wait_until(lambda: app.chat.permission.question is not None)
+        await app.press("ctrl+t")
+        await app.wait_until(lambda: app.app.screen is not app.chat)
+        time.advance(100)
+        await app.press("escape")
+        await app.wait_until(lambda: app.app.screen is app.chat)
+        time.advance(0)
+        await app.press("enter")
+
+        assert precious.exists()
+        assert app.chat.permission.question is not None
+
+
+async def test_rules_of_the_user_decide_without_a_question(running: Running, precious: Path) -> None:
+    settings = Config(permissions=PermissionSettings(allow=("bash:rm *",)))
+    async with running(REMOVE, "Done.", settings=settings) as app:
+        await app.submit_and_wait("tidy up")
+
+        assert not precious.exists()
+
+
+# Questions of extensions
+
+
+def ask(app: Driver, question: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.create_task(question)
+
+
+@pytest.mark.parametrize("draft", ["half a sentence", ""])
+async def test_a_question_of_an_extension_is_not_answered_by_keys_for_the_editor(running: Running, draft: str) -> None:
+    async with running("Done.") as app:
+        time = Time(app)
+        await app.press(*("x", *draft.replace(" ", "_")))
+        answer = ask(app, app.app.ui.confirm("Delete all?", "It cannot be undone.", default=True))
+        await app.wait_for_text("Delete all?", "It cannot be undone.", "Yes")
+        time.advance(0)
+        await app.press("y", "e", "n", "enter")
+
+        assert not answer.done()
+        assert app.chat.permission.question is not None
+        sent = f"user: x{draft.replace(' ', '_')}yen"
+        await app.wait_until(lambda: sent in app.blocks)
+        await app.press("alt+p", "down", "enter")
+        assert await answer is False
+
+
+async def test_a_question_of_an_extension_right_after_a_prompt_takes_no_key_until_it_was_seen(running: Running) -> None:
+    async with running("Done.") as app:
+        time = Time(app)
+        await app.submit_and_wait("Hello")
+        answer = ask(app, app.app.ui.select("Colour?", ["red", "blue"]))
+        await app.wait_for_text("Colour?", "blue")
+        time.advance(0)
+        await app.press("b", "backspace")
+        assert not answer.done()
+        time.advance(GRACE_SECONDS)
+        time.advance(GRACE_SECONDS)
+        await app.wait_until(lambda: app.chat.permission.has_focus)
+        await app.press("down", "enter")
+        assert await answer == "blue"
+
+
+async def test_a_dialog_for_a_text_waits_until_somebody_is_ready_for_it(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"dra")
+        answer = ask(app, app.app.ui.input("Name?"))
+        many = ask(app, app.app.ui.select("Number?", [str(number) for number in range(100)]))
+        await app.wait_for_text("Name?", "Answer")
+        await app.press("f", "t", "alt+p", "enter")
+        await app.wait_until(lambda: app.app.screen is not app.chat)
+        await app.press(*"Ann", "enter")
+        assert await answer == "Ann"
+        assert app.editor.text == "draft"
+        await app.wait_for_text("Number?", "Answer")
+        await app.press("alt+p", "escape")
+        assert await many is None
+
+
+async def test_a_command_that_somebody_gave_asks_at_once(running: Running) -> None:
+    async with running() as app:
+        await app.press(*"/thinking", "escape", "enter")
+        await app.wait_until(lambda: app.app.screen is not app.chat)
+        await app.press("escape")

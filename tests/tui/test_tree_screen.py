@@ -1,0 +1,276 @@
+"""Choosing in the tree, labels, details: what is done with the entry under the cursor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from textual.widgets import Input
+
+import sessiontree as st
+from sessiontree.config import Config, SummarySettings
+from sessiontree.core.messages import assistant, user
+from sessiontree.tui.screens.tree_screen import TreeApp, TreeChoice, TreeScreen
+from tests.tui.test_tree_view import OpenTree, create_two_branches
+
+
+def find_entry(session, words):
+    [found] = [entry for entry in session.tree if words in str(entry.body)]
+    return found.id
+
+
+async def choose_with_keys(session, *keys, settings=None, app=None):
+    """What the tree gives after these keys; `...` where it is still open."""
+    app = app or TreeApp(session, settings or Config())
+    async with OpenTree(session, app=app) as tree:
+        for key in keys:
+            if not app.is_running or len(app.screen_stack) < 2:
+                break
+            await tree.pilot.press(key)
+            await tree.pilot.pause(0.05)
+        await tree.pilot.pause(0.1)
+        return ... if len(app.screen_stack) > 1 and app.return_value is None and not app._exit else app.return_value
+
+
+async def test_what_was_done_is_told_until_one_goes_on():
+    async with OpenTree(create_two_branches()) as tree:
+        await tree.press("L", *"here", "enter")
+        await tree.wait_for_text("labeled")
+        await tree.press("up")
+        await tree.wait_for_text("· labeled", there=False)
+        await tree.wait_for_text("enter go")
+
+
+async def test_the_tree_by_itself_tells_what_is_no_key_and_has_the_usual_one():
+    async with OpenTree(create_two_branches(), keys={"tree_filter": "ctrl+nonsense"}) as tree:
+        await tree.wait_for_text("'ctrl+nonsense'")
+        await tree.press("ctrl+o")
+        await tree.wait_for_text("no-tools")
+
+
+# Choosing
+
+
+async def test_enter_asks_what_becomes_of_what_is_left():
+    session = create_two_branches()
+    dict_done = find_entry(session, "The dict is done.")
+
+    assert await choose_with_keys(session, "end", "enter") is ...
+    assert await choose_with_keys(session, "end", "enter", "enter") == TreeChoice(entry=dict_done)
+    assert await choose_with_keys(session, "end", "enter", "down", "enter") == TreeChoice(
+        entry=dict_done, summarize=True
+    )
+
+
+async def test_a_summary_can_have_a_focus_or_be_ones_own():
+    session = create_two_branches()
+    at = find_entry(session, "The dict is done.")
+    focused = await choose_with_keys(session, "end", "enter", "down", "down", "enter", *"speed", "ctrl+s")
+    own = await choose_with_keys(session, "end", "enter", "down", "down", "down", "enter", *"no good", "ctrl+s")
+
+    assert focused == TreeChoice(entry=at, summarize=True, instructions="speed")
+    assert own == TreeChoice(entry=at, summary="no good")
+
+
+@pytest.mark.parametrize("keys", [["enter", "escape"], ["enter", "down", "down", "enter", "x", "escape"]])
+async def test_escape_from_the_question_is_back_in_the_tree(keys):
+    session = create_two_branches()
+    app = TreeApp(session, Config())
+
+    async with OpenTree(session, app=app) as tree:
+        await tree.press("end")
+        for key in keys:
+            await tree.pilot.press(key)
+            await tree.pilot.pause(0.05)
+        assert isinstance(app.screen, TreeScreen)
+        assert "The dict is done." in tree.cursor
+        await tree.press("up")
+        assert "With a dict." in tree.cursor
+
+
+async def test_where_nothing_is_left_nothing_is_asked():
+    session = create_two_branches()
+
+    assert await choose_with_keys(session, "enter") == TreeChoice(entry=session.heads.leaf)
+
+
+async def test_nothing_is_asked_if_the_configuration_says_so():
+    session = create_two_branches()
+    settings = Config(summary=SummarySettings(skip_prompt=True))
+
+    choice = await choose_with_keys(session, "home", "enter", settings=settings)
+
+    assert choice == TreeChoice(entry=find_entry(session, "faster"))
+
+
+@pytest.mark.parametrize("key", ["shift+enter", "ctrl+s"])
+async def test_one_can_go_and_summarize_without_being_asked(key):
+    session = create_two_branches()
+
+    choice = await choose_with_keys(session, "home", key)
+
+    assert choice == TreeChoice(entry=find_entry(session, "faster"), summarize=True)
+
+
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+async def test_leaving_the_tree_chooses_nothing(key):
+    assert await choose_with_keys(create_two_branches(), "up", key) is None
+
+
+async def test_escape_takes_the_search_first():
+    session = create_two_branches()
+
+    assert await choose_with_keys(session, "d", "escape") is ...
+    assert await choose_with_keys(session, "d", "escape", "escape") is None
+
+
+async def test_looking_and_choosing_move_nothing():
+    session = create_two_branches()
+    before = (session.heads.leaf, len(session.tree))
+
+    await choose_with_keys(session, "home", "tab", "tab", "ctrl+k", "down", "ctrl+k", "enter", "enter")
+
+    assert (session.heads.leaf, len(session.tree)) == before
+
+
+# Labels and copying
+
+
+async def test_a_label_is_edited_in_place_and_written():
+    session = create_two_branches()
+    at = find_entry(session, "The cache is done.")
+
+    async with OpenTree(session) as tree:
+        await tree.press("L")
+        assert tree.screen.query_one(Input).display
+        await tree.pilot.press(*"good", "enter")
+        await tree.wait_until_idle()
+        assert session.tree.label(at) == "good"
+        assert "[good] assistant: The cache is done." in tree.cursor
+        await tree.press("L", *["backspace"] * 4, "enter")
+        assert session.tree.label(at) is None
+        assert "good" not in tree.cursor
+
+
+async def test_escape_leaves_a_label_as_it_was():
+    session = create_two_branches()
+    count = len(session.tree)
+
+    async with OpenTree(session) as tree:
+        await tree.press("L", *"no", "escape")
+        assert not tree.screen.query_one(Input).display
+        await tree.press("up")
+        assert "With a cache." in tree.cursor
+    assert len(session.tree) == count
+
+
+async def test_a_session_that_cannot_be_written_says_why(tmp_path):
+    with st.create(cwd=tmp_path, file=tmp_path / "s.jsonl") as made:
+        made.append(user("hi"))
+    session = st.open(tmp_path / "s.jsonl", read_only=True)
+
+    async with OpenTree(session, size=(300, 40)) as tree:  # room for the path, however long
+        await tree.press("L", "x", "enter")
+        await tree.wait_for_text("read-only")
+
+
+async def test_what_an_entry_says_is_copied():
+    async with OpenTree(create_two_branches()) as tree:
+        await tree.press("ctrl+x")
+        assert tree.app.clipboard == "The cache is done."
+        await tree.wait_for_text("Sent 18 characters to the terminal's clipboard")
+
+
+# Details
+
+
+async def test_the_pane_shows_the_entry_then_what_the_model_would_see_then_nothing():
+    session = st.memory()
+    session.append(user("line one\nline two"))
+    session.append(assistant("fine", model="m", provider="p", usage={"input": 1000, "output": 500, "cost": 0.25}))
+
+    async with OpenTree(session, size=(100, 40)) as tree:
+        await tree.wait_for_text("p/m · 2k tokens · $0.2500")
+        await tree.press("tab")
+        await tree.wait_for_text("From here the model sees 2 of 2 entries")
+        await tree.press("up")
+        await tree.wait_for_text("From here the model sees 1 of 1 entry")
+        await tree.press("tab")
+        await tree.wait_for_text("From here the model sees", there=False)
+        assert not tree.screen.query_one(".pane").display
+        await tree.press("tab")
+        await tree.wait_for_text("\n  line two")
+
+
+async def test_two_marked_entries_are_shown_side_by_side():
+    session = create_two_branches()
+
+    async with OpenTree(session, size=(100, 40)) as tree:
+        await tree.press("ctrl+k", "end", "ctrl+k")
+        shown = await tree.wait_for_text("part at")
+        assert any("The cache is done." in line and "The dict is done." in line for line in shown.splitlines())
+        assert [row[1] for row in tree.read_rows() if "is done" in row] == ["1", "2"]
+        await tree.press("ctrl+k")
+        await tree.wait_for_text("part at", there=False)
+
+
+# A real terminal
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_in_a_real_terminal_a_place_is_chosen_by_keys(tmp_path):
+    file = tmp_path / "s.jsonl"
+    with st.create("real", cwd=tmp_path, file=file) as session:
+        session.append(user("first"))
+        session.append(assistant("answer"))
+        session.append(user("second"))
+        session.append(assistant("another"))
+    program = f"{sys.executable} -c 'from sessiontree.cli import main; main()'"
+    command = f"{program} tree {file} --interactive; echo gone; sleep 20"
+    tmux = ["tmux", "-L", f"sessiontree-{os.getpid()}", "-f", "/dev/null"]
+
+    def wait_for_text(words, seconds=20.0):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            shown = subprocess.run([*tmux, "capture-pane", "-p"], capture_output=True, text=True, timeout=10).stdout
+            if words in shown:
+                return shown
+            time.sleep(0.1)
+        raise AssertionError(f"{words!r} never came; the screen is\n{shown}")
+
+    def press(*keys):
+        subprocess.run([*tmux, "send-keys", *keys], check=True, timeout=10)
+
+    environment = {**os.environ, "SESSIONTREE_HOME": str(tmp_path / "home"), "TERM": "xterm-256color"}
+    subprocess.run(
+        [*tmux, "new-session", "-d", "-x", "80", "-y", "24", command], check=True, timeout=10, env=environment
+    )
+    try:
+        assert "› • assistant: another (main) ← active" in wait_for_text("← active")
+        press("Up", "Up")
+        wait_for_text("› • assistant: answer")
+        press("Enter")
+        wait_for_text("No summary")
+        press("Enter")
+        wait_for_text("gone")
+    finally:
+        subprocess.run([*tmux, "kill-server"], timeout=10)
+    assert st.open(file).head.path()[-1].body.message["content"][0]["text"] == "answer"
+
+
+def test_without_a_terminal_the_command_says_so(tmp_path):
+    file = tmp_path / "s.jsonl"
+    st.create(cwd=tmp_path, file=file).close()
+
+    from click.testing import CliRunner
+
+    from sessiontree.cli.app import app
+
+    result = CliRunner().invoke(app, ["tree", str(file), "--interactive"])
+
+    assert result.exit_code == 2
+    assert "needs a terminal" in result.output
