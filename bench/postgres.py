@@ -20,14 +20,14 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import psycopg
-from tests.postgres import Server
+import psycopg  # noqa: E402
+from tests.postgres import Server  # noqa: E402
 
-import sessiontree as st
-from ours import messages
-from sessiontree.library.transfer import copy
-from sessiontree.session.session import Session
-from sessiontree.store.postgres.store import PostgresStore
+import sessiontree as st  # noqa: E402
+from ours import messages  # noqa: E402
+from sessiontree.library.transfer import copy  # noqa: E402
+from sessiontree.session.session import Session  # noqa: E402
+from sessiontree.store.postgres.store import PostgresStore  # noqa: E402
 
 BATCH = 16
 ROUNDS = 15

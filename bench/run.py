@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "peers")]
 
-from fetch_pi import FetchError, NodeMissing, node, pi_home
+from fetch_pi import FetchError, NodeMissing, node, pi_home  # noqa: E402
 
-from corpus import Corpus, made
-from first_paint import NotPainted, bare_app, first_paint
+from corpus import Corpus, made  # noqa: E402
+from first_paint import NotPainted, bare_app, first_paint  # noqa: E402
 
 Values = dict[str, float]
 """What was measured, by name: seconds, or MB, or a plain ratio."""

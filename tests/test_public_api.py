@@ -31,7 +31,7 @@ def test_no_module_hides_a_public_name() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        sessiontree.nonsense
+        sessiontree.nonsense  # noqa: B018
 
 
 def loaded(code: str) -> set[str]:

@@ -180,7 +180,7 @@ _MODULES = {
     ),
     "sessiontree.core.context": (
         "Context",
-        "Explained",
+        "ExplainedEntry",
         "Explanation",
         "State",
         "build_context",

@@ -117,7 +117,7 @@ def test_a_nested_type_is_put_whole_into_the_schema() -> None:
 def test_a_function_that_no_model_could_call_is_refused() -> None:
     def untyped(x): ...  # type: ignore[no-untyped-def]
     def starred(*x: int) -> None: ...
-    def unknown(x: Nowhere) -> None: ...  # type: ignore[name-defined]
+    def unknown(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(InvalidOperation, match="'Nowhere' is not defined"):
         tool(unknown)
@@ -157,10 +157,10 @@ async def test_paths_and_defaults_that_could_be_changed_are_taken_as_they_are_wr
     @tool
     def gather(
         folder: Path,
-        beside: list[Path] = [Path("b")],
+        beside: list[Path] = [Path("b")],  # noqa: B006
         last: Path | None = None,
         to: Path = Path("out"),
-        empty: dict[str, int] = {},
+        empty: dict[str, int] = {},  # noqa: B006
     ) -> list[str]:
         """Gather."""
         beside.append(folder)

@@ -203,7 +203,7 @@ async def test_weights_that_are_broken_are_told_silently(
 
 @pytest.mark.local
 async def test_it_answers_word_by_word_and_silently(
-    local_model: LocalModel,
+    local_model: LocalModel,  # noqa: F811
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     request = Request(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=24)
@@ -221,14 +221,14 @@ async def test_it_answers_word_by_word_and_silently(
 
 
 @pytest.mark.local
-async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalModel) -> None:
+async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalModel) -> None:  # noqa: F811
     _, error = await collect_failure(local_model, Request(messages=[{"role": "user", "content": "word " * 6000}]))
 
     assert error.kind == "overflow"
 
 
 @pytest.mark.local
-async def test_it_can_be_stopped_and_asked_again(local_model: LocalModel) -> None:
+async def test_it_can_be_stopped_and_asked_again(local_model: LocalModel) -> None:  # noqa: F811
     async with asyncio.timeout(60):
         events = local_module.stream(Request(messages=[{"role": "user", "content": "Tell me a long story"}]))
         await anext(events)

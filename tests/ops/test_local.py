@@ -21,7 +21,7 @@ async def say(branch: st.Branch, model: LocalModel, text: str) -> None:
 
 @pytest.mark.local
 async def test_a_conversation_with_the_local_model_is_summarized_compacted_and_found_again(
-    local_model: LocalModel,
+    local_model: LocalModel,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "s.jsonl"

@@ -65,7 +65,7 @@ class InstantLoop(asyncio.SelectorEventLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whoever waits for it gets it
             future.set_exception(error)
         return future
 

@@ -91,7 +91,7 @@ async def fan_out(
             outcome = await (agent.continue_() if way.prompt is None else agent.prompt(way.prompt))
         except SessionTreeError as error:
             outcome = Outcome(error=error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what came of the others must not be lost for it
             outcome = Outcome(error=_wrap_error(error))
         finally:
             agent.close()

@@ -30,7 +30,7 @@ def make_jsonable(value: Any) -> Any:
         return None
     try:
         made = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
-    except Exception:
+    except Exception:  # noqa: BLE001 - it may be anything, and hold itself
         return _stringify(value)
     return _limit_depth(made)
 

@@ -268,7 +268,7 @@ class AgentRun:
             text = f"{model.info.name}: the answer was stopped after {limit} bytes (`answer_limit` in config.toml)"
             self._hooks.notify_listeners(Notice(level="warning", text=text))
             return _ModelAnswer(make_message_jsonable(draft.build_message("length")), truncated=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
             return _ModelAnswer(
                 make_message_jsonable(draft.build_message("error", f"{type(error).__name__}: {error}")), error
             )

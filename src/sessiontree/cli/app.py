@@ -200,7 +200,7 @@ def _replace_closed_streams() -> None:
     """What is for an output that is closed goes nowhere; and no file that is opened takes its number."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
 
 
 def _is_output_error(error: OSError) -> bool:

@@ -78,7 +78,7 @@ async def _run_retry(desk: SessionController, args: Sequence[str]) -> CommandOut
     prompt = find_last_prompt(desk.branch.path())
     if prompt is None:
         raise InvalidOperation("there is no message of the user to answer again")
-    desk.agent
+    desk.agent  # noqa: B018 - without a model one does not set out
     outcome = await desk.move_to(prompt)
     return replace(
         format_move(outcome), text="" if not outcome.cancelled else CANCELLED.text, answer=not outcome.cancelled

@@ -194,7 +194,7 @@ class ExtensionApi:
                 choices = list(complete(desk, begun))
                 if not all(isinstance(choice, str) for choice in choices):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise TypeError("it offers something else than texts")
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
                 if not told:
                     told = True
                     text = f"extension {self.name}: {what} failed with {type(error).__name__}: {error}"

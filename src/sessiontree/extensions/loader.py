@@ -216,7 +216,7 @@ class ExtensionLoader:
             made: Any = setup(api)
             if inspect.isawaitable(made):
                 await made
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
             api.close()
             if unit is not None:
                 unit.unload()

@@ -122,7 +122,7 @@ class Hooks:
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - what happens must not depend on who looks on
                 failed.append((listener, error))
         for listener, error in failed:
             text = f"{_get_name(listener, 'a listener')} failed with {type(error).__name__}: {error}"

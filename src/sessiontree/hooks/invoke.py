@@ -41,7 +41,7 @@ def run_in_thread(function: Callable[P, R], /, *arguments: P.args, **named: P.kw
         given, error = None, None
         try:
             given = work()
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - what others wrote may raise anything
             error = RuntimeError("it raised StopIteration") if isinstance(raised, StopIteration) else raised
         with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
             loop.call_soon_threadsafe(set_outcome, given, error)

@@ -118,7 +118,7 @@ def _build_example(kind: inspect.Type) -> Any:
             said: list[Any] = cast("Any", kind).extra_json_schema.get("examples") or [_build_example(inner)]
             return said[0]
         case inspect.StructType(cls=shape) if hasattr(shape, "example"):
-            return getattr(shape, "example")
+            return getattr(shape, "example")  # noqa: B009 - most have none
         case inspect.StructType(fields=fields):
             shown = [field for field in fields if field.required or _is_worth_showing(field)]
             return {

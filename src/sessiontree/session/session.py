@@ -968,7 +968,7 @@ class Branch:
     @property
     def name(self) -> str:
         if self._name is None:
-            self.session.heads
+            self.session.heads  # noqa: B018 - the whole file tells the name
         assert self._name is not None
         return self._name
 

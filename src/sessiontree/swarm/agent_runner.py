@@ -173,7 +173,7 @@ class AgentRunner:
         try:
             outcome = await self._run_agent(job, branch, started=account.started)
             failure = outcome.error
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a model or a handler may raise anything, and the rest goes on
             outcome, failure = Outcome(), error
         if failure is not None:
             await self._fail(job.agent, branch.name, failure)

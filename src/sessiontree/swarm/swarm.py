@@ -388,7 +388,7 @@ class Swarm:
             await scheduler.join()
         except StoreError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a strategy may raise anything, and it is to be told
             reason = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
             self._emit(ErrorEvent(message=reason))
             await self._append_and_emit(

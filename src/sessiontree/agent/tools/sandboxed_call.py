@@ -43,7 +43,7 @@ class ConfinedCall(Struct, frozen=True, kw_only=True):
 
 
 class ConfinedAnswer(Struct, frozen=True, kw_only=True):
-    output_limits: ToolOutput | None = None
+    output: ToolOutput | None = None
     error: str | None = None
 
 
@@ -137,7 +137,7 @@ def main() -> None:
         asyncio.run(asyncio.to_thread(int))  # loads what threads need
         switch_user(call.user)
     try:
-        answer = ConfinedAnswer(output_limits=asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool])))
+        answer = ConfinedAnswer(output=asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool])))
     except ToolError as error:
         answer = ConfinedAnswer(error=str(error))
     sys.stdout.buffer.write(msgspec.json.encode(answer))

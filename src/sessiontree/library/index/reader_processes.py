@@ -40,7 +40,7 @@ class ReaderProcess:
         self.share = share
         self._finished: list[FileScan] = []
         self._position = 0
-        self._output: IO[bytes] = tempfile.TemporaryFile()
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         with tempfile.TemporaryFile() as given:
             given.write(_encode(share))
             given.seek(0)

@@ -147,5 +147,5 @@ class PermissionBroker:
 
 
 def _publish(opened: OpenSession, data: dict[str, object]) -> None:
-    count: Callable[[], int] = lambda: len(opened.session.tree.entries)
+    count: Callable[[], int] = lambda: len(opened.session.tree.entries)  # noqa: E731
     opened.feed.publish("permission", data, count)

@@ -72,7 +72,7 @@ class ExportJob:
             self.ended.set()
 
     def _run(self, seconds: float) -> None:
-        file = tempfile.TemporaryFile()
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed on
         with self._lock:
             if self._is_cancelled:
                 file.close()

@@ -118,7 +118,7 @@ def _start_job(
                     return session.file.open("rb")
                 except FileNotFoundError:
                     raise make_session_not_found(id) from None
-            given = tempfile.TemporaryFile()
+            given = tempfile.TemporaryFile()  # noqa: SIM115 - it is handed on
             given.writelines(line + b"\n" for line in session.stream_lines())
             given.seek(0)
             return given

@@ -116,7 +116,7 @@ class StoringModel:
                 return StoredAnswer(
                     kind=error.kind, reason=error.reason, status=error.status, retry_after=error.retry_after
                 )
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it is raised again below
                 failure = error
                 return StoredAnswer(reason=f"{type(error).__name__}: {error}")
 

@@ -166,7 +166,7 @@ class DurableWorker:
         try:
             if dead:
                 DBOS._recover_pending_workflows(dead)  # pyright: ignore[reportPrivateUsage] - there is no other way
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what DBOS raises is not for us to know; it is tried again
             self._report(f"the work of dead workers could not be taken up: {type(error).__name__}: {error}")
 
     def _exit_without_lease(self, reason: str) -> NoReturn:

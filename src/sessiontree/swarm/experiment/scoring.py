@@ -101,7 +101,7 @@ def score_with(function: ScoreFunction, *, name: str | None = None, better: Bett
                 given: Any = await function(candidate)
             else:  # it may take long, and the runs beside it are timed
                 given = await asyncio.to_thread(function, candidate)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - somebody else's function may raise anything
             return Score(value=None, note=f"{called} failed with {type(error).__name__}: {error}")
         if not is_value(given):
             return Score(value=None, note=f"{called} gave {given!r}")

@@ -228,7 +228,7 @@ class ChatScreen(Screen[None]):
         except (SessionTreeError, OSError) as error:
             self.show_error(error)
             self._restore_input(said, words=words)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever fails, the app goes on and nothing typed is lost
             self.show_error(f"internal error, {type(error).__name__}: {error}")
             self._restore_input(said, words=words)
         finally:

@@ -187,7 +187,7 @@ class BlockRenderer:
         """What an extension made; as text where Rich cannot draw it."""
         try:
             return self._render_rich(block.component, width)
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - it draws itself by code of the extension
             said = block.text or repr(block.component)
             block.component = None
             block.text = f"{said}\n\n(what its renderer gave cannot be drawn: {type(error).__name__}: {error})"

@@ -131,7 +131,7 @@ class BlockBuilder:
         if renderer is not None:
             try:
                 given = renderer(entry)
-            except (Exception, SystemExit) as error:
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
                 given = f"{block.text}\n\n(its renderer failed with {type(error).__name__}: {error})"
             if isinstance(given, str):
                 block.text = given
