@@ -11,8 +11,8 @@ from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import draw_tree, format_id, format_table, make_excerpt
 from sessiontree.commands.leaving import SummaryChoice, ask_summary_choice
 from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import format_entry_row
 from sessiontree.core.plan import find_last_prompt
 from sessiontree.errors import InvalidOperation
 from sessiontree.ops.compact import uncompact
