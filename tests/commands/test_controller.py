@@ -103,7 +103,7 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
 
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
-@pytest.mark.parametrize("leave", ["close", "new", "fork"])
+@pytest.mark.parametrize("leave", ["close", "create_session", "fork"])
 async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
     desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:

@@ -72,7 +72,7 @@ def _create_environment() -> Environment:
 
     filters: dict[str, Any] = environment.filters
     filters.update(
-        safe_html=mark_safe(safe_html.markdown_to_html),
+        prose=mark_safe(safe_html.markdown_to_html),
         code=mark_safe(safe_html.highlight_code),
         diff=mark_safe(safe_html.highlight_diff),
         ours=Markup,

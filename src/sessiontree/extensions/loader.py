@@ -14,8 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sessiontree.agent.permission_rules import RuleSet
-from sessiontree.agent.rule_files import parse_project_rules
+from sessiontree.agent.permission_rules import RuleSet, parse_project_rules
 from sessiontree.commands.controller import SessionController
 from sessiontree.config import ConfigError
 from sessiontree.core.sanitize import escape_line
