@@ -13,8 +13,8 @@ from opentelemetry import trace as otel
 import sessiontree as st
 from sessiontree.agent.tool import tool
 from sessiontree.commands.controller import SessionController
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall
-from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import (
     Event,

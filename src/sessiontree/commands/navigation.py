@@ -11,8 +11,8 @@ from sessiontree.commands.arguments import BRANCH, FOCUS, PLACE, complete_labels
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import draw_tree, format_id, format_table, make_excerpt
 from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import format_entry_row
 from sessiontree.core.plan import find_last_prompt
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.ui_protocol import Ui

@@ -17,25 +17,15 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from sessiontree.core.entries import (
-    AgentAction,
-    BranchPoint,
     BranchSummary,
     Compaction,
     ContextEdit,
-    Custom,
     CustomMessage,
     Entry,
     JsonObject,
-    Label,
     Message,
-    ModeChange,
-    ModelChange,
-    Opaque,
-    ResetBoundary,
-    RuleInjection,
-    SessionInfo,
-    ThinkingLevelChange,
     Usage,
+    shorten_to_line,
 )
 from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
@@ -50,7 +40,6 @@ from sessiontree.core.messages import (
     sum_usage,
 )
 from sessiontree.core.number_text import format_dollars, format_tokens
-from sessiontree.core.outline import shorten_to_line
 from sessiontree.core.sanitize import UNSAFE_IN_LINES
 
 MAX_DATA = 20 << 20
@@ -200,42 +189,24 @@ def build_view(entry: Entry, call: ToolCall | None = None) -> EntryView:
                 facts=hidden,
                 parts=(*_build_content(body.content), *_build_data(details=body.details)),
             )
-        case ModelChange(provider=provider, model=model, role=purpose):
-            named = "/".join(filter(None, (provider, model))) or "?"
-            return _build_setting("Model", f"{named}{f' for {purpose}' if purpose and purpose != 'default' else ''}")
-        case ThinkingLevelChange(level):
-            return _build_setting("Thinking level", level or "off")
-        case ModeChange(mode=mode, data=data):
-            return _build_setting("Mode", mode, data=data)
-        case RuleInjection(rules):
-            return _build_setting("Rules", ", ".join(rules))
-        case ResetBoundary():
-            return EntryView(kind="setting", title="Reset", facts=("nothing above reaches the model",))
-        case Label(target=target, text=words):
-            return _build_setting(f"Label on {_format_name(target)}", words or "(cleared)")
-        case SessionInfo(name):
-            return _build_setting("Name", name or "(cleared)")
-        case BranchPoint(name=name, description=description):
-            return _build_setting(f"Branch {_format_name(name)}", description or "")
-        case AgentAction(action=action, agent=agent, data=data):
-            return _build_setting(f"Agent {_format_name(agent)}", action, data=data)
-        case ContextEdit(target=target, replacement=replacement):
-            done = "left out" if replacement is None else "replaced"
+        case ContextEdit(replacement=replacement) as body:
+            description = body.describe()
             parts = () if replacement is None else tuple(_build_content(replacement.get("content")))
-            return EntryView(kind="note", title=f"Context edit: {_format_name(target)} {done}", parts=parts)
-        case Custom(custom_type=kind, data=data):
-            return EntryView(kind="note", title=f"custom: {_format_name(kind)}", parts=tuple(_build_data(data=data)))
+            title = " ".join((description.title, _format_name(description.subject), *description.facts))
+            return EntryView(kind="note", title=title, parts=parts)
         case Usage() as body:
-            named = "/".join(filter(None, (body.provider, body.model)))
-            facts = (body.kind, named, *_format_usage(body.usage), body.note or "")
-            return EntryView(kind="note", title="Usage", facts=tuple(make_visible(fact) for fact in facts if fact))
-        case Opaque(fields=fields):
-            return EntryView(kind="note", title=_format_name(entry.type), parts=tuple(_build_data(fields=fields)))
-
-
-def _build_setting(title: str, value: str, *, data: Any = None) -> EntryView:
-    facts = (make_visible(shorten_to_line(value)),) if value else ()
-    return EntryView(kind="setting", title=title, facts=facts, parts=tuple(_build_data(data=data)))
+            *facts, note = body.describe().facts
+            shown = (*facts, *_format_usage(body.usage), note)
+            return EntryView(kind="note", title="Usage", facts=tuple(make_visible(fact) for fact in shown if fact))
+        case body:
+            description = body.describe()
+            subject = _format_name(description.subject or ("" if description.title else entry.type))
+            return EntryView(
+                kind="setting" if description.is_setting else "note",
+                title=f"{description.title} {subject}".strip(),
+                facts=tuple(make_visible(shorten_to_line(fact)) for fact in description.facts if fact),
+                parts=tuple(_build_data(**{description.data_name: description.data})),
+            )
 
 
 def build_message_view(message: JsonObject, call: ToolCall | None = None) -> EntryView:

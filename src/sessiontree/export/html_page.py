@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from sessiontree.comparison import count_entry, list_usages
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import Compaction, ContextEdit, CustomMessage, Entry, EntryId, JsonObject, Message
-from sessiontree.core.fulltext import get_speaker
+from sessiontree.core.entry_text import format_entry_row, get_speaker
 from sessiontree.core.messages import (
     ToolCall,
     build_text_blocks,
@@ -32,7 +32,7 @@ from sessiontree.core.messages import (
     is_failed_turn,
     sum_usage,
 )
-from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, format_entry_row, run_steps, survey_tree
+from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, run_steps, survey_tree
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.export.entry_view import EntryView, build_message_view, build_view, make_visible
 from sessiontree.export.page_summary import build_summary
