@@ -125,7 +125,7 @@ class WorkerProcesses:
         self._all.append(worker)
         return worker
 
-    def wait_until_dead(self, *dead: WorkerProcess) -> None:
+    def declare_dead(self, *dead: WorkerProcess) -> None:
         """Say that workers are dead, all or these, as their leases would in time."""
         roster = Roster(WorkDatabase())
         for worker in roster.list_alive():
@@ -277,21 +277,21 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         first = workers.start(kill_at="before 1")
         assert await first.wait_until_ended() == -signal.SIGKILL, first.output
         assert len(server.requests) == 1
-        workers.wait_until_dead()
+        workers.declare_dead()
         second = workers.start()
         await wait_until(made.exists)
         second.kill()
         assert len(server.requests) == 1
-        workers.wait_until_dead()
+        workers.declare_dead()
         third = workers.start()
         await wait_until(lambda: len(server.requests) == 2)
         third.kill()
         dead.set()
-        workers.wait_until_dead()
+        workers.declare_dead()
         fourth = workers.start(kill_at="after 1")
         assert await fourth.wait_until_ended() == -signal.SIGKILL, fourth.output
         assert len(server.requests) == 3
-        workers.wait_until_dead()
+        workers.declare_dead()
         workers.start()
         status = await running
 
@@ -354,7 +354,7 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         assert all("at work" in worker.output for worker in (first, second))
         first.kill()
         alone.set()
-        workers.wait_until_dead(first)
+        workers.declare_dead(first)
         status = await running
         assert [agent.text for agent in status.agents] == ["Done."] * 4
         assert len(model.requests) == 6
