@@ -164,10 +164,7 @@ async def _run_merge(desk: SessionController, args: Sequence[str]) -> CommandOut
             desk.session.branch(source or ""),
             desk.branch,
             hooks=desk.hooks,
-            model=desk.model,
-            custom_instructions=focus,
-            settings=desk.settings.summary,
-            retry=desk.settings.retry,
+            summary=desk.request_summary(focus),
             signal=signal,
         )
     desk.host.refresh()
