@@ -251,7 +251,7 @@ async def test_what_two_branches_have_of_each_other_is_not_merged_back(main, ses
 async def test_branches_are_merged_within_one_session_and_not_into_themselves(main, hooks) -> None:
     with pytest.raises(InvalidOperation, match="cannot be merged into itself"):
         await merge(main, main, hooks=hooks, summary="x")
-    with pytest.raises(InvalidOperation, match="of another session"):
+    with pytest.raises(InvalidOperation, match="belongs to another session"):
         await merge(st.memory().head, main, hooks=hooks, summary="x")
 
 

@@ -302,7 +302,7 @@ async def test_the_label_goes_on_the_summary_and_else_on_the_target(session, hoo
 async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> None:
     before = session.read_lines()
 
-    with pytest.raises(InvalidOperation, match="cannot have a label"):
+    with pytest.raises(InvalidOperation, match="cannot label root"):
         await navigate(session, "root", hooks=hooks, label="x")
 
     assert session.read_lines() == before
@@ -380,7 +380,7 @@ def test_the_previous_prompt_is_the_last_message_of_the_user(session, ids) -> No
     assert find_previous_prompt(session.head).id == ids[4]
 
     session.switch("root")
-    with pytest.raises(InvalidOperation, match="no message of the user"):
+    with pytest.raises(InvalidOperation, match="no user message to go back to"):
         find_previous_prompt(session.head)
 
 
