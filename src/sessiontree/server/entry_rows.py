@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sessiontree.comparison import list_usages
 from sessiontree.core.entries import (
     Body,
     BranchSummary,
@@ -30,6 +29,7 @@ from sessiontree.core.messages import (
     get_tool_calls,
     is_object,
     iter_blocks,
+    list_usages,
     sum_usage,
 )
 from sessiontree.core.outline import Outline
