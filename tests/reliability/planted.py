@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from sessiontree.session.session import session as sessions
+from sessiontree.session import session as sessions
 from sessiontree.store import batch_journal, files, jsonl, lock, lock_wait
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
