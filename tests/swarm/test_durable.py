@@ -28,16 +28,16 @@ from sessiontree.core.entries import AgentAction, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
 from sessiontree.session.session import Session
-from sessiontree.swarm.durable.database import WorkDatabase
-from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
-from sessiontree.swarm.durable.order import (
+from sessiontree.swarm.durable.database import (
     JobReport,
     JobRequest,
+    WorkDatabase,
     build_id_prefix,
     decode_report,
     decode_request,
     encode,
 )
+from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
 from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.durable.worker import DurableWorker
 from sessiontree.swarm.events import EventLog, build_spool_path

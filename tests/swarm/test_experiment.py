@@ -373,7 +373,9 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
             raise Killed
 
     with pytest.raises(Killed):
-        await run_experiment(file_session, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=kill, concurrency=1)
+        await run_experiment(
+            file_session, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=kill, concurrency=1
+        )
     asked = len(model.requests)
 
     with reopen(file_session) as session:
@@ -437,7 +439,10 @@ async def test_what_another_process_has_done_is_seen(file_session: Session) -> N
 
 async def test_one_process_at_a_time_runs_it(file_session: Session) -> None:
     async def answer(request: Request) -> str:
-        with st.open(file_session.id) as beside, pytest.raises(InvalidOperation, match="another process works on experiment"):
+        with (
+            st.open(file_session.id) as beside,
+            pytest.raises(InvalidOperation, match="another process works on experiment"),
+        ):
             await Experiment.open(beside, "ab-1", model=build_model()).run()
         return "42"
 
