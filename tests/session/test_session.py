@@ -216,7 +216,7 @@ def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, 
     with pytest.raises(error):
         session.append(body)
 
-    assert session.lines() == before == reopened(session).read_lines()
+    assert session.read_lines() == before == reopened(session).read_lines()
 
 
 def test_a_summary_without_a_branch_that_was_left_says_root(session: Session) -> None:
@@ -1492,7 +1492,7 @@ def test_what_a_signal_handler_writes_while_a_write_is_drafted_is_not_passed_ove
 
         return draft
 
-    for name in ("message", "chain", "record"):
+    for name in ("build_message", "build_chain", "build_head_record"):
         monkeypatch.setattr(EntryBuilder, name, interrupted(getattr(EntryBuilder, name)))
     if how == "archive":
         session.archive_branch("side")
