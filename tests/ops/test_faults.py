@@ -16,7 +16,7 @@ from sessiontree.ops.compact import compact, uncompact
 from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 
 Operation = Callable[[Session, Hooks], Awaitable[Any]]

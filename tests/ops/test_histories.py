@@ -16,7 +16,7 @@ from sessiontree.model.scripted import ScriptedModel
 from sessiontree.ops.compact import compact, uncompact
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.store.memory import MemoryStore
 
 

@@ -10,7 +10,7 @@ from sessiontree.hooks.events import BeforeNavigate, Navigated, Notice, Signal
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt, navigate
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from tests.ops.conftest import SMALL, asked, talk, words
 

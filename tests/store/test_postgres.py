@@ -779,7 +779,9 @@ def listeners(database: str) -> list[tuple[Any, ...]]:
 
 
 def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.store.POLL_SECONDS", 600)  # a notice, and nothing else, wakes in time
+    monkeypatch.setattr(
+        "sessiontree.store.postgres.store.POLL_SECONDS", 600
+    )  # a notice, and nothing else, wakes in time
     store = new(database)
     end = store.create([b"header"])
 

@@ -9,7 +9,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.outline import CallLookup, build_outline, format_entry_row, format_hidden
 from sessiontree.core.places import shorten_id
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 WIDTH = 72
 """How much of what an entry says goes in a line."""

@@ -41,7 +41,7 @@ from sessiontree.ops.hook_requests import (
     get_supplied_summary,
 )
 from sessiontree.ops.summarize import Summarizer
-from sessiontree.session.session import Branch, NewEntry, Place, Session
+from sessiontree.session import Branch, NewEntry, Place, Session
 
 DEFAULT = SummarySettings()
 DEFAULT_RETRY = RetrySettings()

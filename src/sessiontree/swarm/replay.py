@@ -26,7 +26,7 @@ from sessiontree.core.entries import (
 from sessiontree.core.heads import read_rename
 from sessiontree.core.messages import describe_shortcoming, extract_text, get_model, get_role, is_failed_turn, sum_usage
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel, Spending
 from sessiontree.swarm.records import (
     SWARM_RECORD_TYPE,

@@ -20,7 +20,7 @@ from sessiontree.core.number_text import format_dollars, format_tokens, pluraliz
 from sessiontree.core.outline import CallLookup, format_entry_row
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 MAX_CHARACTERS = 100_000
 """So many characters of an entry are shown; `sessiontree show` has all."""

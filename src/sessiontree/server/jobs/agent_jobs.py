@@ -52,7 +52,7 @@ from sessiontree.server.http_errors import make_insufficient_rights
 from sessiontree.server.jobs.agent_access import PermissionBroker
 from sessiontree.server.workplace import Workspace
 from sessiontree.server.workshop import AgentLoop
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 from sessiontree.swarm.status import MAX_DENIED
 
 if TYPE_CHECKING:

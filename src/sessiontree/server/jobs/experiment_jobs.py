@@ -27,7 +27,7 @@ from sessiontree.server.mentions import SessionLocator
 from sessiontree.server.session_cache import OpenSession, SessionCache
 from sessiontree.server.workplace import Workspace
 from sessiontree.server.workshop import AgentLoop
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.experiment.experiment import (
     Arm,
     Experiment,

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
 from sessiontree.errors import BranchMoved, InvalidOperation, OutcomeUnknown
 from sessiontree.library import catalog
-from sessiontree.session.session import NewEntry, Place, Session
+from sessiontree.session import NewEntry, Place, Session
 from sessiontree.store.base import Store
 
 

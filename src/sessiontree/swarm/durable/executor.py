@@ -18,7 +18,7 @@ from dbos import error as dbos_error
 from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
 from sessiontree.swarm.durable.database import APPLICATION, QUEUE, VERSION, WorkDatabase, describe_error
 from sessiontree.swarm.durable.order import WORKFLOW, JobRequest, build_id_prefix, decode_report, encode

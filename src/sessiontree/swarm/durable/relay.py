@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
 from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT
 from sessiontree.swarm.events import (
     AgentComplete,

@@ -29,7 +29,7 @@ from sessiontree.model.base import (
     Request,
     build_cut_off_error,
 )
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 STEP_NAME = "answer"
 

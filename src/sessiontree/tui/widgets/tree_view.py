@@ -38,7 +38,7 @@ from sessiontree.core.outline import (
     survey_tree,
 )
 from sessiontree.core.sanitize import escape_line
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.keys import bind
 from sessiontree.tui.widgets.tree_folds import TreeFolds
 
