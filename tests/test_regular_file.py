@@ -56,7 +56,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ),
         (
             "it.py",
-            "from sessiontree.extensions.modules import ExtensionModule as M; M('it', {home!r} + '/it.py').load()",
+            "from sessiontree.extensions.loader import ExtensionModule as M; M('it', {home!r} + '/it.py').load()",
             True,
         ),
         ("history.jsonl", "from sessiontree.tui.services.drafts import History; assert History().items == []", False),
