@@ -16,7 +16,7 @@ from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import promote
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import said
 
 

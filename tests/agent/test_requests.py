@@ -31,7 +31,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.providers import ModelTarget
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import last, recorded, said
 from tests.model.fake_server import FakeServer, calls, cut, fail, overflow, slow
 

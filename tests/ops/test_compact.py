@@ -11,7 +11,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.compact import CompactOutcome, compact, compute_token_budget, uncompact
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.ops.conftest import SMALL, asked, talk, words
 
 

@@ -17,7 +17,7 @@ from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 
 Operation = Callable[[Session, Hooks], Awaitable[Any]]

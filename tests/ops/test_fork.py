@@ -4,7 +4,7 @@ import sessiontree as st
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeFork, Forked
 from sessiontree.ops.fork import ForkOutcome, fork
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.ops.conftest import talk
 
 

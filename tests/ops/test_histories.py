@@ -17,7 +17,7 @@ from sessiontree.ops.compact import compact, uncompact
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.store.memory import MemoryStore
 
 

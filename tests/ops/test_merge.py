@@ -15,7 +15,7 @@ from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from tests.ops.conftest import asked, talk
 
 

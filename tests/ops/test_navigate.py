@@ -11,7 +11,7 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt, navigate
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from tests.ops.conftest import SMALL, asked, talk, words
 

@@ -27,7 +27,7 @@ import sessiontree as st
 from sessiontree.core.entries import AgentAction, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.durable.database import (
     JobReport,
     JobRequest,

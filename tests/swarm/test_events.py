@@ -18,7 +18,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.events import (
     EVENT_TYPES,
     INDEX_STEP,

@@ -19,7 +19,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
 from sessiontree.ops.merge import promote
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.experiment.experiment import (
     Arm,

@@ -21,7 +21,7 @@ import sessiontree as st
 from sessiontree.core.messages import extract_text
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse_address

@@ -31,7 +31,7 @@ from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.core.tree import Tree
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 
 if TYPE_CHECKING:
     from sessiontree.config import Config

@@ -49,7 +49,7 @@ from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 from sessiontree.store.postgres.address import is_database_address
 
 Reason = Literal["new", "resume", "fork"]

@@ -39,7 +39,7 @@ from sessiontree.model.base import DEFAULT_WINDOW, Model
 from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, find_grown_head
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation
 from sessiontree.ops.summarize import Summarizer, SummaryRequest
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 DEFAULT_SETTINGS = CompactionSettings()
 DEFAULT_REQUEST = SummaryRequest()

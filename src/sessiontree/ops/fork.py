@@ -16,7 +16,7 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeFork, Forked
 from sessiontree.library import catalog
-from sessiontree.session.session import Place, Session
+from sessiontree.session import Place, Session
 
 
 class ForkOutcome(Struct, frozen=True, kw_only=True):

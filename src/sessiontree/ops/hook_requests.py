@@ -11,7 +11,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.errors import BranchMoved
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, Event, MergeAnswer, NavigateAnswer, Notice, Signal, Summary
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

@@ -37,7 +37,7 @@ from sessiontree.ops.hook_requests import (
     get_supplied_summary,
 )
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Branch, NewEntry, Place, Session
+from sessiontree.session import Branch, NewEntry, Place, Session
 
 DEFAULT_REQUEST = SummaryRequest()
 

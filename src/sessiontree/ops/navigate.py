@@ -17,7 +17,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
 from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, get_supplied_summary
 from sessiontree.ops.summarize import SummaryRequest
-from sessiontree.session.session import Branch, NewEntry, Place, Session
+from sessiontree.session import Branch, NewEntry, Place, Session
 
 
 class NavigateOutcome(Struct, frozen=True, kw_only=True):

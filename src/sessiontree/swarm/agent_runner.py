@@ -39,7 +39,7 @@ from sessiontree.hooks.events import Event as Hooked
 from sessiontree.hooks.events import TurnEnd as HookedTurnEnd
 from sessiontree.hooks.events import TurnStart as HookedTurnStart
 from sessiontree.model.base import Model, ModelError
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 from sessiontree.swarm.admission import AdmissionControl, BudgetedModel
 from sessiontree.swarm.budget import Spending
 from sessiontree.swarm.events import (

@@ -25,7 +25,7 @@ from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, Sto
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
-from sessiontree.session.session import Place, Session, compare
+from sessiontree.session import Place, Session, compare
 from sessiontree.swarm.admission import AdmissionControl, ChangeSignal
 from sessiontree.swarm.agent_runner import AgentResources, AgentRunner, select_original_tools
 from sessiontree.swarm.budget import Budget

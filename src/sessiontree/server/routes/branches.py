@@ -27,7 +27,7 @@ from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_jobs import SessionRuntime
 from sessiontree.server.openapi import describe_route
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 
 router = APIRouter(prefix="/api/sessions/{id}")
 

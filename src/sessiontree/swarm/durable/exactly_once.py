@@ -32,7 +32,7 @@ from sessiontree.model.base import (
     Request,
     build_cut_off_error,
 )
-from sessiontree.session.session import Branch, NewEntry, Place, Session
+from sessiontree.session import Branch, NewEntry, Place, Session
 from sessiontree.store.base import Store
 
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
 from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
 from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
 from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT
 from sessiontree.swarm.durable.database import (

@@ -22,7 +22,7 @@ from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeToolCall
 from sessiontree.model.base import Model
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.swarm.durable.database import (
     QUEUE,
     WORKFLOW,

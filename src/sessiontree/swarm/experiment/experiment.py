@@ -31,7 +31,7 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import ToolDenied
 from sessiontree.model.base import Model
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 from sessiontree.swarm.admission import BudgetExhausted, BudgetMeter
 from sessiontree.swarm.agent_runner import select_original_tools
 from sessiontree.swarm.budget import Budget
