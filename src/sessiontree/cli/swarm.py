@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
     from sessiontree.extensions.source_files import ExtensionFiles
     from sessiontree.model.base import Model
-    from sessiontree.session.session import Branch, Session
+    from sessiontree.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import BaseSwarmEvent
     from sessiontree.swarm.records import CreatedRecord

@@ -47,7 +47,8 @@ from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, Place, Session
 from sessiontree.store.postgres.address import is_database_address
 
 Reason = Literal["new", "resume", "fork"]
@@ -359,24 +360,29 @@ class SessionController:
         summary: str | None = None,
     ) -> NavigateOutcome:
         """Navigate to a place by the selection rules. Put the text of a selected prompt in the editor."""
+        request = self.request_summary(custom_instructions, replace=replace_instructions) if summarize else None
         with self.begin_move() as signal:
             outcome = await navigate(
                 self.session,
                 self.qualify_place(place),
                 hooks=self.hooks,
-                model=self.model,
-                summarize=summarize,
-                custom_instructions=custom_instructions,
-                replace_instructions=replace_instructions,
+                summary=request if summary is None else summary,
                 label=label,
-                summary=summary,
                 branch=self._branch if self.is_off_head else None,
-                settings=self.settings.summary,
-                retry=self.settings.retry,
                 signal=signal,
             )
         self.sync_position(outcome.editor_text)
         return outcome
+
+    def request_summary(self, instructions: str | None = None, *, replace: bool = False) -> SummaryRequest:
+        """Return a request for a summary by the current model."""
+        return SummaryRequest(
+            model=self.model,
+            instructions=instructions,
+            replace_instructions=replace,
+            settings=self.settings.summary,
+            retry=self.settings.retry,
+        )
 
     async def move_to(self, place: Place) -> NavigateOutcome:
         """Move to the place itself, without the selection rules."""

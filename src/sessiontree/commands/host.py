@@ -8,7 +8,7 @@ from sessiontree.core.entries import EntryId
 
 if TYPE_CHECKING:
     from sessiontree.commands.controller import SessionController
-    from sessiontree.session.session import Branch, Session
+    from sessiontree.session import Branch, Session
 
 
 class Host(Protocol):

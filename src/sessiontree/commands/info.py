@@ -33,7 +33,7 @@ from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
 from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.session.session import compare, diff
+from sessiontree.session import compare, diff
 
 FULL = "full"
 

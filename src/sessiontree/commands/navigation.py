@@ -209,10 +209,7 @@ async def _run_merge(controller: SessionController, args: Sequence[str]) -> Comm
             controller.session.branch(source or ""),
             controller.branch,
             hooks=controller.hooks,
-            model=controller.model,
-            custom_instructions=focus,
-            settings=controller.settings.summary,
-            retry=controller.settings.retry,
+            summary=controller.request_summary(focus),
             signal=signal,
         )
     controller.host.refresh()

@@ -22,7 +22,7 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import read_pieces, write_private
 
 PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")

@@ -28,7 +28,7 @@ from sessiontree.hooks.invoke import call
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 
 CommandHandler: TypeAlias = Callable[[str, HookContext], Awaitable[str | None] | str | None]
 """Takes the text after the command name and the context. A returned text is sent as a prompt."""

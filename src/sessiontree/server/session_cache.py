@@ -32,7 +32,7 @@ from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.live_events import EventFeed, SessionWatcher
 from sessiontree.server.rendering import HtmlCache
 from sessiontree.server.request_checks import ServerLimits
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.postgres.address import is_database_address
 

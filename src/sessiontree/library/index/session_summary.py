@@ -29,7 +29,7 @@ from sessiontree.format.digest import Digest, SessionTotals, UnsoundSession, sta
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader, is_complete_line
 from sessiontree.format.totals import EntryTotals
 from sessiontree.library.session_files import SessionFile, get_file_stamp, parse_session_id
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.batch_journal import find_end
 from sessiontree.store.files import close_quietly, format_os_error, open_nonblocking
 from sessiontree.store.jsonl import JsonlStore

@@ -51,7 +51,7 @@ from sessiontree.model.base import Model
 from sessiontree.server.http_errors import make_insufficient_rights
 from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
 from sessiontree.server.jobs.registry import AgentLoop
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 from sessiontree.swarm.status import MAX_DENIED
 
 if TYPE_CHECKING:
