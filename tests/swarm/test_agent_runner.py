@@ -201,7 +201,7 @@ async def test_handlers_that_fail_are_told_of(session: Session) -> None:
 
     assert (await swarm.run()).status == "completed"
     (event,) = swarm.events.read(types=["error"])
-    assert event.message.startswith("broken failed with ZeroDivisionError")
+    assert event.message.startswith("raise_fault failed with ZeroDivisionError")
 
 
 async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session) -> None:

@@ -9,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome, emit_message_events
-from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import BackgroundWriter
-from sessiontree.agent.system_prompt import SystemPart
+from sessiontree.agent.setup import AgentOptions, create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.command_runner import CommandResult
 from sessiontree.agent.user_shell import UserShell
 from sessiontree.commands.host import HeadlessHost, Host
 from sessiontree.commands.models import ConfiguredModels, Models, get_model_name
 from sessiontree.commands.registry import CommandOutcome, CommandRegistry, parse_line
-from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.places import BRANCH_PREFIX, find_branch, find_free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
@@ -74,17 +72,12 @@ class SessionController:
         commands: CommandRegistry | None = None,
         model: Model | None = None,
         models: Models | None = None,
-        tools: Iterable[Tool] = (),
+        options: AgentOptions | None = None,
         hooks: Hooks | None = None,
         ui: Ui | None = None,
         host: Host | None = None,
-        settings: Config | None = None,
         branch: Branch | None = None,
-        system: str | Sequence[SystemPart] | None = None,
-        thinking: str | None = None,
         fresh: bool = False,
-        cwd: str | None = None,
-        permissions: Permissions | None = None,
     ) -> None:
         """A controller with `session` on it. Without a model it does everything but answer.
 
@@ -100,18 +93,18 @@ class SessionController:
         self.session = session
         self.commands = commands
         self.hooks = Hooks() if hooks is None else hooks
-        self.settings = Config() if settings is None else settings
+        self.options = AgentOptions() if options is None else options
+        self.settings = self.options.settings
         self.models: Models = ConfiguredModels(self.settings, self.hooks) if models is None else models
         self.ui: Ui = NoUi() if ui is None else ui
         self.host: Host = HeadlessHost() if host is None else host
-        self.permissions = permissions
+        self.permissions = self.options.permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
         self.no_model_message = "there is no model: /model chooses one, and `sessiontree models` lists them"
         """What is said where a model is needed and there is none."""
-        self._tools = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: tool for tool in self.options.tools}
         self._added_tools: dict[str, Tool] = {}
-        self._system = system
         self._move_signal: Signal | None = None
         """Gives up the move or the merge that is under way, until it is written."""
         self._move_done = asyncio.Event()
@@ -126,6 +119,7 @@ class SessionController:
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
         self._stop_tracing: Callable[[], None] = lambda: None
+        cwd = self.options.cwd
         self._start_folder = os.getcwd() if cwd is None else os.path.abspath(cwd)
         """Where tools work unless a person confirms another folder."""
         self._is_cwd_explicit = cwd is not None
@@ -134,7 +128,7 @@ class SessionController:
         self.cwd = self._start_folder
         """The folder that tools, and commands that take a path, work in."""
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
-        self._attach_agent(model, thinking)
+        self._attach_agent(model, self.options.thinking)
 
     # What is on it
 
@@ -264,16 +258,8 @@ class SessionController:
         context.session, context.branch, context.agent = self.session, self.branch, None
         context.cwd = self.cwd
         if model is not None:
-            self._agent = Agent(
-                self.branch,
-                model,
-                self.tools,
-                self.hooks,
-                system=self._system,
-                settings=self.settings,
-                thinking=thinking,
-                permissions=self.permissions,
-            )
+            options = structs.replace(self.options, tools=self.tools, thinking=thinking, cwd=self.cwd)
+            self._agent = create_agent(self.branch, model, self.hooks, options)
             context.agent = self._agent
 
     async def choose_folder(self) -> None:
