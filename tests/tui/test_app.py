@@ -121,7 +121,7 @@ async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: 
 async def test_escape_twice_does_what_is_set(running: Running, talk: Session) -> None:
     async with running(session=talk, settings=Config(double_escape="fork")) as app:
         await app.press("escape", "escape")
-        await app.wait_for_text("Fork before which message?", "second question")
+        await app.wait_for_text("Fork before message", "second question")
         await app.press("escape")
     async with running(session=st.create(), settings=Config(double_escape="none")) as app:
         await app.press("escape", "escape")
@@ -143,7 +143,7 @@ async def test_escape_twice_in_a_text_is_nothing(running: Running, talk: Session
 async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/branches")
-        assert await app.wait_for_text("Which branch?", "● main", "other")
+        assert await app.wait_for_text("Switch to branch", "● main", "other")
         await app.press("down", "enter")
         await app.wait_until(lambda: talk.heads.current == "other")
         assert await app.wait_for_text("on other")
@@ -154,7 +154,7 @@ async def test_a_branch_with_one_entry_is_listed_in_the_singular(running: Runnin
     session.append(st.user("alone"))
     async with running(session=session, models=NoModels()) as app:
         await app.submit("/branches")
-        await app.wait_for_text("Which branch?", " 1 entry  ")
+        await app.wait_for_text("Switch to branch", " 1 entry  ")
 
 
 @pytest.mark.parametrize("line", ["/export", "/export-branch", "/export-branch other"])
@@ -207,7 +207,7 @@ async def test_what_comes_stays_in_sight_when_something_is_labeled_meanwhile(run
         await app.submit("go on")
         await app.wait_for_text("It begins.")
         await app.submit("/label here")
-        assert await app.wait_for_text("It begins.", "is labeled [here]")
+        assert await app.wait_for_text("It begins.", "Labeled")
         await app.press("escape")
         assert "It begins." in await app.wait_for_text("aborted")
 
@@ -217,7 +217,7 @@ async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labeled(r
         await app.submit("!echo one; sleep 30")
         await app.wait_for_text("! echo one")
         await app.submit("/label here")
-        assert "! echo one" in await app.wait_for_text("is labeled [here]")
+        assert "! echo one" in await app.wait_for_text("Labeled")
         await app.press("escape")
         await app.wait_until_idle()
         assert sum("! echo one" in block for block in app.blocks) == 1
@@ -241,7 +241,7 @@ async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Runni
         assert sum("was deleted" in block for block in app.blocks) == 1
         app.editor.clear_text()
         await app.submit("/fork HEAD")
-        await app.wait_for_text("in the new session")
+        await app.wait_for_text("In new session")
         await app.submit_and_wait("and now?")
         said = [block for block in app.blocks if block.startswith("user")]
         assert said == ["user: first question", "user: second question", "user: and now?"]
@@ -431,7 +431,7 @@ async def test_escape_stays_where_one_was_when_another_process_has_a_session_ope
             await app.submit(f"/resume {talk.id}")
             await app.wait_for_text("Another process has this session open.")
             await app.press(key)
-            await app.wait_for_text("cancelled: everything is as it was")
+            await app.wait_for_text("Cancelled. Nothing changed.")
             await app.wait_until_idle()
         assert app.app.desk.session is before
         assert is_session_open(before.location)
@@ -491,7 +491,7 @@ async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_
     async with running(session=st.open(talk.file)) as app:
         assert is_session_open(talk.location)
         await app.submit("/clone")
-        await app.wait_for_text("in the new session")
+        await app.wait_for_text("In new session")
         assert (is_session_open(talk.location), is_session_open(app.app.desk.session.location)) == (False, True)
 
 

@@ -55,7 +55,7 @@ async def test_another_thinking_level_is_chosen_from_the_one_that_holds(running:
         await app.submit("/thinking")
         await app.wait_for_text("Thinking level")
         await app.press("down", "enter")
-        assert await app.wait_for_text("from here on: high")
+        assert await app.wait_for_text("Thinking level: high")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
@@ -400,7 +400,7 @@ async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_
     first = st.create()
     async with running(models=models, session=first, model="openai:gpt-4.1") as app:
         await app.submit("/model openai:gpt-6-sol")
-        await app.wait_for_text("from here on: openai:gpt-6-sol")
+        await app.wait_for_text("Model: openai:gpt-6-sol")
         await app.submit("/model")
         assert await app.wait_for_text("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
         await app.press("escape")
@@ -408,7 +408,7 @@ async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_
     async with running(models=models) as app:
         assert app.app.desk.model.info.name == "openai:gpt-6-sol"
         await app.submit("/model openai:gpt-5.4")
-        await app.wait_for_text("from here on: openai:gpt-5.4")
+        await app.wait_for_text("Model: openai:gpt-5.4")
 
     async with running(models=models, session=st.open(first.file)) as app:
         assert app.app.desk.model.info.name == "openai:gpt-6-sol"

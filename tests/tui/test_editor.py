@@ -109,7 +109,7 @@ async def test_enter_runs_the_command_that_the_arrow_keys_chose(running: Running
         await app.press("up")
         await app.wait_for_text("› /branches")
         await app.press("enter")
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
 
 
 async def test_enter_goes_to_the_branch_that_is_typed_and_not_to_one_that_begins_with_it(running: Running) -> None:
@@ -134,7 +134,7 @@ async def test_enter_takes_an_argument_as_it_is_typed(running: Running) -> None:
         await app.press(*"/label", "space", *"work")
         await app.wait_for_text("  working")
         await app.press("enter")
-        await app.wait_for_text("is labeled [work]")
+        await app.wait_for_text("Labeled")
 
 
 async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, project: Path) -> None:
@@ -157,7 +157,7 @@ async def test_enter_uses_what_is_typed_now_and_not_choices_for_what_was_typed_b
         await app.wait_for_text("› /branch")
         app.editor.insert("hes")
         app.editor.action_submit()
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
 
 
 async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:

@@ -205,6 +205,6 @@ async def test_by_the_same_keys_one_goes_through_every_list(running: Running, wa
         assert await app.wait_for_text("type to search")
         await app.press("escape")
         await app.submit("/branches")
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
         await app.press("down", "enter")
         assert await app.wait_for_text("on dict")

@@ -302,7 +302,7 @@ def compact(
 @extension_option
 @json_option
 def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_json: bool) -> None:
-    """Go on from before the last compaction.
+    """Undo the last compaction.
 
     What was said after it stays in the tree, and `undo` goes back.
     """

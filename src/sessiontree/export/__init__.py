@@ -68,9 +68,9 @@ def stream_export(
     Invalid arguments raise before the first piece. The redactor's report is complete after the last piece.
     """
     if form not in FORMATS:
-        raise InvalidOperation(f"no form {form!r}: choose one of {', '.join(FORMATS)}")
+        raise InvalidOperation(f"no format {form!r}: choose one of {', '.join(FORMATS)}")
     if branch is not None and subtree is not None:
-        raise InvalidOperation("either one path or one subtree is exported, not both")
+        raise InvalidOperation("choose either a path or a subtree, not both")
     if form == "html":
         _check_page_dependencies()
     whole = read_snapshot(lines)
@@ -92,7 +92,7 @@ def _check_page_dependencies() -> None:
     from importlib.util import find_spec
 
     if any(find_spec(module) is None for module in ("jinja2", "markdown_it", "nh3", "pygments")):
-        raise InvalidOperation("a page takes what `pip install 'sessiontree[export]'` installs")
+        raise InvalidOperation("HTML export needs `pip install 'sessiontree[export]'`")
 
 
 BLOCK_SIZE = 1 << 16
@@ -120,7 +120,7 @@ def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> l
     if branch is not None:
         return select_path(whole, place)
     if place is None:
-        raise InvalidOperation("the place before everything is no entry, so nothing hangs below it but the whole tree")
+        raise InvalidOperation("root is not an entry and has no subtree; export the whole session instead")
     return select_subtree(whole, place)
 
 

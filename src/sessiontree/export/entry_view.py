@@ -74,16 +74,16 @@ def read_picture(block: JsonObject) -> Picture:
         coerce_string(block.get("data")) or (coerce_string(source.get("data")) if is_object(source) else "")
     ).strip()
     if not data:
-        return Picture(fault="there is none in the entry")
+        return Picture(fault="the entry contains no image data")
     if len(data) > MAX_DATA:
-        return Picture(fault=f"its {len(data)} characters are over the limit of {MAX_DATA}")
+        return Picture(fault=f"{len(data)} characters exceed the limit of {MAX_DATA}")
     if len(data) % 4 or not _BASE64.fullmatch(data):
-        return Picture(fault="its data are not base64")
+        return Picture(fault="the data is not base64")
     kind, width, height = _measure(base64.b64decode(data[: HEAD_BYTES // 3 * 4]))
     if not kind:
-        return Picture(fault="it is no PNG, JPEG, GIF or WebP")
+        return Picture(fault="not a PNG, JPEG, GIF or WebP image")
     if not 0 < width * height <= MAX_PIXELS:
-        return Picture(fault=f"it would be {width} × {height} large")
+        return Picture(fault=f"the size is {width} × {height}")
     return Picture(kind=kind, data=data, width=width, height=height)
 
 
@@ -240,7 +240,7 @@ def _build_assistant(message: JsonObject) -> EntryView:
     facts = [
         "/".join(filter(None, (coerce_string(message.get("provider")), coerce_string(message.get("model"))))),
         *_format_usage(message.get("usage")),
-        {"length": "cut at the limit"}.get(stopped, stopped if failed else ""),
+        {"length": "truncated at the limit"}.get(stopped, stopped if failed else ""),
     ]
     parts = list(_build_content(message.get("content")))
     error = coerce_string(message.get("errorMessage"))
@@ -279,7 +279,7 @@ def _describe_truncation(message: JsonObject) -> str:
     if message.get("truncated") is not True:
         return ""
     path = coerce_string(message.get("fullOutputPath"))
-    return f"cut; more of it in {path}" if path else "cut"
+    return f"truncated; full output in {path}" if path else "truncated"
 
 
 def _build_run(message: JsonObject, language: str) -> EntryView:

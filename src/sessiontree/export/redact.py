@@ -246,4 +246,4 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise InvalidOperation(f"{pattern!r} is no regular expression: {error}") from None
+        raise InvalidOperation(f"{pattern!r} is not a regular expression: {error}") from None

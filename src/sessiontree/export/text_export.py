@@ -52,7 +52,7 @@ def _build_side_section(whole: Snapshot, chain: list[Entry], names: dict[EntryId
     named = ", ".join(name for entry in chain for name in names.get(entry.id, ()))
     parent = whole.tree.parent(chain[0].id)
     begins = "from the beginning" if parent is None else f"from {format_id(parent)}"
-    return PathSection(title=make_visible(f"{named or 'a branch without a name'}, {begins}"), entries=chain)
+    return PathSection(title=make_visible(f"{named or 'unnamed branch'}, {begins}"), entries=chain)
 
 
 def format_id(id: EntryId) -> str:
