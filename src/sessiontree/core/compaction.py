@@ -94,7 +94,7 @@ class CompactionPreparation(Struct, frozen=True, kw_only=True):
     """What a compaction summarizes and keeps."""
 
     entries: tuple[Entry, ...]
-    """The entries to summarize, oldest first, without those that earlier compactions cover."""
+    """The entries to summarize, oldest first, except entries that earlier compactions cover."""
     messages: tuple[JsonObject, ...]
     """The messages of these entries in wire form, after context edits."""
     turn_prefix: tuple[Entry, ...] = ()
@@ -181,8 +181,8 @@ def _estimate_size(message: JsonObject) -> int:
 def _find_cut(messages: Sequence[JsonObject], sizes: Sequence[int], keep: int) -> int:
     """Return the index of the first message to keep, so at least `keep` tokens remain but preferably not twice as many.
 
-    A cut is never before a tool result or between a call and its result. If there is no valid cut after the preferred
-    one, the last valid cut before it is used. If there is none at all, nothing is kept.
+    A cut is never before a tool result or between a call and its result. If no valid cut follows the preferred one, the
+    last valid cut before it is used. If the messages have no valid cut, nothing is kept.
     """
     places = _find_cut_places(messages)
     wanted = len(messages)

@@ -191,7 +191,7 @@ class ExplainedEntry(Struct, frozen=True, kw_only=True):
     represented_by: EntryId | None = None
     """The entry that represents this one in the context, if any."""
     tokens: int = 0
-    """Estimated tokens of what is sent."""
+    """Estimated tokens in the request."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):

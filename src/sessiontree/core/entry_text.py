@@ -1,4 +1,4 @@
-"""Entry text: what an entry says, as one line for a listing and in full for a search.
+"""Entry text: an entry as one line for a listing, and as full text for a search.
 
 The full text includes thinking, tool arguments and results, summaries, names, labels, system messages and the strings
 in all other data. Images have no text.
@@ -140,7 +140,7 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
             return body.describe().line or entry.type
 
 
-# Everything an entry says
+# Full text
 
 
 def build_full_text(entry: Entry) -> str:

@@ -1,7 +1,7 @@
-"""Filling: what is put into a new entry before it is written, and what may not be written at all.
+"""Normalization: completes the body of a new entry before it is written, and rejects invalid bodies.
 
-Callers say what they mean; peers expect more: a message its model and time, a compaction what it kept and the state at
-its place. What peers refuse is refused here, in the same words for every way of writing.
+Peers expect fields that callers may omit: the model and timestamp of a message, the first kept entry and the state of a
+compaction. All ways to write an entry use the same checks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sessiontree.errors import InvalidOperation, NotFound
 
 
 def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: Tree, now: int) -> Body:
-    """`body` with what peers expect to find in it.
+    """Return `body` with the fields that peers expect.
 
-    `up` gives the entries above where it will stand, those that are written together with it included. Raises
-    `InvalidOperation` and `NotFound`.
+    `up` yields the entries above the new one, including entries of the same batch. Raises `InvalidOperation` and
+    `NotFound`.
     """
     match body:
         case Message(message):
@@ -70,7 +70,7 @@ def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]]
 
 
 def normalize_message(message: JsonObject, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
-    """`filled` for the message of a body, which nearly all bodies have."""
+    """Complete the message of a body: a shortcut for the most common type."""
     provider = model = None
     if message.get("role") == "assistant" and not ("provider" in message and "model" in message):
         provider, model = find_model_above(up())
@@ -90,7 +90,7 @@ def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:
 
 
 def _find_entry(id: EntryId, tree: Tree, above: Iterable[Entry]) -> Entry:
-    """An entry of the session, or one that is written together with what names it."""
+    """Return an entry of the session, or an entry of the same batch."""
     if id in tree:
         return tree[id]
     for entry in above:

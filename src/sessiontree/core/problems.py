@@ -1,7 +1,6 @@
-"""Problems: what is wrong, or worth knowing, about the entries of a session.
+"""Problems: faults and notes about the entries of a session.
 
-Damage of lines that could not be read at all is reported by `format.jsonl`. Nothing here
-repairs anything.
+`format.session_reader` reports lines that cannot be read at all. Nothing here repairs anything.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from sessiontree.errors import format_names
 
 
 class _BodyScan:
-    """What the bodies say, gathered in one pass that keeps none of them."""
+    """Collects facts from all bodies in one pass, without keeping the bodies."""
 
     def __init__(self, tree: Tree) -> None:
         self.unreadable: list[Problem] = []
@@ -79,7 +78,7 @@ class _BodyScan:
 
 
 def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
-    """Everything wrong with the entries, in file order within each kind."""
+    """Return all problems of the entries, in file order within each kind."""
     said = _BodyScan(tree)
     spans = AncestryIndex(tree if said.anchors or said.calls else Tree())
     return [
@@ -102,7 +101,7 @@ def _build_note(kind: str, entry: Entry, message: str) -> Problem:
 
 
 def describe_defect(entry: Entry, body: Body) -> str | None:
-    """What is wrong with an entry that does not say what one of its type must; `None` where it does."""
+    """Return why an entry is not valid for its type, or `None` if it is valid."""
     if body is UNREADABLE:
         return "not JSON, or nested too deeply: only its place in the tree could be read"
     if body is NO_MESSAGE:
@@ -113,7 +112,7 @@ def describe_defect(entry: Entry, body: Body) -> str | None:
 
 
 def is_utf8(raw: bytes) -> bool:
-    """Whether every reader gets the same text from these bytes."""
+    """Return whether the bytes are valid UTF-8, so every reader gets the same text."""
     try:
         return raw.isascii() or bool(raw.decode())
     except UnicodeDecodeError:
@@ -159,7 +158,7 @@ def _find_unanswered_calls(said: _BodyScan, spans: AncestryIndex) -> Iterator[Pr
     results: dict[str, list[int]] = {}
     for entry, calls in said.calls:
         for call in calls:
-            if call.id not in results:  # providers use ids again and again
+            if call.id not in results:  # providers reuse call ids
                 results[call.id] = spans.sort_positions(said.results.get(call.id, ()))
             if not spans.has_any_below(entry.id, results[call.id]):
                 yield _build_note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
@@ -177,7 +176,7 @@ def _find_missing_heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
 
 
 def encode_problem(problem: Problem) -> JsonObject:
-    """As commands and the REST interface give it."""
+    """Return a problem in the form that commands and the REST API use."""
     return {
         "kind": problem.kind,
         "severity": problem.severity,

@@ -1,4 +1,4 @@
-"""Misfits: what is said of a value that does not have its shape. Pure; which exception it becomes is for others."""
+"""Validation: turns msgspec validation errors into a location and a reason."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 
 def describe_validation_error(error: msgspec.ValidationError, part: str) -> tuple[str, str]:
-    """Where a value is wrong, with dots, and why; `part` is the word for what it is made of.
+    """Return the dotted path of the invalid value and the reason. `part` is the noun for an unknown field.
 
-    The place is empty where it is the value as a whole.
+    The path is empty if the value as a whole is invalid.
     """
     said, _, place = str(error).partition(" - at ")
     inside = place.strip("`").removeprefix("$").removeprefix(".")
