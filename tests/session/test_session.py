@@ -763,7 +763,7 @@ def test_of_two_who_give_the_same_name_the_second_is_refused() -> None:
     theirs.refresh()
     mine.rename_branch("work", "x")
 
-    with pytest.raises(st.InvalidOperation, match="there is a branch 'x' already"):
+    with pytest.raises(st.InvalidOperation, match="branch 'x' already exists"):
         theirs.rename_branch("main", "x")
     with pytest.raises(st.NotFound):
         theirs.rename_branch("work", "y")

@@ -109,10 +109,6 @@ class CompactionPreparation(Struct, frozen=True, kw_only=True):
     modified_files: tuple[str, ...] = ()
 
     @property
-    def is_split_turn(self) -> bool:
-        return bool(self.turn_prefix)
-
-    @property
     def files(self) -> TouchedFiles:
         return TouchedFiles(read=self.read_files, modified=self.modified_files)
 

@@ -555,12 +555,12 @@ def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) ->
     call = get_answered_call(message)
     if call is not None:
         if call in failed:
-            return "the turn that called for it failed"
+            return "the turn of its tool call failed"
         return "its tool call is answered by another result" if call in calls else "its tool call is not in the context"
     if is_failed_turn(message):
         return f"the turn ended with {coerce_string(message.get('stopReason'))}"
     if message.get("excludeFromContext") is True:
-        return "a shell run kept out of the context"
+        return "a shell command excluded from the context"
     return f"messages of role {get_role(message)!r} are not sent"
 
 
@@ -570,7 +570,7 @@ def _explain_sent(entry: Entry, message: JsonObject, sent: list[JsonObject], *, 
     if edited and get_role(message) in EDITABLE:
         reason = "as edited"
     if len(said) < len(sent):
-        reason += ", with a made-up result for a call that has none"
+        reason += ", with a placeholder for a missing tool result"
     return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, tokens=sum(map(estimate_tokens, sent)))
 
 

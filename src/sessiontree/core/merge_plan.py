@@ -91,7 +91,7 @@ def plan_cherry_pick(tree: Tree, chosen: Sequence[EntryId]) -> tuple[Entry, ...]
     for id in sorted(dict.fromkeys(chosen), key=order.__getitem__):
         entry = tree[id]
         if not isinstance(entry.body, Message | CustomMessage | BranchSummary):
-            raise InvalidOperation(f"{id!r} is of type {entry.type!r}, and only messages can be cherry-picked")
+            raise InvalidOperation(f"entry {id!r} has type {entry.type!r}; only messages can be cherry-picked")
         answered = _get_answered_call(entry)
         turn = entry if answered is None else _find_caller(tree, entry, answered)
         group = groups.setdefault(turn.id, [turn])
@@ -116,7 +116,7 @@ def _find_caller(tree: Tree, result: Entry, call: str) -> Entry:
     for entry in tree.walk_up(tree.parent(result.id)):
         if call in _get_call_ids(entry):
             return entry
-    raise InvalidOperation(f"{result.id!r} is the result of a call that is not on its path")
+    raise InvalidOperation(f"entry {result.id!r} is the result of a tool call that is not on its path")
 
 
 def _find_results(tree: Tree, turn: Entry) -> dict[str, Entry]:
@@ -143,12 +143,12 @@ def plan_rebase(tree: Tree, leaf: EntryId | None, onto: EntryId | None) -> tuple
     """Plan to copy entries so the path to `leaf` continues from `onto`. Raises `InvalidOperation`."""
     base = tree.find_common_ancestor(leaf, onto)
     if base == onto:
-        raise InvalidOperation(f"the branch goes on from {onto or 'root'} already")
+        raise InvalidOperation(f"the branch already continues from {onto or 'root'}")
     entries = tuple(
         entry for entry in tree.find_abandoned(leaf, onto) if not entry.is_annotation and entry.type not in NOT_COPIED
     )
     if not entries:
-        raise InvalidOperation(f"the branch has nothing that the path to {onto} does not have")
+        raise InvalidOperation(f"nothing to rebase: the path to {onto} already has every entry of the branch")
     rebase_bodies(tree, entries, onto, {entry.id: entry.id for entry in entries})
     return entries
 
@@ -189,8 +189,8 @@ def _find_copied_anchor(
             following = copies[up.id]
         if up.id == anchor:
             return anchor if anchor in above else following
-    raise _build_unreachable_error(entry, "keeps from", anchor)
+    raise _build_unreachable_error(entry, "keeps entries from", anchor)
 
 
 def _build_unreachable_error(entry: Entry, does: str, target: EntryId) -> InvalidOperation:
-    return InvalidOperation(f"{entry.id!r} {does} {target!r}, which would not be on its path")
+    return InvalidOperation(f"entry {entry.id!r} {does} {target!r}, which would not be on its path")

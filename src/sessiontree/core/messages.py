@@ -362,8 +362,8 @@ def list_usages(body: Body) -> list[Any]:
 
 # Conversion for a model
 
-COMPACTION_LEAD = "Everything said so far, before the messages that follow, is summarized here:"
-BRANCH_LEAD = "Another branch of this conversation was explored and left; this is a summary of it:"
+COMPACTION_LEAD = "Summary of the conversation before the following messages:"
+BRANCH_LEAD = "Summary of another branch of this conversation that was explored and abandoned:"
 
 
 def convert_for_model(message: JsonObject) -> JsonObject | None:
@@ -415,7 +415,7 @@ def _format_execution(message: JsonObject) -> str:
         parts.append(f"It exited with code {coerce_number(message.get('exitCode'))}.")
     if message.get("truncated") is True:
         path = coerce_string(message.get("fullOutputPath"))
-        parts.append(f"The output is cut; more of it is in {path}" if path else "The output is cut.")
+        parts.append(f"The output is truncated; more of it is in {path}" if path else "The output is truncated.")
     return "\n\n".join(parts)
 
 

@@ -48,16 +48,16 @@ def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]]
             _check_edit(body, tree, up())
             return body
         case BranchPoint():
-            raise InvalidOperation("branches are made by create_branch")
+            raise InvalidOperation("cannot append a branch point; use create_branch")
         case Opaque(type="session" | "title" | ""):
-            raise InvalidOperation(f"{body.type!r} cannot be the type of an entry: readers would take it for a header")
+            raise InvalidOperation(f"entry type {body.type!r} is reserved: readers would take the line for a header")
         case Custom(custom_type=kind) if kind == HEAD_RECORD:
-            raise InvalidOperation("head records are written by moving, switching and closing")
+            raise InvalidOperation("cannot append a head record; moving, switching and closing write it")
         case Compaction(first_kept=anchor):
             path = list(up())[::-1]
             context = build_path_context(path)
             if anchor is not None and all(entry.id != anchor for entry in path):
-                raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
+                raise InvalidOperation(f"a compaction cannot keep entries from {anchor!r}, which is not on its path")
             system = body.system_message or fold_system(context.messages)
             if system is not None:
                 system = {**system, "timestamp": system.get("timestamp", now)}
@@ -84,9 +84,9 @@ def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:
         isinstance(target, Message) and get_role(target.message) in ("user", "assistant", "toolResult")
     )
     if not editable or all(entry.id != edit.target for entry in path):
-        raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
+        raise InvalidOperation(f"cannot edit the context of {edit.target!r}: it is not a message on this path")
     if edit.replacement is not None and not isinstance(edit.replacement.get("content"), str | list):
-        raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
+        raise InvalidOperation("the replacement of a context edit must be text, a list of blocks, or none")
 
 
 def _find_entry(id: EntryId, tree: Tree, above: Iterable[Entry]) -> Entry:

@@ -103,7 +103,7 @@ def _walk_up(tree: Tree, start: EntryId | None, count: int, place: str) -> Entry
     if count < 0:
         return start
     if count > len(above):
-        raise NotFound("place", place, f"{len(above)} up from there is before everything")
+        raise NotFound("place", place, f"at most ~{len(above)} from there")
     return None if count == len(above) else above[count]
 
 
@@ -116,16 +116,16 @@ def check_branch_name(name: str) -> None:
     """Raise `InvalidOperation` for a name that is ambiguous or cannot be displayed."""
     fault = _find_name_fault(name)
     if fault is not None:
-        raise InvalidOperation(f"{name[:MAX_NAME_LENGTH]!r} cannot be the name of a branch: {fault}")
+        raise InvalidOperation(f"invalid branch name {name[:MAX_NAME_LENGTH]!r}: {fault}")
 
 
 def check_new_branch(name: str, tree: Tree, heads: Heads) -> None:
     """Raise `InvalidOperation` for an invalid name, an existing branch, or the id of an entry."""
     check_branch_name(name)
     if name in tree:
-        raise InvalidOperation(f"{name!r} cannot be the name of a branch: it is an entry id in this session")
+        raise InvalidOperation(f"invalid branch name {name!r}: it is an entry id in this session")
     if name in heads.heads:
-        raise InvalidOperation(f"there is a branch {name!r} already")
+        raise InvalidOperation(f"branch {name!r} already exists")
 
 
 def _find_name_fault(name: str) -> str | None:
@@ -134,13 +134,13 @@ def _find_name_fault(name: str) -> str | None:
     if len(name) > MAX_NAME_LENGTH:
         return f"it has more than {MAX_NAME_LENGTH} characters"
     if name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", BRANCH_PREFIX)):
-        return "that means something else"
+        return "it is reserved"
     if looks_like_id(name):
         return "it looks like an entry id"
     if name.startswith("-"):
-        return "it would be taken for an option"
+        return "it looks like an option"
     if "~" in name:
-        return "'~' counts entries upwards"
+        return "'~' is reserved"
     if not name.isprintable():
-        return "it has characters that cannot be shown"
-    return "it begins or ends with a space" if name != name.strip() else None
+        return "it has characters that cannot be displayed"
+    return "it starts or ends with a space" if name != name.strip() else None

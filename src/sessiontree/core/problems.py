@@ -44,11 +44,9 @@ class _BodyScan:
             if reason is not None:
                 self.unreadable.append(_build_fault("malformed_line", entry, reason))
             elif not is_utf8(raw):
-                self.unreadable.append(
-                    _build_fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
-                )
+                self.unreadable.append(_build_fault("not_utf8", entry, "not UTF-8: invalid bytes are replaced"))
             if keys := entry.source.find_hidden_keys(raw):
-                reason = f"{format_names(keys)} behind the message: what stands there does not count"
+                reason = f"{format_names(keys)} after the message is ignored"
                 self.unreadable.append(_build_fault("hidden_key", entry, reason))
             if tree[entry.id] is entry:
                 self._gather(tree, entry, body)
@@ -68,10 +66,12 @@ class _BodyScan:
                     _build_note("unknown_target", entry, f"label on {target!r}, which is not in the file")
                 )
             case ContextEdit(target=target) if target not in tree:
-                self.notes.append(_build_note("unknown_target", entry, f"edit of {target!r}, which is not in the file"))
+                self.notes.append(
+                    _build_note("unknown_target", entry, f"context edit of {target!r}, which is not in the file")
+                )
             case Opaque(type="session"):
                 self.notes.append(
-                    _build_note("second_header", entry, "another session begins: two files were put together")
+                    _build_note("second_header", entry, "second session header: two files were concatenated")
                 )
             case _:
                 pass
@@ -103,11 +103,11 @@ def _build_note(kind: str, entry: Entry, message: str) -> Problem:
 def describe_defect(entry: Entry, body: Body) -> str | None:
     """Return why an entry is not valid for its type, or `None` if it is valid."""
     if body is UNREADABLE:
-        return "not JSON, or nested too deeply: only its place in the tree could be read"
+        return "not valid JSON, or nested too deeply; only its position in the tree could be read"
     if body is NO_MESSAGE:
-        return "it should have a message, and has none"
+        return "the message is missing"
     if entry.is_head_record and not is_full_record(entry):
-        return "a head record should say where every branch is and which is current, and this one does not"
+        return "the head record does not list every head and the current branch"
     return None
 
 
@@ -141,7 +141,7 @@ def _find_misplaced(tree: Tree) -> Iterator[Problem]:
                 "orphan", entry, f"entry {entry.id!r} names a parent {entry.parent!r} that is not in the file"
             )
         else:
-            yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, by way of {entry.parent!r}")
+            yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, through {entry.parent!r}")
 
 
 def _find_missing_anchors(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
@@ -150,7 +150,7 @@ def _find_missing_anchors(said: _BodyScan, spans: AncestryIndex) -> Iterator[Pro
             yield _build_fault(
                 "missing_anchor",
                 entry,
-                f"compaction {entry.id!r} keeps entries from {anchor!r} on, which is not on its path: it keeps none",
+                f"compaction {entry.id!r} keeps entries from {anchor!r}, which is not on its path; no entries are kept",
             )
 
 
@@ -170,7 +170,7 @@ def _find_missing_heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
             yield Problem(
                 kind="missing_head",
                 severity="fault",
-                message=f"the head of branch {name!r} is {head!r}, which is not in the file",
+                message=f"head {head!r} of branch {name!r} is not in the file",
                 entry=head,
             )
 

@@ -103,7 +103,7 @@ def parse_query(text: str, *, now: int) -> Query:
         elif folded := fold(phrase or word):
             terms.append(Term(text=folded))
     if not (terms or roles or since is not None):
-        raise InvalidOperation("a search needs something to look for")
+        raise InvalidOperation("the search query is empty")
     return Query(terms=tuple(terms), roles=frozenset(roles), since=since)
 
 
@@ -113,5 +113,5 @@ def _parse_since(value: str, now: int) -> int:
         return now - int(ago[1]) * _HOURS[ago[2]] * 3_600_000
     moment = parse_timestamp(value)
     if moment is None:
-        raise InvalidOperation(f"since: takes 12h, 7d, 2w or a date such as 2026-01-31, not {value!r}")
+        raise InvalidOperation(f"invalid since: {value!r}; use 12h, 7d, 2w or a date such as 2026-01-31")
     return moment

@@ -12,10 +12,10 @@ def describe_validation_error(error: msgspec.ValidationError, part: str) -> tupl
 
     The path is empty if the value as a whole is invalid.
     """
-    said, _, place = str(error).partition(" - at ")
-    inside = place.strip("`").removeprefix("$").removeprefix(".")
-    named = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", said)
-    if named is None:
-        return inside, said[:1].lower() + said[1:].replace("`", "")
-    where = f"{inside}.{named[2]}" if inside else named[2]
-    return where, f"there is no such {part}" if "unknown" in named[1] else "it is not given"
+    reason, _, location = str(error).partition(" - at ")
+    inside = location.strip("`").removeprefix("$").removeprefix(".")
+    match = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason)
+    if match is None:
+        return inside, reason[:1].lower() + reason[1:].replace("`", "")
+    where = f"{inside}.{match[2]}" if inside else match[2]
+    return where, f"unknown {part}" if "unknown" in match[1] else "required, but missing"

@@ -224,7 +224,7 @@ def read_object(raw: bytes) -> JsonObject:
     if not raw.lstrip().startswith(b"{"):
         raise NotJson("not a JSON object")
     if is_too_deep(raw):
-        raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} deep")
+        raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} levels")
     return _decode_object(raw)  # raises `RecursionError` if the caller used up the stack
 
 
@@ -536,7 +536,7 @@ def build_copy_fields(entry: Entry) -> JsonObject:
     try:
         wire = read_object(entry.raw)
     except NotJson as error:
-        raise InvalidOperation(f"entry {entry.id!r} cannot be copied, since it cannot be read: {error}") from None
+        raise InvalidOperation(f"cannot copy entry {entry.id!r}: {error}") from None
     return {**find_unknown_fields(wire), COPIED_FROM: entry.id}
 
 
@@ -548,7 +548,7 @@ def get_type(body: Body) -> str:
         return _TYPES_BY_BODY[type(body)]
     except KeyError:
         given = f"{type(body).__name__!r} object"
-        raise TypeError(f"a body is wanted, such as user('Hello') or Message({{...}}), not a {given}") from None
+        raise TypeError(f"expected a body such as user('Hello') or Message({{...}}), got a {given}") from None
 
 
 def encode_body(body: Body) -> JsonObject:
@@ -579,7 +579,7 @@ def write_entry(
     """
     type = get_type(body)
     if isinstance(body, e.Opaque) and type in WIRE:
-        raise InvalidOperation(f"an entry of type {type!r} is written as a {WIRE[type][0].__name__}")
+        raise InvalidOperation(f"use {WIRE[type][0].__name__} to write an entry of type {type!r}")
     wire: JsonObject = {"type": type, ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
     if current is not None:
         wire["current"] = current
@@ -591,7 +591,7 @@ def write_entry(
         own = {*wire, *HEAD_KEYS, *_get_known_fields(type)} - {COPIED_FROM}  # a copy of a copy overwrites it
         taken = [key for key in extra if key in own]
         if taken:
-            raise InvalidOperation(f"a further field cannot be called {taken[0]!r}: that is a field of the entry's own")
+            raise InvalidOperation(f"extra field {taken[0]!r} conflicts with a field of the entry")
         wire.update(extra)
     return Entry(
         id=id,
@@ -688,7 +688,7 @@ def _encode_with_json(wire: JsonObject) -> bytes:
 
 
 def _build_depth_error() -> InvalidOperation:
-    return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} deep")
+    return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} levels deep")
 
 
 def write_value(value: Any) -> bytes:

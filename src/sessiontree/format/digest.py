@@ -173,7 +173,7 @@ class Digest:
                 self._annotate(number)
         self._numbers: dict[str | None, int] = {None: -1, **dict(zip(self._ids, count()))}
         if not len(self._numbers) - 1 == len(self._parents) == tally.entries:
-            raise ValueError("ids, parents and the tally do not go together")
+            raise ValueError("ids, parents and totals do not match")
 
     def get_links_since(self, entry: int) -> EntryLinks:
         """Return the links of the entries from number `entry` on."""

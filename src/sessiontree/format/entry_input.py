@@ -43,6 +43,6 @@ def check_message(message: JsonObject) -> None:
     if not said:
         raise IncompleteEntry("a role")
     if said in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
-        raise IncompleteEntry("content: a text, or a list of blocks")
+        raise IncompleteEntry("content: text or a list of blocks")
     if get_answered_call(message) == "":
         raise IncompleteEntry("the toolCallId that it answers")

@@ -33,7 +33,7 @@ UNREADABLE_LINE = "sessiontree.unreadable"
 """The `custom_type` of entries that replace an unreadable line and hold its text."""
 
 
-TOO_LONG = "put right it would be too long: a custom entry keeps its place, its text stays in the damaged file"
+TOO_LONG = "replaced by a custom entry without its text, which would be too long"
 
 
 class Repair(Struct, frozen=True, kw_only=True):
@@ -65,33 +65,33 @@ def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes]
         if keys := find_hidden_keys(raw):
             raw = drop_after(raw, MESSAGE, keys)
             body = read_body(raw)
-            add_repair("hidden_key", entry, f"{format_names(keys)} behind the message is left out")
+            add_repair("hidden_key", entry, f"{format_names(keys)} after the message was removed")
         shadowed = tree[entry.id] is not entry
         if describe_defect(entry, body) is not None:
             text = raw.decode("utf-8", "replace")
-            raw, said = _build_placeholder(entry, text=text), "its text is kept in a custom entry at the same place"
+            raw, said = _build_placeholder(entry, text=text), "replaced by a custom entry that holds its text"
             if len(raw) > LINE_LIMIT:  # one byte can become six
                 raw, said = _build_placeholder(entry), TOO_LONG
             add_repair("malformed_line", entry, said)
         elif not is_utf8(raw):
-            raw, said = raw.decode("utf-8", "replace").encode(), "bytes that are not UTF-8 are replaced"
+            raw, said = raw.decode("utf-8", "replace").encode(), "invalid UTF-8 was replaced"
             if len(raw) > LINE_LIMIT:
                 raw, said = _build_placeholder(entry), TOO_LONG
             add_repair("not_utf8", entry, said)
         id = new_id() if shadowed else entry.id
         if shadowed:
             raw = set_value(raw, ID, write_value(id))
-            add_repair("duplicate_id", entry, "it has an id of its own now")
+            add_repair("duplicate_id", entry, "assigned a new id")
         parent = (entry.parent if entry.parent in tree else None) if shadowed else tree.parent(entry.id)
         if parent != entry.parent:
             raw = set_value(raw, PARENT, write_value(parent))
-            add_repair(_classify_parent_fault(tree, entry), entry, "it is a root now, as it was shown")
+            add_repair(_classify_parent_fault(tree, entry), entry, "now a root, as displayed before")
         anchor = body.first_kept if isinstance(body, Compaction) else None
         if anchor is not None and anchor != id:
             spans = AncestryIndex(tree) if spans is None else spans
             if not spans.is_on_path(anchor, parent):
                 raw = set_value(raw, ANCHOR, write_value(id))
-                add_repair("missing_anchor", entry, "it says that it keeps no entries, as it did")
+                add_repair("missing_anchor", entry, "now keeps no entries, as before")
         lines.append(raw)
     return lines, done
 
@@ -105,7 +105,7 @@ def repair_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], l
         if head is not None and head not in tree:
             written = _find_last_written(tree) if written is None else written
             head = written.get(name)
-            done.append(Repair(kind="missing_head", message=f"branch {name!r} is at {head or 'root'} now", entry=head))
+            done.append(Repair(kind="missing_head", message=f"branch {name!r} moved to {head or 'root'}", entry=head))
         found[name] = head
     return found, done
 

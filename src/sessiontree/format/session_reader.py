@@ -92,7 +92,7 @@ class SessionReader(LineSource):
         more = self.unreadable_count - MAX_REPORTED
         if more <= 0:
             return self._problems
-        message = f"{more:,} more that cannot be read, the last of them line {self._last_unreadable:,}"
+        message = f"{more:,} more unreadable lines, the last of them line {self._last_unreadable:,}"
         return [*self._problems, Problem(kind="malformed_line", severity="fault", message=message)]
 
     @property
@@ -216,7 +216,7 @@ class SessionReader(LineSource):
     def _parse_line(self, raw: bytes, line: int, items: list[Entry | Chain]) -> None:
         if len(raw) > LINE_LIMIT:
             self._report_unreadable(
-                "long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into", line
+                "long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT} bytes; not decoded", line
             )
         elif raw.strip():
             try:
@@ -238,12 +238,10 @@ class SessionReader(LineSource):
         try:
             wire = read_object(raw)
         except NotJson as error:
-            self._report_unreadable("malformed_line", f"unreadable, before the header: {error}", self.line_count)
+            self._report_unreadable("malformed_line", f"unreadable line before the header: {error}", self.line_count)
             return
         if not is_utf8(raw):
-            self._add_problem(
-                "not_utf8", "fault", "not UTF-8: bytes that no reader can tell are replaced", self.line_count
-            )
+            self._add_problem("not_utf8", "fault", "not UTF-8: invalid bytes are replaced", self.line_count)
         if wire.get("type") == "title" and self._title is None:
             self._title = coerce_string(wire.get("title")).strip()
             return
@@ -251,7 +249,7 @@ class SessionReader(LineSource):
         if self._header is None:
             type = coerce_string(wire.get("type"))
             found = "lacks an id" if type == "session" else f"is of type {type!r}" if type else "has no type"
-            raise FormatError(self.where, f"line {self.line_count} is no session header: it {found}")
+            raise FormatError(self.where, f"line {self.line_count} is not a session header: it {found}")
         if self.is_newer:
             self._add_problem(
                 "newer_version", "note", f"written as version {self.header.version}; opened read-only", self.line_count
