@@ -9,6 +9,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.agent import Agent
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.cli.app import run
 from sessiontree.commands.controller import SessionController
@@ -68,7 +69,11 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
     person = Person("yes" if confirmed else "no")
     session = st.create(cwd=there)
     desk = SessionController(
-        session, model=ScriptedModel([PWD, "Done."]), models=ScriptedModels(), tools=builtin_tools("bash"), ui=person
+        session,
+        model=ScriptedModel([PWD, "Done."]),
+        models=ScriptedModels(),
+        options=AgentOptions(tools=builtin_tools("bash")),
+        ui=person,
     )
 
     await desk.start()
@@ -83,7 +88,9 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
 
 async def test_nobody_is_asked_about_the_current_folder_or_one_that_is_not_there(here: Path, there: Path) -> None:
     for folder in (here, there / "gone", there.parent / "there" / ".." / "here"):
-        desk = SessionController(st.create(cwd=folder), models=ScriptedModels(), tools=builtin_tools(), ui=Person())
+        desk = SessionController(
+            st.create(cwd=folder), models=ScriptedModels(), options=AgentOptions(tools=builtin_tools()), ui=Person()
+        )
         await desk.start()
 
         assert desk.cwd == str(here)
@@ -97,7 +104,11 @@ async def test_another_session_is_another_question_which_is_asked_once(here: Pat
     own.append(st.user("Hello"))
     person = Person("yes")
     desk = SessionController(
-        own, model=ScriptedModel([PWD, "Done."]), models=ScriptedModels(), tools=builtin_tools("bash"), ui=person
+        own,
+        model=ScriptedModel([PWD, "Done."]),
+        models=ScriptedModels(),
+        options=AgentOptions(tools=builtin_tools("bash")),
+        ui=person,
     )
     await desk.start()
     assert person.questions == []
@@ -136,7 +147,9 @@ async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -
 
     hooks = Hooks()
     hooks.listen(listen)
-    desk = SessionController(st.create(cwd=there), models=ScriptedModels(), tools=builtin_tools(), hooks=hooks)
+    desk = SessionController(
+        st.create(cwd=there), models=ScriptedModels(), options=AgentOptions(tools=builtin_tools()), hooks=hooks
+    )
     await desk.start()
 
     assert desk.cwd == str(here)

@@ -11,7 +11,7 @@ import pytest
 import sessiontree as st
 from sessiontree.library import trash
 from sessiontree.model.scripted import Delay
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.experiment.experiment import Experiment
 from sessiontree.swarm.lease import open_lease
 from tests.server.conftest import Gate, ServerEnv, open_client

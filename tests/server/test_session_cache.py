@@ -225,7 +225,7 @@ def test_an_entry_that_its_writer_takes_back_is_gone_for_all_who_ask(
     def look() -> tuple[int, str]:
         with sessions.read(id, OWNER) as opened:
             last = opened.session.tree.get_entry_at(len(opened.session.tree.entries) - 1)
-            return opened.compute_totals().count, opened.get_preview(last).text
+            return opened.compute_totals().entries, opened.get_preview(last).text
 
     def fail(fd: int) -> None:
         seen.append(look())

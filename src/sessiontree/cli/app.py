@@ -23,7 +23,7 @@ from sessiontree.cli.output import escape_line, warn
 from sessiontree.core.places import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.library import catalog
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store import lock_wait
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
-"""The desk: the session that a person works in, its agent, and everything that commands and extensions need of both.
+"""The session controller: the open session, its agent, and the operations that commands and extensions call.
 
-It moves within the session and goes over to others, with hooks told and the agent following. What is typed comes in
-through `submit`. Drawing and asking are the business of the front end, behind `Ui` and `Host`.
+It moves between branches, entries and sessions, notifies the hooks, and keeps the agent on the right branch. Typed
+lines arrive through `submit`. The front end draws and asks questions through `Ui` and `Host`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree.agent import tracing
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome, emit_message_events
-from sessiontree.agent.permissions import Permissions
 from sessiontree.agent.run_writer import BackgroundWriter
-from sessiontree.agent.system_prompt import SystemPart
+from sessiontree.agent.setup import AgentOptions, create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.command_runner import CommandResult
 from sessiontree.agent.user_shell import UserShell
 from sessiontree.commands.host import HeadlessHost, Host
 from sessiontree.commands.models import ConfiguredModels, Models, get_model_name
 from sessiontree.commands.registry import CommandOutcome, CommandRegistry, parse_line
-from sessiontree.config import Config
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.places import BRANCH_PREFIX, find_branch, find_free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
@@ -48,7 +46,8 @@ from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, Place, Session
 from sessiontree.store.postgres.address import is_database_address
 
 Reason = Literal["new", "resume", "fork"]
@@ -73,24 +72,19 @@ class SessionController:
         commands: CommandRegistry | None = None,
         model: Model | None = None,
         models: Models | None = None,
-        tools: Iterable[Tool] = (),
+        options: AgentOptions | None = None,
         hooks: Hooks | None = None,
         ui: Ui | None = None,
         host: Host | None = None,
-        settings: Config | None = None,
         branch: Branch | None = None,
-        system: str | Sequence[SystemPart] | None = None,
-        thinking: str | None = None,
         fresh: bool = False,
-        cwd: str | None = None,
-        permissions: Permissions | None = None,
     ) -> None:
-        """A desk with `session` on it. Without a model it does everything but answer.
+        """A controller with `session` on it. Without a model it does everything but answer.
 
         Tools work in `cwd`, by default the current folder. The folder that a session names is used only if a person
         confirms it: `start` asks. Without `permissions`, its agent may use all of its tools.
 
-        One that is `fresh` was made for this desk: if nothing was said in it, it is not kept when one leaves it.
+        One that is `fresh` was made for this controller: if nothing was said in it, it is not kept when one leaves it.
         """
         if commands is None:
             from sessiontree.commands.builtin import get_builtin_commands
@@ -99,18 +93,18 @@ class SessionController:
         self.session = session
         self.commands = commands
         self.hooks = Hooks() if hooks is None else hooks
-        self.settings = Config() if settings is None else settings
+        self.options = AgentOptions() if options is None else options
+        self.settings = self.options.settings
         self.models: Models = ConfiguredModels(self.settings, self.hooks) if models is None else models
         self.ui: Ui = NoUi() if ui is None else ui
         self.host: Host = HeadlessHost() if host is None else host
-        self.permissions = permissions
+        self.permissions = self.options.permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
         self.no_model_message = "there is no model: /model chooses one, and `sessiontree models` lists them"
         """What is said where a model is needed and there is none."""
-        self._tools = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: tool for tool in self.options.tools}
         self._added_tools: dict[str, Tool] = {}
-        self._system = system
         self._move_signal: Signal | None = None
         """Gives up the move or the merge that is under way, until it is written."""
         self._move_done = asyncio.Event()
@@ -125,6 +119,7 @@ class SessionController:
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
         self._stop_tracing: Callable[[], None] = lambda: None
+        cwd = self.options.cwd
         self._start_folder = os.getcwd() if cwd is None else os.path.abspath(cwd)
         """Where tools work unless a person confirms another folder."""
         self._is_cwd_explicit = cwd is not None
@@ -133,7 +128,7 @@ class SessionController:
         self.cwd = self._start_folder
         """The folder that tools, and commands that take a path, work in."""
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
-        self._attach_agent(model, thinking)
+        self._attach_agent(model, self.options.thinking)
 
     # What is on it
 
@@ -148,7 +143,7 @@ class SessionController:
         return self._branch != self.session.head
 
     def qualify_place(self, place: Place) -> Place:
-        """A place as it is meant here: `HEAD` is the head of this desk's branch."""
+        """A place as it is meant here: `HEAD` is the head of this controller's branch."""
         if isinstance(place, str) and self.is_off_head and (place == "HEAD" or place.startswith("HEAD~")):
             return f"{self._branch.name}{place.removeprefix('HEAD')}"
         return place
@@ -216,7 +211,7 @@ class SessionController:
     def begin_move(self) -> Generator[Signal]:
         """While one is about to be elsewhere: a signal that `abort` gives. Raises `InvalidOperation` unless at rest.
 
-        Those who are told of the move or the merge find the desk at rest: it is written by then.
+        Those who are told of the move or the merge find the controller at rest: it is written by then.
         """
         self.ensure_idle()
         signal = self._move_signal = Signal()
@@ -263,16 +258,8 @@ class SessionController:
         context.session, context.branch, context.agent = self.session, self.branch, None
         context.cwd = self.cwd
         if model is not None:
-            self._agent = Agent(
-                self.branch,
-                model,
-                self.tools,
-                self.hooks,
-                system=self._system,
-                settings=self.settings,
-                thinking=thinking,
-                permissions=self.permissions,
-            )
+            options = structs.replace(self.options, tools=self.tools, thinking=thinking, cwd=self.cwd)
+            self._agent = create_agent(self.branch, model, self.hooks, options)
             context.agent = self._agent
 
     async def choose_folder(self) -> None:
@@ -413,24 +400,29 @@ class SessionController:
         summary: str | None = None,
     ) -> NavigateOutcome:
         """Go to a place by the rules of selection. Text to be said anew is put in the editor."""
+        request = self.request_summary(custom_instructions, replace=replace_instructions) if summarize else None
         with self.begin_move() as signal:
             outcome = await navigate(
                 self.session,
                 self.qualify_place(place),
                 hooks=self.hooks,
-                model=self.model,
-                summarize=summarize,
-                custom_instructions=custom_instructions,
-                replace_instructions=replace_instructions,
+                summary=request if summary is None else summary,
                 label=label,
-                summary=summary,
                 branch=self._branch if self.is_off_head else None,
-                settings=self.settings.summary,
-                retry=self.settings.retry,
                 signal=signal,
             )
         self.sync_position(outcome.editor_text)
         return outcome
+
+    def request_summary(self, instructions: str | None = None, *, replace: bool = False) -> SummaryRequest:
+        """Return a request for a summary by the current model."""
+        return SummaryRequest(
+            model=self.model,
+            instructions=instructions,
+            replace_instructions=replace,
+            settings=self.settings.summary,
+            retry=self.settings.retry,
+        )
 
     async def move_to(self, place: Place) -> NavigateOutcome:
         """Go to the place itself, without the rules of selection."""

@@ -45,7 +45,7 @@ from sessiontree.library.session_files import (
     pause_gc,
     resolve_folder,
 )
-from sessiontree.session.session import Place, Session, clean_name
+from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.writer import generate_id
 from sessiontree.store.base import Store
 from sessiontree.store.files import open_nonblocking

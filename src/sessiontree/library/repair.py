@@ -33,7 +33,7 @@ from sessiontree.library.catalog import (
 )
 from sessiontree.library.index.session_summary import iter_lines, open_regular_fd
 from sessiontree.library.session_files import SESSION_SUFFIX, list_session_files, resolve_folder
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.session.writer import find_write_parent
 from sessiontree.store.base import Store
 from sessiontree.store.files import close_quietly, format_os_error

@@ -13,7 +13,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from sessiontree.errors import StoreError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import close_quietly, discard, format_os_error, make_private_directory, open_private
 from sessiontree.store.postgres.address import is_database_address
 from sessiontree.store.postgres.advisory_lock import AdvisoryLock

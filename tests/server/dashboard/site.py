@@ -13,7 +13,7 @@ import sessiontree as st
 from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.export.sessions import make_story
 
 if TYPE_CHECKING:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree import config
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.setup import create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.agent.unsaved_messages import UnsavedMessages
@@ -45,7 +46,7 @@ from sessiontree.server.http_errors import make_insufficient_rights
 from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
 from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 from sessiontree.swarm.status import MAX_DENIED
 
 log = logging.getLogger("sessiontree.server")
@@ -153,11 +154,10 @@ class AgentJobs:
             controller = SessionController(
                 opened.session,
                 hooks=hooks,
-                settings=settings,
                 models=self._models,
-                tools=builtin_tools(),
-                cwd=self._find_folder(opened.session.cwd),
-                permissions=await asyncio.to_thread(self._permissions.load_permissions, settings),
+                options=await asyncio.to_thread(
+                    self._permissions.load_options, settings, self._find_folder(opened.session.cwd)
+                ),
             )
             extensions = ExtensionLoader(controller)
             await extensions.load()
@@ -201,16 +201,14 @@ class AgentJobs:
         if permissions is not None and mode is not None:
             asker = self._permissions.create_asker(opened, target.name, id, limited=workspace.is_limited)
             permissions = permissions.copy_with_asker(asker, mode)
-        settings = runtime.controller.settings
-        agent = Agent(
-            target,
-            chosen_model,
-            runtime.get_tools(workspace),
-            hooks,
-            settings=settings,
-            thinking=settings.thinking if target.leaf is None else None,
+        options = structs.replace(
+            runtime.controller.options,
+            tools=runtime.get_tools(workspace),
+            thinking=runtime.controller.settings.thinking if target.leaf is None else None,
+            cwd=workspace.cwd,
             permissions=permissions,
         )
+        agent = create_agent(target, chosen_model, hooks, options)
 
         async def abort_agent() -> None:
             agent.abort()
