@@ -25,7 +25,7 @@ from sessiontree.errors import (
     SessionTreeError,
     StoreError,
 )
-from sessiontree.extensions.errors import ExtensionError
+from sessiontree.extensions.source_files import ExtensionError
 from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel

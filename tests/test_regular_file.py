@@ -50,7 +50,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("tokens.json", "from sessiontree.server.auth import Tokens; Tokens().kept()", True),
         ("trust.json", "from sessiontree.extensions.trust import Trust; Trust({home!r})._read()", True),
         ("swarm.toml", "from sessiontree.cli.swarm_file import load; load({home!r} + '/swarm.toml')", True),
-        ("it.py", "from sessiontree.extensions.modules import Unit; Unit('it', {home!r} + '/it.py').load()", True),
+        ("it.py", "from sessiontree.extensions.loader import Unit; Unit('it', {home!r} + '/it.py').load()", True),
         ("history.jsonl", "from sessiontree.tui.services.drafts import History; assert History().lines == []", False),
         (
             "AGENTS.md",

@@ -13,8 +13,8 @@ from opentelemetry import trace as otel
 import sessiontree as st
 from sessiontree.agent.tool import tool
 from sessiontree.commands.controller import SessionController
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall
-from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import (
     Event,
@@ -103,7 +103,7 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
 
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
-@pytest.mark.parametrize("leave", ["close", "new", "fork"])
+@pytest.mark.parametrize("leave", ["close", "create_session", "fork"])
 async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
     desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:

@@ -365,4 +365,4 @@ async def test_quitting_tells_the_front_end(desk: MakeController) -> None:
 
     await run(at, "/quit")
 
-    assert at.host.ended
+    assert at.host.has_quit

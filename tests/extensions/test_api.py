@@ -15,7 +15,7 @@ from sessiontree.core.entries import BranchSummary, CustomMessage
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
-from sessiontree.extensions.errors import ExtensionError
+from sessiontree.extensions.source_files import ExtensionError
 from sessiontree.hooks.events import Notice, TurnEnd
 from tests.commands.conftest import Person, ScriptedModels, make_scripted_model, record_events, run, talk
 

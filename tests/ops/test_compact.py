@@ -47,7 +47,7 @@ async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) 
 
     await compact(session.head, ScriptedModel(["s"], info=SMALL), hooks)
 
-    assert session.lines()[: len(before)] == before
+    assert session.read_lines()[: len(before)] == before
 
 
 async def test_the_next_compaction_goes_on_from_the_last_and_carries_its_files(session, hooks, ids) -> None:
@@ -102,7 +102,7 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
     outcome = await compact(session.head, ScriptedModel([]), hooks)
 
     assert outcome == CompactOutcome(cancelled=True)
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert names(told) == ["BeforeCompact"]
 
 
@@ -184,7 +184,7 @@ async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks
     with pytest.raises(st.SessionTreeError) as failed:
         await compact(session.head, ScriptedModel([answer], info=SMALL), hooks, reason="threshold")
 
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert told[-1] == CompactFailed(reason="threshold", error=str(failed.value), aborted=False)
 
 
@@ -199,7 +199,7 @@ async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks,
     signal.abort()
 
     assert await asyncio.wait_for(work, 5) == CompactOutcome(cancelled=True, aborted=True)
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert told[-1] == CompactFailed(reason="manual", error="aborted", aborted=True)
 
 

@@ -93,4 +93,4 @@ async def test_the_source_is_not_touched(session, hooks, ids) -> None:
 
     await fork(session, ids[2], hooks=hooks, position="before")
 
-    assert session.lines() == before
+    assert session.read_lines() == before

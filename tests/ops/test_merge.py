@@ -159,7 +159,7 @@ async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:
     outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
 
     assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True)
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert len(told) == 1
 
 
@@ -183,7 +183,7 @@ async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, sess
     signal.abort()
 
     assert await asyncio.wait_for(work, 5) == MergeOutcome(new_leaf=main.leaf, cancelled=True, aborted=True)
-    assert session.lines() == before
+    assert session.read_lines() == before
 
 
 @pytest.mark.parametrize("to", ["root", "cache", "main~"])
@@ -251,7 +251,7 @@ async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(main, session
 
     assert (session.branches, session.heads.current) == before
     assert plan.undo_description == "the merge of cache into main"
-    assert session.undo().undone == "the switch from dict to main"
+    assert session.undo().undo_description == "the switch from dict to main"
 
 
 async def test_undo_takes_back_a_merge_into_another_branch_than_the_current_one(main, session, hooks) -> None:
@@ -263,7 +263,7 @@ async def test_undo_takes_back_a_merge_into_another_branch_than_the_current_one(
 
     assert session.branches == before
     assert session.head == main
-    assert plan.undone == "the merge of main into cache"
+    assert plan.undo_description == "the merge of main into cache"
 
 
 async def test_undo_of_a_merge_works_after_the_session_was_opened_again(tmp_path, hooks) -> None:
@@ -285,7 +285,7 @@ async def test_a_branch_that_was_renamed_after_its_merge_is_named_as_it_is_calle
     await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
     session.rename_branch("cache", "store")
 
-    assert session.undo().undone == "the merge of store into main"
+    assert session.undo().undo_description == "the merge of store into main"
 
 
 async def test_a_merge_right_behind_a_promotion_without_a_summary_is_undone_by_itself(main, session, hooks) -> None:
@@ -297,7 +297,7 @@ async def test_a_merge_right_behind_a_promotion_without_a_summary_is_undone_by_i
 
     assert session.undo().undo_description == "the merge of store into main"
     assert main.leaf == promoted
-    assert session.undo().undone == "the move of main, which archived dict"
+    assert session.undo().undo_description == "the move of main, which archived dict"
 
 
 async def test_undo_after_a_cherry_pick_takes_the_copies_back(main, session, hooks) -> None:
@@ -309,7 +309,7 @@ async def test_undo_after_a_cherry_pick_takes_the_copies_back(main, session, hoo
     plan = session.undo()
 
     assert (session.branches, session.heads.current) == before
-    assert plan.undone == "the copies on main"
+    assert plan.undo_description == "the copies on main"
 
 
 @pytest.mark.parametrize("operation", ["cherry-pick", "rebase", "promote", "navigate"])
@@ -341,7 +341,7 @@ async def test_undo_takes_back_what_was_done_to_a_branch_that_is_not_current(mai
     assert plan.undo_description == undone
     assert (session.head, main.leaf) == (main, mine.id)
     assert [info for info in session.branches if info.name != "main"] == [one for one in before if one.name != "main"]
-    assert session.undo().undone == "the switch from dict to main"
+    assert session.undo().undo_description == "the switch from dict to main"
 
 
 # Promoting
@@ -453,7 +453,7 @@ async def test_a_cancelled_or_aborted_promotion_leaves_the_session_as_it_was(mai
     cancelled = await promote(session.branch("dict"), main, hooks=hooks, model=model())
 
     assert (aborted.aborted, cancelled.cancelled, cancelled.aborted) == (True, True, False)
-    assert session.lines() == before
+    assert session.read_lines() == before
 
 
 # Cherry-picking
@@ -530,7 +530,7 @@ async def test_what_cannot_be_picked_is_refused(main, hooks, told) -> None:
 
 
 async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
-    before = session.lines()
+    before = session.read_lines()
     hooks.on(BeforeCopy, lambda event, ctx: {"cancel": True})
 
     picked = await cherry_pick(main, ["cache"], hooks=hooks)
@@ -538,7 +538,7 @@ async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
 
     assert picked == CopyOutcome(old_leaf=main.leaf, new_leaf=main.leaf, cancelled=True)
     assert moved.cancelled
-    assert session.lines() == before
+    assert session.read_lines() == before
 
 
 async def test_a_branch_that_was_moved_while_a_handler_thought_has_no_copies(main, session, hooks) -> None:
@@ -576,7 +576,7 @@ async def test_a_branch_goes_on_from_another_place_and_the_originals_stay(main, 
     assert said(cache) == ["question", "two ways", "try a dict", "dict done", "ok", "try a cache", "cache done", "ok"]
     assert (outcome.old_leaf, outcome.new_leaf) == (old, cache.leaf)
     assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries][-1] == old
-    assert session.lines()[: len(before)] == before
+    assert session.read_lines()[: len(before)] == before
     assert session.head == main
     assert told[-1] == Copied(kind="rebase", branch="cache", entries=outcome.entries)
 

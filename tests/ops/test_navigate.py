@@ -50,7 +50,7 @@ async def test_choosing_the_leaf_does_nothing_and_asks_nobody(session, hooks, to
     outcome = await navigate(session, "HEAD", hooks=hooks, label="x")
 
     assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5])
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert told == []
 
 
@@ -99,7 +99,7 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
     outcome = await navigate(session, ids[2], hooks=hooks, summarize=True, model=model())
 
     assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5], cancelled=True)
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert len(told) == 1
 
 
@@ -314,7 +314,7 @@ async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> 
     with pytest.raises(InvalidOperation, match="cannot have a label"):
         await navigate(session, "root", hooks=hooks, label="x")
 
-    assert session.lines() == before
+    assert session.read_lines() == before
 
 
 # Failing
@@ -327,7 +327,7 @@ async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, 
     with pytest.raises(st.SessionTreeError):
         await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(answer), label="x")
 
-    assert session.lines() == before
+    assert session.read_lines() == before
     assert len(told) == 1
 
 
@@ -343,7 +343,7 @@ async def test_aborting_leaves_the_head_where_it_is(session, hooks, ids) -> None
 
     outcome = await asyncio.wait_for(work, 5)
     assert (outcome.cancelled, outcome.aborted, outcome.new_leaf) == (True, True, ids[5])
-    assert session.lines() == before
+    assert session.read_lines() == before
 
 
 async def test_a_branch_that_went_on_meanwhile_is_left_alone(session, hooks, ids) -> None:

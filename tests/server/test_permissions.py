@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 import sessiontree as st
-from sessiontree.agent.rule_files import read_user_rules
+from sessiontree.agent.permission_rules import read_user_rules
 from sessiontree.core.messages import ToolCall
 from sessiontree.home import get_home
 from sessiontree.server.request_checks import ServerLimits

@@ -20,8 +20,8 @@ from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
 from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import BranchSummary, CustomMessage
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall, extract_text
-from sessiontree.core.outline import format_entry
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
 from sessiontree.session.session import Session

@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
-from sessiontree.agent.abort import AbortController
+from sessiontree.agent.abort import AbortableHooks, AbortController
 from sessiontree.agent.autocompact import run_compaction
-from sessiontree.agent.handlers import AbortableHooks
 from sessiontree.agent.jsonable import copy_writable
 from sessiontree.agent.loop import AgentRun, Outcome, emit_message_events, write_message
 from sessiontree.agent.permissions import Permissions

@@ -82,36 +82,36 @@ class LazyGroup(click.Group):
 
 COMMAND_GROUPS = {
     "Asking a model": {
-        "chat": "tui",
+        "chat": "chat",
         "prompt": "prompt",
         "fan-out": "fan_out",
         "ab": "experiment",
         "swarm": "swarm",
     },
-    "Making and writing": dict.fromkeys(("new", "append", "label", "rename"), "write"),
+    "Making and writing": dict.fromkeys(("new", "append", "label", "rename"), "edit"),
     "Branches and moves": {
-        "branch": "write",
-        "branches": "read",
-        "switch": "write",
-        "navigate": "ops",
-        "undo": "write",
+        "branch": "edit",
+        "branches": "inspect",
+        "switch": "edit",
+        "navigate": "branch_ops",
+        "undo": "edit",
     },
-    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "read"),
-    "Many sessions": dict.fromkeys(("ls", "search"), "shelf"),
-    "Putting aside": dict.fromkeys(("archive", "delete"), "shelf"),
+    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "inspect"),
+    "Many sessions": dict.fromkeys(("ls", "search"), "sessions"),
+    "Putting aside": dict.fromkeys(("archive", "delete"), "sessions"),
     "Files": {
-        "fork": "write",
-        "migrate": "write",
-        "export": "export",
+        "fork": "edit",
+        "migrate": "edit",
+        "export": "transfer",
         "copy": "copy",
         "verify": "copy",
     },
     "Summaries and copies": dict.fromkeys(
-        ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "ops"
+        ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"
     ),
     "Other": {
         "models": "models",
-        "worker": "worker",
+        "worker": "swarm_worker",
         "serve": "serve",
         "token": "serve",
         "demo": "demo",

@@ -41,16 +41,14 @@ from sessiontree.cli.output import (
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.context import Explanation, encode_explanation, explain
 from sessiontree.core.entries import Entry, JsonObject, Problem, read_raws
+from sessiontree.core.entry_text import CallLookup, format_entry, format_entry_row
 from sessiontree.core.messages import coerce_string, extract_text, get_entry_role, get_role, get_tool_calls
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.core.outline import (
     DEEP_NOTE,
     FILTERS,
-    CallLookup,
     Outline,
     draw_rows,
-    format_entry,
-    format_entry_row,
     format_hidden,
     lay_out,
     run_steps,

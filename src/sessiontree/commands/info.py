@@ -28,9 +28,9 @@ from sessiontree.comparison import Comparison, Diff, format_usage
 from sessiontree.config import PermissionMode
 from sessiontree.core.context import explain
 from sessiontree.core.entries import Message
+from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
-from sessiontree.core.outline import CallLookup, format_entry_row
 from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.session.session import compare, diff

@@ -4,20 +4,63 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sessiontree.commands.arguments import BRANCH, FOCUS, PLACE, complete_labels, complete_places
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import draw_tree, format_id, format_table, make_excerpt
-from sessiontree.commands.leaving import SummaryChoice, ask_summary_choice
 from sessiontree.commands.registry import Argument, Command, CommandOutcome
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import format_entry_row
 from sessiontree.core.plan import find_last_prompt
 from sessiontree.errors import InvalidOperation
+from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.compact import uncompact
 from sessiontree.ops.merge import CopyOutcome, cherry_pick, merge, rebase
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt
+
+SUMMARY_CHOICE_QUESTION = "Summarize the branch you're leaving?"
+NO_SUMMARY, SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY = SUMMARY_CHOICES = (
+    "No summary",
+    "Summarize",
+    "Summarize with a focus",
+    "Write the summary myself",
+)
+FOCUS_QUESTION = "What should the summary pay attention to?"
+SUMMARY_QUESTION = "The summary of what you leave"
+
+
+class SummaryChoice(Struct, frozen=True, kw_only=True):
+    """What is to become of what is left."""
+
+    summarize: bool = False
+    """Whether a model is to summarize it."""
+    instructions: str | None = None
+    """What the summary should pay attention to."""
+    summary: str | None = None
+    """The summary in the person's own words."""
+
+
+async def ask_summary_choice(ui: Ui) -> SummaryChoice | None:
+    """What the person wants to become of it; `None` when that was not said."""
+    answer = await ui.select(SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES)
+    if answer == SUMMARIZE_WITH_FOCUS:
+        return build_focused_choice(await ui.editor(FOCUS_QUESTION))
+    if answer == WRITE_SUMMARY:
+        return build_written_choice(await ui.editor(SUMMARY_QUESTION))
+    return None if answer is None else SummaryChoice(summarize=answer == SUMMARIZE)
+
+
+def build_focused_choice(focus: str | None) -> SummaryChoice | None:
+    """A summary that pays attention to something; to nothing in particular, where nothing was written."""
+    return None if focus is None else SummaryChoice(summarize=True, instructions=focus.strip() or None)
+
+
+def build_written_choice(words: str | None) -> SummaryChoice | None:
+    """A summary in the person's words; where there are none, nothing was said."""
+    return SummaryChoice(summary=words.strip()) if words and words.strip() else None
+
 
 CANCELLED = CommandOutcome(text="cancelled: everything is as it was")
 

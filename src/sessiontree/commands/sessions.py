@@ -16,9 +16,9 @@ from sessiontree.commands.navigation import CANCELLED
 from sessiontree.commands.registry import Argument, Command, CommandOutcome
 from sessiontree.comparison import compute_stats, format_usage
 from sessiontree.core.entries import Entry, EntryId, Message
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome

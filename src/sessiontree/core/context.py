@@ -15,6 +15,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from sessiontree.core.entries import (
+    ENTRY_TYPES,
     Body,
     BranchSummary,
     Compaction,
@@ -538,19 +539,9 @@ def _explain_unselected(projection: _Projection, index: int) -> ExplainedEntry:
 def _explain_type(entry: Entry) -> str:
     if entry.is_annotation:
         return "an annotation"
-    if entry.type == "branch_summary":
-        return "an empty summary"
-    return {
-        "custom": "state of an extension",
-        "context_edit": "an edit of another entry",
-        "branch_point": "marks the start of a branch",
-        "agent_action": "a record of what an agent did",
-        "model_change": "a setting",
-        "thinking_level_change": "a setting",
-        "mode_change": "a setting",
-        "ttsr_injection": "a setting",
-        "reset_boundary": "a reset",
-    }.get(entry.type, f"entries of type {entry.type!r} are not sent")
+    facts = ENTRY_TYPES.get(entry.type)
+    reason = "" if facts is None else facts.unsent_reason
+    return reason or f"entries of type {entry.type!r} are not sent"
 
 
 def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -28,6 +28,35 @@ HEAD_RECORD = "sessiontree.head"
 """The `custom_type` of head records."""
 
 
+TEXT_LENGTH = 200
+"""How much of a text one line of a listing holds, in characters."""
+
+
+def shorten_to_line(text: str) -> str:
+    """Return `text` on one line with single spaces, cut to what a line of a listing holds."""
+    return " ".join(text[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]
+
+
+class Description(Struct, frozen=True, kw_only=True):
+    """How people see an entry that is not part of the conversation, in listings, exports and searches."""
+
+    title: str = ""
+    """Heading in an export."""
+    subject: str = ""
+    """A name from the file that completes the title."""
+    facts: tuple[str, ...] = ()
+    """Short values shown next to the title."""
+    line: str = ""
+    """The entry in one line of a listing; empty shows the type of the entry."""
+    texts: tuple[str, ...] = ()
+    """What a search looks through, besides the strings inside `data`."""
+    data: Any = None
+    """A JSON value shown in full below the title."""
+    data_name: str = "data"
+    is_setting: bool = True
+    """Whether an export styles it as a setting; otherwise as a note."""
+
+
 class Message(Struct, frozen=True):
     """A message of the conversation, in wire form. In context: yes."""
 
@@ -42,11 +71,25 @@ class ModelChange(Struct, frozen=True, kw_only=True):
     role: str | None = None
     """What the model is for; only no role and `"default"` name the model of the conversation."""
 
+    def describe(self) -> Description:
+        name = "/".join(filter(None, (self.provider, self.model))) or "?"
+        purpose = f" for {self.role}" if self.role and self.role != "default" else ""
+        return Description(
+            title="Model",
+            facts=(f"{name}{purpose}",),
+            line=f"model: {self.model or '?'}",
+            texts=(self.provider or "", self.model or ""),
+        )
+
 
 class ThinkingLevelChange(Struct, frozen=True):
     """Another thinking level from here on. In context: no, but it is state."""
 
     level: str | None
+
+    def describe(self) -> Description:
+        level = self.level or "off"
+        return Description(title="Thinking level", facts=(level,), line=f"thinking: {level}", texts=(self.level or "",))
 
 
 class Compaction(Struct, frozen=True, kw_only=True):
@@ -81,6 +124,20 @@ class Custom(Struct, frozen=True, kw_only=True):
     custom_type: str
     data: Any = None
 
+    def describe(self) -> Description:
+        if self.custom_type == HEAD_RECORD:
+            return Description(
+                title="custom:", subject=self.custom_type, line="heads", data=self.data, is_setting=False
+            )
+        return Description(
+            title="custom:",
+            subject=self.custom_type,
+            line=f"custom: {self.custom_type}",
+            texts=(self.custom_type,),
+            data=self.data,
+            is_setting=False,
+        )
+
 
 class CustomMessage(Struct, frozen=True, kw_only=True):
     """A message put in by an extension. In context: yes, as the user's."""
@@ -97,11 +154,24 @@ class Label(Struct, frozen=True, kw_only=True):
     target: EntryId
     text: str | None = None
 
+    def describe(self) -> Description:
+        return Description(
+            title="Label on",
+            subject=self.target,
+            facts=(self.text or "(cleared)",),
+            line=f"label: {self.text or '(cleared)'}",
+            texts=(self.text or "",),
+        )
+
 
 class SessionInfo(Struct, frozen=True):
     """The session's name; an empty one takes it away. In context: no."""
 
     name: str | None
+
+    def describe(self) -> Description:
+        name = self.name or "(cleared)"
+        return Description(title="Name", facts=(name,), line=f"name: {name}", texts=(self.name or "",))
 
 
 class Usage(Struct, frozen=True, kw_only=True):
@@ -113,6 +183,15 @@ class Usage(Struct, frozen=True, kw_only=True):
     usage: JsonObject | None = None
     note: str | None = None
 
+    def describe(self) -> Description:
+        model = "/".join(filter(None, (self.provider, self.model)))
+        return Description(
+            title="Usage",
+            facts=(self.kind, model, self.note or ""),
+            texts=(self.kind, self.note or ""),
+            is_setting=False,
+        )
+
 
 class ContextEdit(Struct, frozen=True, kw_only=True):
     """Changes what `target` contributes from here on; `None` leaves it out. In context: no."""
@@ -120,12 +199,28 @@ class ContextEdit(Struct, frozen=True, kw_only=True):
     target: EntryId
     replacement: JsonObject | None = None
 
+    def describe(self) -> Description:
+        done = "left out" if self.replacement is None else "replaced"
+        return Description(
+            title="Context edit:", subject=self.target, facts=(done,), line=f"edit of {self.target}", is_setting=False
+        )
+
 
 class BranchPoint(Struct, frozen=True, kw_only=True):
     """Where a named branch begins. In context: no."""
 
     name: str
     description: str | None = None
+
+    def describe(self) -> Description:
+        description = self.description or ""
+        return Description(
+            title="Branch",
+            subject=self.name,
+            facts=(description,),
+            line=f"branch {self.name}" + (f": {shorten_to_line(description)}" if description else ""),
+            texts=(self.name, description),
+        )
 
 
 class AgentAction(Struct, frozen=True, kw_only=True):
@@ -135,6 +230,16 @@ class AgentAction(Struct, frozen=True, kw_only=True):
     agent: str
     data: Any = None
 
+    def describe(self) -> Description:
+        return Description(
+            title="Agent",
+            subject=self.agent,
+            facts=(self.action,),
+            line=f"agent {self.agent}: {self.action}",
+            texts=(self.agent, self.action),
+            data=self.data,
+        )
+
 
 class ModeChange(Struct, frozen=True, kw_only=True):
     """Another mode from here on; `"none"` leaves it. In context: no, but it is state."""
@@ -142,15 +247,26 @@ class ModeChange(Struct, frozen=True, kw_only=True):
     mode: str
     data: Any = None
 
+    def describe(self) -> Description:
+        return Description(
+            title="Mode", facts=(self.mode,), line=f"mode: {self.mode}", texts=(self.mode,), data=self.data
+        )
+
 
 class RuleInjection(Struct, frozen=True):
     """Rules that were put into the conversation. In context: no, but they are state."""
 
     rules: tuple[str, ...]
 
+    def describe(self) -> Description:
+        return Description(title="Rules", facts=(", ".join(self.rules),), texts=self.rules)
+
 
 class ResetBoundary(Struct, frozen=True):
     """Nothing before this place reaches the model. In context: no."""
+
+    def describe(self) -> Description:
+        return Description(title="Reset", facts=("nothing above reaches the model",))
 
 
 class Opaque(Struct, frozen=True, kw_only=True):
@@ -159,6 +275,9 @@ class Opaque(Struct, frozen=True, kw_only=True):
     type: str
     fields: JsonObject
     """Everything but type, id, parent, timestamp and branch, in wire form."""
+
+    def describe(self) -> Description:
+        return Description(subject=self.type, line=self.type, data=self.fields, data_name="fields", is_setting=False)
 
 
 NO_MESSAGE = Message({})
@@ -341,7 +460,48 @@ def is_annotation(type: str, custom_type: str | None) -> bool:
     return custom_type in ANNOTATING_CUSTOM_TYPES if type == "custom" else type in ANNOTATION_TYPES
 
 
-ANNOTATION_TYPES = frozenset({"label", "session_info", "usage", "title_change", "model_usage", "credential_pin"})
+class TypeFacts(NamedTuple):
+    """Facts about every entry of a type, whatever its body says."""
+
+    is_annotation: bool = False
+    """It describes the session and never moves a head."""
+    is_bookkeeping: bool = False
+    """The default view of the tree hides it."""
+    in_transcript: bool = False
+    """The chat of the terminal app shows it as a note."""
+    unsent_reason: str = ""
+    """Why it does not reach the model."""
+
+
+ENTRY_TYPES = {
+    "message": TypeFacts(),
+    "compaction": TypeFacts(),
+    "branch_summary": TypeFacts(unsent_reason="an empty summary"),
+    "custom_message": TypeFacts(),
+    "model_change": TypeFacts(is_bookkeeping=True, in_transcript=True, unsent_reason="a setting"),
+    "thinking_level_change": TypeFacts(is_bookkeeping=True, in_transcript=True, unsent_reason="a setting"),
+    "mode_change": TypeFacts(is_bookkeeping=True, unsent_reason="a setting"),
+    "ttsr_injection": TypeFacts(is_bookkeeping=True, unsent_reason="a setting"),
+    "reset_boundary": TypeFacts(is_bookkeeping=True, unsent_reason="a reset"),
+    "custom": TypeFacts(is_bookkeeping=True, unsent_reason="state of an extension"),
+    "context_edit": TypeFacts(is_bookkeeping=True, unsent_reason="an edit of another entry"),
+    "branch_point": TypeFacts(in_transcript=True, unsent_reason="marks the start of a branch"),
+    "agent_action": TypeFacts(unsent_reason="a record of what an agent did"),
+    "label": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "session_info": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "usage": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    # Types that only peers write. They have no body class here.
+    "model_usage": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "title_change": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "credential_pin": TypeFacts(is_annotation=True, is_bookkeeping=True),
+    "service_tier_change": TypeFacts(is_bookkeeping=True),
+    "session_init": TypeFacts(is_bookkeeping=True),
+}
+"""The facts about each known type. A type that is not here has none of them."""
+
+ANNOTATION_TYPES = frozenset(type for type, facts in ENTRY_TYPES.items() if facts.is_annotation)
+BOOKKEEPING_TYPES = frozenset(type for type, facts in ENTRY_TYPES.items() if facts.is_bookkeeping)
+TRANSCRIPT_TYPES = frozenset(type for type, facts in ENTRY_TYPES.items() if facts.in_transcript)
 ANNOTATING_CUSTOM_TYPES = frozenset({HEAD_RECORD, "session_exit"})
 
 

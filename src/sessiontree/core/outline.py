@@ -12,71 +12,28 @@ from __future__ import annotations
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
-from sessiontree.core.entries import (
-    AgentAction,
-    BranchPoint,
-    BranchSummary,
-    Chain,
-    Compaction,
-    ContextEdit,
-    Custom,
-    CustomMessage,
-    Entry,
-    EntryId,
-    JsonObject,
-    Label,
-    Message,
-    ModeChange,
-    ModelChange,
-    SessionInfo,
-    ThinkingLevelChange,
+from sessiontree.core.entries import BOOKKEEPING_TYPES, Chain, Entry, EntryId
+from sessiontree.core.entry_text import (
+    CALL_SEARCH_LIMIT,
+    fold,
+    format_call,
+    format_entry,
+    format_entry_row,
+    format_message_row,
+    format_message_text,
+    get_speaker,
+    normalize_case,
 )
-from sessiontree.core.fulltext import fold, get_speaker, normalize_case
 from sessiontree.core.heads import Heads
-from sessiontree.core.merge_plan import is_merge
-from sessiontree.core.messages import (
-    MessagePreview,
-    ToolCall,
-    coerce_string,
-    extract_text,
-    get_answered_call,
-    get_role,
-    get_tool_calls,
-    is_object,
-    preview_message,
-)
-from sessiontree.core.number_text import format_tokens
+from sessiontree.core.messages import MessagePreview
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]
 FILTERS: tuple[Filter, ...] = get_args(Filter)
-
-BOOKKEEPING = frozenset(
-    {
-        "label",
-        "custom",
-        "model_change",
-        "thinking_level_change",
-        "session_info",
-        "context_edit",
-        "usage",
-        "model_usage",
-        "service_tier_change",
-        "title_change",
-        "credential_pin",
-        "session_init",
-        "ttsr_injection",
-        "mode_change",
-        "reset_boundary",
-    }
-)
-TEXT_LENGTH = 200
-CALL_SEARCH_LIMIT = 256
-"""How far above a tool result its call is looked for."""
 
 
 T = TypeVar("T")
@@ -228,12 +185,12 @@ class TreeShape:
         if message is None:
             return f"{get_speaker(entry)} {format_entry_row(entry)} {format_entry(entry)}"
         if calls := message.calls:
-            self._search_texts.calls[entry.id] = {call.id: _format_call(call) for call in reversed(calls)}
+            self._search_texts.calls[entry.id] = {call.id: format_call(call) for call in reversed(calls)}
         kind = self.kinds[position]
         row = (
             self._find_call_row(position, message.tool_call_id) if kind == KIND_TOOL_RESULT else None
-        ) or _format_message_row(message)
-        return row if kind in ROW_TEXT_KINDS else f"{message.role or entry.type} {row} {_format_message_text(message)}"
+        ) or format_message_row(message)
+        return row if kind in ROW_TEXT_KINDS else f"{message.role or entry.type} {row} {format_message_text(message)}"
 
     def _find_call_row(self, position: int, answered: str) -> str | None:
         """What `Calls` gives for a result, as a row says it; those above were read before."""
@@ -315,7 +272,7 @@ def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]
             yield from zip(ids, map(classify_message, map(source.decode_preview, source.read_raws(lines))), strict=True)
         else:
             yield from (
-                (item.id, KIND_BOOKKEEPING if item.type in BOOKKEEPING else KIND_OTHER)
+                (item.id, KIND_BOOKKEEPING if item.type in BOOKKEEPING_TYPES else KIND_OTHER)
                 for item in run
                 if isinstance(item, Entry)
             )
@@ -559,208 +516,3 @@ def _filter_by_words(shape: TreeShape, shown: bytearray, words: tuple[str, ...])
             shown[position] = all(word in said for word in words)
         if not position % ENTRIES_PER_STEP:
             yield 0.4 + position / len(shape) * 0.1
-
-
-class CallFinder(Protocol):
-    def get(self, id: EntryId, /) -> ToolCall | None:
-        """The call that the result `id` answers."""
-        ...
-
-
-class CallLookup:
-    """The calls that tool results answer, each looked for when it is asked for.
-
-    That is the nearest one above with its id, for branches may use one id for different calls; what the user says ends
-    the search, for whatever comes later answers nothing before.
-    """
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._calls: dict[EntryId, dict[str, ToolCall]] = {}
-        """The calls of messages that were looked at last, by their ids: many results may answer one message."""
-        self._has_calls: dict[EntryId, bool | None] = {}
-        """Of entries that were looked at last, whether they call tools; `None` where the user speaks."""
-        self._callers: dict[EntryId, tuple[EntryId | None, int]] = {}
-        """The nearest entry above that calls tools and how many steps it is away; `None` where none is within reach."""
-
-    def get(self, id: EntryId, /) -> ToolCall | None:
-        answered = get_answered_call(self._get_message(id))
-        if answered is None:
-            return None
-        above, reached = self._find_caller(id)
-        while above is not None and reached < CALL_SEARCH_LIMIT:
-            found = self._get_calls(above).get(answered)
-            if found is not None:
-                return found
-            above, steps = self._find_caller(above)
-            reached += steps
-        return None
-
-    def _find_caller(self, id: EntryId) -> tuple[EntryId | None, int]:
-        """The nearest entry above `id` that calls tools, and the number of steps to it."""
-        if len(self._callers) > CALL_SEARCH_LIMIT * 16:
-            self._callers.clear()
-        walked: list[EntryId] = []
-        at, caller, steps = id, None, 0
-        while len(walked) < CALL_SEARCH_LIMIT * 2:
-            if at in self._callers:
-                caller, steps = self._callers[at]
-                break
-            walked.append(at)
-            above = self._tree.parent(at)
-            stops = None if above is None else self._check_for_calls(above)
-            if above is None or stops is None:
-                break
-            if stops:
-                caller = above
-                break
-            at = above
-        else:
-            del walked[CALL_SEARCH_LIMIT:]  # what is further up may still have one within reach
-        for step, entry in enumerate(reversed(walked), steps + 1):
-            self._callers[entry] = caller, step
-        return self._callers[id]
-
-    def _check_for_calls(self, id: EntryId) -> bool | None:
-        if id not in self._has_calls:
-            if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
-                self._has_calls.clear()
-            message = self._get_message(id)
-            self._has_calls[id] = None if get_role(message) == "user" else bool(get_tool_calls(message))
-        return self._has_calls[id]
-
-    def _get_calls(self, id: EntryId) -> dict[str, ToolCall]:
-        calls = self._calls.get(id)
-        if calls is None:
-            if len(self._calls) >= CALL_SEARCH_LIMIT:
-                self._calls.clear()
-            calls = self._calls[id] = {call.id: call for call in reversed(get_tool_calls(self._get_message(id)))}
-        return calls
-
-    def _get_message(self, id: EntryId) -> JsonObject:
-        entry = self._tree.peek(id)
-        body = entry.decode() if entry.type == "message" else None
-        return body.message if isinstance(body, Message) else {}
-
-
-def map_results_to_calls(tree: Tree) -> dict[EntryId, ToolCall]:
-    """The call that each tool result of a tree answers, by the result's id."""
-    calls = CallLookup(tree)
-    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}
-
-
-def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes | None = None) -> str:
-    """What one line says of `entry`, its role in front; a tool result says what was called.
-
-    Who has read the line already gives it as `raw`.
-    """
-    said = _preview_entry(entry, raw)
-    if said is not None:
-        return _format_message_row(
-            said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None
-        )
-    match entry.decode():
-        case CustomMessage(custom_type=kind):
-            return f"[{kind}]: {format_entry(entry)}"
-        case BranchSummary() as body:
-            return f"[{'merge' if is_merge(body) else 'branch summary'}]: {format_entry(entry)}"
-        case Compaction(tokens_before=tokens):
-            return f"[compaction: {format_tokens(tokens)}]"
-        case _:
-            return f"[{format_entry(entry)}]"
-
-
-def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | None:
-    """What a message says, without decoding all of it; `None` for every other entry."""
-    if entry.type != "message":
-        return None
-    if entry.cached_body is None:
-        return entry.source.decode_preview(entry.raw if raw is None else raw)
-    return preview_message(entry.cached_body.message) if isinstance(entry.cached_body, Message) else None
-
-
-def _format_message_row(message: MessagePreview, call: ToolCall | None = None) -> str:
-    match message.role:
-        case "assistant":
-            words = shorten_to_line(message.text)
-            if words:
-                return f"assistant: {words}"
-            if message.is_failed_turn:
-                return f"assistant: ({message.stop_reason})"
-            return f"assistant: {_format_calls(message.calls) or '(no content)'}"
-        case "toolResult":
-            return _format_call(call) if call else f"[{message.tool_name or 'tool result'}]"
-        case "bashExecution" | "pythonExecution":
-            return f"[run: {shorten_to_line(message.command or message.code)}]"
-        case kind:
-            return f"{kind or 'message'}: {shorten_to_line(message.text) or '(no content)'}"
-
-
-def _format_message_text(message: MessagePreview) -> str:
-    words = shorten_to_line(message.text or message.command or message.code)
-    return words or _format_calls(message.calls)
-
-
-def _format_calls(calls: Sequence[ToolCall]) -> str:
-    """Calls one after another, as many as a row can hold."""
-    told: list[str] = []
-    length = 0
-    for call in calls:
-        if length > TEXT_LENGTH:
-            return f"{', '.join(told)} and {len(calls) - len(told):,} more"
-        told.append(_format_call(call))
-        length += len(told[-1]) + 2
-    return ", ".join(told)
-
-
-def _format_call(call: ToolCall) -> str:
-    """A call with the argument that says most."""
-    arguments: Any = call.arguments if is_object(call.arguments) else {}
-    told: str = next(
-        (
-            coerce_string(arguments[key])
-            for key in ("path", "file_path", "command", "pattern", "query")
-            if arguments.get(key)
-        ),
-        "",
-    )
-    return f"[{call.name}: {shorten_to_line(told)[:80]}]" if told else f"[{call.name}]"
-
-
-def format_entry(entry: Entry, raw: bytes | None = None) -> str:
-    """What `entry` says, on one line, without its role. Who has read the line already gives it as `raw`."""
-    said = _preview_entry(entry, raw)
-    if said is not None:
-        return _format_message_text(said)
-    match entry.decode():
-        case CustomMessage(content=content):
-            return shorten_to_line(extract_text(content))
-        case BranchSummary(summary=summary) | Compaction(summary=summary):
-            return shorten_to_line(summary)
-        case ModelChange(model=model):
-            return f"model: {model or '?'}"
-        case ThinkingLevelChange(level):
-            return f"thinking: {level or 'off'}"
-        case Label(text=words):
-            return f"label: {words or '(cleared)'}"
-        case SessionInfo(name):
-            return f"name: {name or '(cleared)'}"
-        case Custom() if entry.is_head_record:
-            return "heads"
-        case Custom(custom_type=kind):
-            return f"custom: {kind}"
-        case ContextEdit(target=target):
-            return f"edit of {target}"
-        case BranchPoint(name=name, description=description):
-            return f"branch {name}" + (f": {shorten_to_line(description)}" if description else "")
-        case AgentAction(action=action, agent=agent):
-            return f"agent {agent}: {action}"
-        case ModeChange(mode=mode):
-            return f"mode: {mode}"
-        case _:
-            return entry.type
-
-
-def shorten_to_line(words: str) -> str:
-    """`words` with all white space as single blanks, cut to what a row can hold."""
-    return " ".join(words[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]

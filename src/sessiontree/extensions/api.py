@@ -21,7 +21,7 @@ from sessiontree.commands.registry import Argument, Command, CommandOutcome, Com
 from sessiontree.core.context import Context as ModelContext
 from sessiontree.core.entries import Custom, CustomMessage, Entry, JsonObject
 from sessiontree.errors import InvalidOperation, SessionTreeError
-from sessiontree.extensions.errors import ExtensionError
+from sessiontree.extensions.source_files import ExtensionError
 from sessiontree.hooks.bus import DEADLINE, Handler, HookContext
 from sessiontree.hooks.events import Event, Notice
 from sessiontree.hooks.invoke import call

@@ -10,9 +10,18 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from sessiontree.errors import NotFound
-from sessiontree.extensions.errors import ExtensionError
+from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.regular_file import read_regular_file
+
+
+class ExtensionError(SessionTreeError):
+    """An extension could not be loaded, or failed at what it was asked for."""
+
+    def __init__(self, extension: str, reason: str) -> None:
+        super().__init__(f"extension {extension}: {reason}")
+        self.extension = extension
+        self.reason = reason
+
 
 EXTENSIONS, PROMPTS = "extensions", "commands"
 """The folders, in the home and in a project's `.sessiontree`."""

@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation, parse_entry_id
+from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation, parse_entry_id, shorten_to_line
 from sessiontree.core.heads import MAIN
 from sessiontree.core.messages import coerce_string, extract_text, is_list, is_object, sum_usage
-from sessiontree.core.outline import shorten_to_line
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value

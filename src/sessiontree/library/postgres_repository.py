@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.fulltext import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
+from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
 from sessiontree.core.query import Query
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import (

@@ -23,9 +23,8 @@ from sessiontree.config import Config, ModelSettings
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.model import local_model, local_servers
 from sessiontree.model.base import Model, ModelError
-from sessiontree.model.known import list_known_models
 from sessiontree.model.last_choice import recall_model
-from sessiontree.model.providers import PROVIDERS, ApiKind, ModelTarget, Provider
+from sessiontree.model.providers import PROVIDERS, ApiKind, ModelTarget, Provider, list_known_models
 
 LOCAL = "local"
 """Short for the local model."""

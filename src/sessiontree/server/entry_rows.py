@@ -18,6 +18,7 @@ from sessiontree.core.entries import (
     JsonObject,
     Message,
 )
+from sessiontree.core.entry_text import CALL_SEARCH_LIMIT
 from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
     coerce_number,
@@ -31,7 +32,7 @@ from sessiontree.core.messages import (
     iter_blocks,
     sum_usage,
 )
-from sessiontree.core.outline import CALL_SEARCH_LIMIT, Outline
+from sessiontree.core.outline import Outline
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.server.pagination import get_page
 from sessiontree.server.schemas import BranchListResponse, BranchResponse, PathRow, ToolUse, TreeRow

@@ -21,8 +21,9 @@ from msgspec.structs import replace
 
 from sessiontree.comparison import list_usages
 from sessiontree.core.entries import Entry, EntryId, Message, Problem
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_entry_role, get_model, sum_usage
-from sessiontree.core.outline import Outline, format_entry, lay_out, run_steps, survey_tree
+from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
 from sessiontree.errors import Conflict, NotFound, StoreError
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id

@@ -10,8 +10,8 @@ from sessiontree.commands.controller import SessionController
 from sessiontree.commands.formatting import format_id, make_excerpt
 from sessiontree.commands.registry import Argument, Command, ParsedLine, WordReader, parse_line, quote_word
 from sessiontree.core.entries import EntryId
+from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import format_entry, format_entry_row
 from sessiontree.errors import InvalidOperation
 
 ChooseEntry = Callable[[str], Awaitable[EntryId | None]]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as hs
 
 import sessiontree as st
-from sessiontree.core.fulltext import fold
+from sessiontree.core.entry_text import fold
 from sessiontree.core.query import parse_query
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.format import codec

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, JsonObject
-from sessiontree.core.fulltext import VisibleEntries, fold_parts, get_speaker, get_text_parts, normalize_accents
+from sessiontree.core.entry_text import VisibleEntries, fold_parts, get_speaker, get_text_parts, normalize_accents
 from sessiontree.core.heads import Heads
 from sessiontree.core.query import Query, Term
 from sessiontree.core.timestamps import parse_timestamp

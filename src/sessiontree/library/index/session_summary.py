@@ -17,9 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree.comparison import list_usages
-from sessiontree.core.entries import JsonObject, Message
+from sessiontree.core.entries import JsonObject, Message, shorten_to_line
 from sessiontree.core.messages import extract_text, get_role, sum_usage
-from sessiontree.core.outline import shorten_to_line
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import format_timestamp

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from sessiontree.core.entries import Entry
-from sessiontree.core.fulltext import build_full_text, normalize_case
+from sessiontree.core.entry_text import build_full_text, normalize_case
 from sessiontree.core.query import Term
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import SessionTreeError, isolate_errors

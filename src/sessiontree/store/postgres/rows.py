@@ -12,11 +12,19 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from sessiontree.comparison import list_usages
-from sessiontree.core.entries import UNREADABLE, Custom, Entry, Header, Message, SessionInfo, iter_entries
-from sessiontree.core.fulltext import build_full_text, fold, get_speaker
+from sessiontree.core.entries import (
+    UNREADABLE,
+    Custom,
+    Entry,
+    Header,
+    Message,
+    SessionInfo,
+    iter_entries,
+    shorten_to_line,
+)
+from sessiontree.core.entry_text import build_full_text, fold, get_speaker
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import extract_text, get_role, sum_usage
-from sessiontree.core.outline import shorten_to_line
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import NAME_WHITESPACE, Tree

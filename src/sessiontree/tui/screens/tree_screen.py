@@ -18,9 +18,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from sessiontree.commands import leaving
+from sessiontree.commands import navigation
 from sessiontree.commands.formatting import format_id
-from sessiontree.commands.leaving import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
+from sessiontree.commands.navigation import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
 from sessiontree.comparison import diff
 from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
@@ -300,7 +300,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             return
         if asks and self._leaves_entries_behind(chosen):
             self._app.push_screen(
-                SelectDialog(leaving.SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES), partial(self._apply_answer, chosen)
+                SelectDialog(navigation.SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES), partial(self._apply_answer, chosen)
             )
         else:
             self.dismiss(TreeChoice(entry=chosen))
@@ -313,16 +313,16 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
                 self.dismiss(TreeChoice(entry=chosen, **asdict(said)))
 
         answer = None if option is None else SUMMARY_CHOICES[option]
-        if answer == leaving.SUMMARIZE_WITH_FOCUS:
+        if answer == navigation.SUMMARIZE_WITH_FOCUS:
             self._app.push_screen(
-                EditorDialog(leaving.FOCUS_QUESTION), lambda focus: close_with(build_focused_choice(focus))
+                EditorDialog(navigation.FOCUS_QUESTION), lambda focus: close_with(build_focused_choice(focus))
             )
-        elif answer == leaving.WRITE_SUMMARY:
+        elif answer == navigation.WRITE_SUMMARY:
             self._app.push_screen(
-                EditorDialog(leaving.SUMMARY_QUESTION), lambda words: close_with(build_written_choice(words))
+                EditorDialog(navigation.SUMMARY_QUESTION), lambda words: close_with(build_written_choice(words))
             )
         elif answer is not None:
-            close_with(SummaryChoice(summarize=answer == leaving.SUMMARIZE))
+            close_with(SummaryChoice(summarize=answer == navigation.SUMMARIZE))
 
     def _leaves_entries_behind(self, chosen: EntryId) -> bool:
         """Whether going there leaves a part of the path behind."""
