@@ -319,7 +319,7 @@ def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: st
         names = {summary.name for summary in catalog.sessions() if summary.name}
     except SessionTreeError:  # the current folder was deleted, or a database is not there
         names = set[str]()
-    ids = [catalog.parse_session_id(file) for file in catalog.iter_session_paths()]
+    ids = [catalog.get_session_id(location) for location in catalog.list_locations()]
     known = [
         CompletionItem(item) for item in filter_completions([catalog.RECENT_ALIAS, *sorted(names), *ids], incomplete)
     ]

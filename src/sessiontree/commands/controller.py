@@ -49,7 +49,6 @@ from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
 from sessiontree.session.session import Branch, Place, Session
-from sessiontree.store.postgres.address import is_database_address
 
 Reason = Literal["new", "resume", "fork"]
 
@@ -510,10 +509,7 @@ class SessionController:
         return await self._switch_session(lambda: self._create_empty(name), "new", None)
 
     def _create_empty(self, name: str | None) -> Session:
-        before = self.session
-        if before.address is None:
-            return catalog.memory(name, cwd=before.cwd)
-        return catalog.create(name, cwd=self.cwd, dir=before.location if is_database_address(before.location) else None)
+        return catalog.create_near(self.session, name, cwd=self.cwd)
 
     async def open_session(self, session: str) -> bool:
         """Go over to another session, by any of its names. Says whether nobody objected."""

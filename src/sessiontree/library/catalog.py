@@ -285,8 +285,8 @@ def sessions(
     """List the sessions of the folder `cwd`, by default the current one, or of all folders, newest first.
 
     `archived` lists the archived ones instead. `source` is `"pi"` or `"omp"`, for the sessions of those programs; `dir`
-    lists the files in any folder, and with `all` in its subfolders too. Sessions that cannot be read are listed with the
-    reason.
+    lists the files in any folder, and with `all` in its subfolders too. Sessions that cannot be read are listed with
+    the reason.
     """
     repository = _open_listed(source, dir, all)
     return repository.list_sessions(_get_scope(cwd, all, dir), archived=archived, progress=progress)

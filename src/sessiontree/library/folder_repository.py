@@ -1,8 +1,8 @@
 """Sessions in a folder of files, found by path, id or name.
 
 The user's own sessions are in `$SESSIONTREE_HOME/sessions/<encoded cwd>/`, one folder for each project. The folders of
-other programs are listed and searched on request, and never written to. The index makes listing and searching fast; it is
-a cache.
+other programs are listed and searched on request, and never written to. The index, a cache, makes listing and
+searching fast.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from sessiontree.format.codec import NotJson, read_entry, write_entry, write_hea
 from sessiontree.format.line_repair import Repair, repair_heads, repair_lines
 from sessiontree.library.catalog import check_copyable, generate_session_id, get_session_location
 from sessiontree.library.folder_repository import FolderRepository, encode_folder_name
-from sessiontree.library.repository import find_repository
+from sessiontree.library.repository import find_repository, is_address
 from sessiontree.library.session_files import list_session_files, resolve_folder
 from sessiontree.session.session import Session
 from sessiontree.session.writer import find_write_parent
@@ -76,11 +76,13 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
     return _write_copy(store, header, sound)
 
 
-def rescue(file: str) -> RepairReport:
+def rescue(file: str) -> RepairReport | None:
     """Make a sound session, beside it, of a file whose header cannot be read. What that said is lost.
 
     Raises `FormatError` when nothing in it is a message, and `StoreError`.
     """
+    if is_address(file):
+        return None  # a database has no file to read lines from
     lines = _read_without_header(file)
     entries = (_parse_entry(raw) for raw in lines if b'"message"' in raw)
     first = next((entry for entry in entries if entry is not None and entry.type == "message"), None)

@@ -1,8 +1,8 @@
 """Repositories: the protocol for where sessions live, and the one place that chooses between them.
 
-A repository keeps many sessions and gives each a location: a string that opens it again from anywhere, such as a path or
-`postgresql://host/database#id`. Code above this package uses locations and repositories, and never asks which kind it has.
-To add a kind, implement `Repository` and call `register_scheme`.
+A repository keeps many sessions and gives each a location: a string that opens it again from anywhere, such as a path
+or `postgresql://host/database#id`. Code above this package uses locations and repositories, and never asks which kind
+it has. To add a kind, implement `Repository` and call `register_scheme`.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Repository(Protocol):
     def find_matching_sessions(
         self, query: Query, *, cwd: str | None = None, progress: Progress | None = None
     ) -> list[str]:
-        """Return the locations of the sessions with a match. Cheaper than `search`: each is read until the first one."""
+        """Return the locations of the sessions with a match. Each is read only until the first one."""
         ...
 
     def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
@@ -165,7 +165,7 @@ class Repository(Protocol):
         ...
 
     def share_lines(self, source: Store, target: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
-        """Create `target` as a fork that shares its lines with `source`, all of them or `parts`, if that is possible."""
+        """Create `target` as a fork that shares its lines with `source`, all of them or `parts`, if possible."""
         ...
 
     def check_size(self, location: str) -> None:

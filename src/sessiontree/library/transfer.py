@@ -1,9 +1,9 @@
 """Transfer: copy sessions between files, folders and databases, byte for byte, and compare both sides.
 
 A session is copied in parts, and after each part the copy is a session that can be read. If a copy is interrupted, the
-next one resumes it: it compares what is already there and appends the rest. If the target is not a prefix of the source,
-or another process writes to it, the target is left alone and the result says so. Damage is copied unchanged, an
-unfinished last line too. An incomplete batch is not copied, because the copy could not tell that it is one.
+next one resumes it: it compares what is already there and appends the rest. If the target is not a prefix of the
+source, or another process writes to it, the target is left alone and the result says so. Damage is copied unchanged,
+an unfinished last line too. An incomplete batch is not copied, because the copy could not tell that it is one.
 
 The target of a session is found by its id, or by its file name if several files have the same id. A copy gets the
 modification time of its source, so the most recent session is the same on both sides.

@@ -1,8 +1,8 @@
 """Range reads over one session file, for callers that must not load all of it: listings, searches and repairs.
 
 A `RangeReader` sees the file as it was when it was opened. It never follows a link and never blocks on a pipe. A store
-that transforms its bytes returns a subclass from `open_reader` whose `read` reverses the transformation; everything else
-here is built on `read`.
+that transforms its bytes returns a subclass from `open_reader` whose `read` reverses the transformation; everything
+else here is built on `read`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RangeReader:
         return os.pread(self._fd, size, start)
 
     def iter_lines(self, start: int, stop: int, block_size: int = BLOCK_SIZE) -> Generator[tuple[bytes | None, int]]:
-        """Yield each line between two offsets, without its newline, and the offset after it; `None` if it is too long."""
+        """Yield each line between two offsets, without newline, and the offset after it; `None` if it is too long."""
         for block, end in self.iter_blocks(start, stop, block_size):
             if block is None:
                 yield None, end
