@@ -12,6 +12,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog, trash
 from sessiontree.library.index.session_search import Hit, encode_hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
+from sessiontree.library.session_files import parse_session_id
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
 source_option = click.option(
@@ -74,7 +75,7 @@ def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: boo
         f"modified {_format_time(summary.modified)}",
         f"made {_format_time(summary.created)}" if summary.created else "",
     ]
-    fork = f"fork of {shorten(catalog.get_session_id(summary.parent_session))}" if summary.parent_session else ""
+    fork = f"fork of {shorten(parse_session_id(summary.parent_session))}" if summary.parent_session else ""
     where = shorten(summary.cwd) if with_folder else ""
     echo(
         "  " + dim(", ".join(part for part in (*times, *(counts if summary.entry_count else []), fork, where) if part))

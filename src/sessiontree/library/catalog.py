@@ -22,10 +22,10 @@ from sessiontree.library.repository import (
     Repository,
     SharedLock,
     find_repository,
-    get_folder_repository,
     is_address,
     is_path,
     open_folder,
+    open_folder_of,
     open_repository,
 )
 from sessiontree.library.session_files import resolve_folder
@@ -222,7 +222,7 @@ def check_reachable(*places: str) -> None:
 
 
 def _open_address_or_folder(location: str) -> Repository:
-    return open_repository(location) if is_address(location) else get_folder_repository()
+    return open_repository(location) if is_address(location) else open_folder_of(location)
 
 
 # Finding

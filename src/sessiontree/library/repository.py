@@ -224,6 +224,11 @@ def get_folder_repository() -> Repository:
     return open_folder(get_sessions_folder(), "projects")
 
 
+def open_folder_of(file: str) -> Repository:
+    """Return the repository in the folder of a session file. The configuration is not read."""
+    return open_folder(os.path.dirname(file) or ".", "folder")
+
+
 @cache
 def open_folder(root: str, layout: Layout) -> Repository:
     """Return the repository in a folder, the same object for every call: it remembers what it has scanned."""
@@ -240,9 +245,11 @@ def find_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
         if not found or not name:
             raise InvalidOperation(f"{open_repository(text).location} names no session: put #session behind it")
         return _open_address(text), text
-    if text != RECENT_ALIAS and (is_path(session) or is_file(session)):
-        return get_folder_repository(), text
-    return open_repository(), text
+    if text == RECENT_ALIAS:
+        return open_repository(), text
+    if is_file(session):
+        return open_folder_of(text), text
+    return get_folder_repository() if is_path(session) else open_repository(), text
 
 
 def get_sessions_folder() -> str:

@@ -26,6 +26,7 @@ class RangeReader:
     """An open session file. Raises `OSError` when it cannot be opened or read."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self._fd = open_nonblocking(path, os.O_RDONLY | os.O_NOFOLLOW)
         try:
             self.status = os.fstat(self._fd)
