@@ -11,15 +11,15 @@ from typing import Any
 
 from msgspec import Struct
 
-from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, EntryId, JsonObject, Message, Opaque, Usage
+from sessiontree.core.entries import Body, Entry, EntryId, JsonObject, Message
 from sessiontree.core.messages import (
     ToolCall,
     coerce_string,
     get_model,
-    get_role,
     get_tool_calls,
     is_failed_turn,
     is_object,
+    list_usages,
     sum_usage,
 )
 from sessiontree.core.number_text import format_dollars, format_tokens
@@ -286,19 +286,6 @@ def format_usage(stats: BranchStats) -> tuple[str, str]:
     tokens = format_tokens(stats.tokens) if "tokens" in stats.measured else "tokens unknown"
     cost = format_dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     return tokens, cost
-
-
-def list_usages(body: Body) -> list[Any]:
-    """The usage objects of an entry: what it records as spent."""
-    match body:
-        case Message(message) if get_role(message) in ("assistant", "toolResult"):
-            return [message.get("usage")]
-        case Usage(usage=usage) | Compaction(usage=usage) | BranchSummary(usage=usage):
-            return [usage]
-        case Opaque(type="model_usage", fields=fields):
-            return [fields.get("usage")]
-        case _:
-            return []
 
 
 def _get_path(arguments: Any) -> str:

@@ -15,7 +15,8 @@ from sessiontree.hooks.events import MessageEnd
 from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import promote
-from sessiontree.session.session import Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Session
 from tests.agent.conftest import said
 
 
@@ -161,7 +162,12 @@ async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Sessio
     hooks = Hooks()
     cache, table = await fan_out(session, "HEAD", ["a cache", "a table"], model=echoing(), hooks=hooks)
 
-    await promote(table.branch, session.head, hooks=hooks, model=ScriptedModel(["The cache was too large."]))
+    await promote(
+        table.branch,
+        session.head,
+        hooks=hooks,
+        summary=SummaryRequest(model=ScriptedModel(["The cache was too large."])),
+    )
 
     assert session.heads.current == "main"
     assert said(session.head)[-1] == "assistant: I heard 'a table'"

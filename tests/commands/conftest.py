@@ -16,7 +16,7 @@ from sessiontree.hooks.events import Event
 from sessiontree.hooks.ui_protocol import NoUi
 from sessiontree.model.base import Model, ModelInfo
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 MakeController = Callable[..., SessionController]
 

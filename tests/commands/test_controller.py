@@ -28,7 +28,7 @@ from sessiontree.hooks.events import (
     ToolUpdate,
 )
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
 from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
 

@@ -223,7 +223,7 @@ async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
 async def test_names_that_are_taken_are_refused(api: ExtensionApi) -> None:
     with pytest.raises(InvalidOperation, match="/tree already"):
         api.register_command("tree", lambda args, ctx: None)
-    with pytest.raises(NotFound, match="no event 'nonsense'"):
+    with pytest.raises(NotFound, match="event 'nonsense' not found"):
         api.on("nonsense", print)
 
 

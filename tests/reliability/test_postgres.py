@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import sessiontree as st
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sessiontree.server.workshop import AgentLoop
+from sessiontree.server.jobs.registry import AgentLoop
 
 
 async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> None:

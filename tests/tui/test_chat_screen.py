@@ -24,7 +24,7 @@ from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
@@ -584,7 +584,7 @@ async def test_an_unknown_command_is_told_and_given_back(running: Running) -> No
     async with running() as app:
         await app.submit("/modle")
 
-        await app.wait_for_text("no command '/modle'", "/model")
+        await app.wait_for_text("command '/modle' not found", "/model")
         assert app.editor.text == "/modle"
 
 

@@ -26,7 +26,7 @@ from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event
 from sessiontree.model.base import Model
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 
 VariantListener: TypeAlias = Callable[[str, Event], None]
 """Is shown every event, with the name of the branch that it is of. It must not wait."""

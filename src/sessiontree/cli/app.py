@@ -24,7 +24,7 @@ from sessiontree.core.places import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store import lock_wait
 
 T = TypeVar("T")

@@ -59,7 +59,7 @@ from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
 from sessiontree.library import catalog
 from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, resolve_folder
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 if TYPE_CHECKING:
     from sessiontree.library.repair import RepairReport
@@ -406,7 +406,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
 def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
     """Compare branches from where they part."""
     from sessiontree.comparison import comparison_to_wire
-    from sessiontree.session.session import compare as compare_in
+    from sessiontree.session import compare as compare_in
 
     result = compare_in(open_session(session, read_only=True), branches, metric)
     if as_json:
@@ -441,7 +441,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
     """Show how two places differ, from where their paths part."""
     from sessiontree.comparison import diff_to_wire, format_usage
-    from sessiontree.session.session import diff as diff_in
+    from sessiontree.session import diff as diff_in
 
     opened_session = open_session(session, read_only=True)
     result = diff_in(opened_session, a, b)

@@ -34,7 +34,7 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.library import catalog
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 
 if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome

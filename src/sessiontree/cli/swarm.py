@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
     from sessiontree.extensions.source_files import ExtensionFiles
     from sessiontree.model.base import Model
-    from sessiontree.session.session import Branch, Session
+    from sessiontree.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.events import BaseSwarmEvent
     from sessiontree.swarm.records import CreatedRecord
@@ -71,7 +71,7 @@ def _find_sessions(session: str | None, *, everywhere: bool = False) -> Iterator
     if session is not None:
         yield open_session(session, read_only=True)
         return
-    from sessiontree.server.mentions import SessionScanner
+    from sessiontree.server.session_locator import SessionScanner
     from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
     mentions = SessionScanner(SWARM_RECORD_TYPE)

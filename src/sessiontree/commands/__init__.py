@@ -1,1 +1,1 @@
-"""Slash commands: one set for every front end, and the desk that they work on."""
+"""Slash commands: one set for every front end, and the controller that they work on."""

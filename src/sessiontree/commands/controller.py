@@ -1,7 +1,7 @@
-"""The desk: the session that a person works in, its agent, and everything that commands and extensions need of both.
+"""The session controller: the open session, its agent, and the operations that commands and extensions call.
 
-It moves within the session and goes over to others, with hooks told and the agent following. What is typed comes in
-through `submit`. Drawing and asking are the business of the front end, behind `Ui` and `Host`.
+It moves between branches, entries and sessions, notifies the hooks, and keeps the agent on the right branch. Typed
+lines arrive through `submit`. The front end draws and asks questions through `Ui` and `Host`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from sessiontree.library import catalog
 from sessiontree.model.base import Model
 from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, Place, Session
 
 Reason = Literal["new", "resume", "fork"]
 
@@ -84,12 +85,12 @@ class SessionController:
         cwd: str | None = None,
         permissions: Permissions | None = None,
     ) -> None:
-        """A desk with `session` on it. Without a model it does everything but answer.
+        """A controller with `session` on it. Without a model it does everything but answer.
 
         Tools work in `cwd`, by default the current folder. The folder that a session names is used only if a person
         confirms it: `start` asks. Without `permissions`, its agent may use all of its tools.
 
-        One that is `fresh` was made for this desk: if nothing was said in it, it is not kept when one leaves it.
+        One that is `fresh` was made for this controller: if nothing was said in it, it is not kept when one leaves it.
         """
         if commands is None:
             from sessiontree.commands.builtin import get_builtin_commands
@@ -147,7 +148,7 @@ class SessionController:
         return self._branch != self.session.head
 
     def qualify_place(self, place: Place) -> Place:
-        """A place as it is meant here: `HEAD` is the head of this desk's branch."""
+        """A place as it is meant here: `HEAD` is the head of this controller's branch."""
         if isinstance(place, str) and self.is_off_head and (place == "HEAD" or place.startswith("HEAD~")):
             return f"{self._branch.name}{place.removeprefix('HEAD')}"
         return place
@@ -215,7 +216,7 @@ class SessionController:
     def begin_move(self) -> Generator[Signal]:
         """While one is about to be elsewhere: a signal that `abort` gives. Raises `InvalidOperation` unless at rest.
 
-        Those who are told of the move or the merge find the desk at rest: it is written by then.
+        Those who are told of the move or the merge find the controller at rest: it is written by then.
         """
         self.ensure_idle()
         signal = self._move_signal = Signal()
@@ -412,24 +413,29 @@ class SessionController:
         summary: str | None = None,
     ) -> NavigateOutcome:
         """Go to a place by the rules of selection. Text to be said anew is put in the editor."""
+        request = self.request_summary(custom_instructions, replace=replace_instructions) if summarize else None
         with self.begin_move() as signal:
             outcome = await navigate(
                 self.session,
                 self.qualify_place(place),
                 hooks=self.hooks,
-                model=self.model,
-                summarize=summarize,
-                custom_instructions=custom_instructions,
-                replace_instructions=replace_instructions,
+                summary=request if summary is None else summary,
                 label=label,
-                summary=summary,
                 branch=self._branch if self.is_off_head else None,
-                settings=self.settings.summary,
-                retry=self.settings.retry,
                 signal=signal,
             )
         self.sync_position(outcome.editor_text)
         return outcome
+
+    def request_summary(self, instructions: str | None = None, *, replace: bool = False) -> SummaryRequest:
+        """Return a request for a summary by the current model."""
+        return SummaryRequest(
+            model=self.model,
+            instructions=instructions,
+            replace_instructions=replace,
+            settings=self.settings.summary,
+            retry=self.settings.retry,
+        )
 
     async def move_to(self, place: Place) -> NavigateOutcome:
         """Go to the place itself, without the rules of selection."""

@@ -10,7 +10,7 @@ from sessiontree.core.entry_text import CallLookup, format_entry_row
 from sessiontree.core.outline import build_outline, format_hidden
 from sessiontree.core.places import shorten_id
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 WIDTH = 72
 """How much of what an entry says goes in a line."""

@@ -8,11 +8,11 @@ from sessiontree.core.entries import EntryId
 
 if TYPE_CHECKING:
     from sessiontree.commands.controller import SessionController
-    from sessiontree.session.session import Branch, Session
+    from sessiontree.session import Branch, Session
 
 
 class Host(Protocol):
-    async def choose_entry(self, desk: SessionController) -> EntryId | None:
+    async def choose_entry(self, controller: SessionController) -> EntryId | None:
         """Show the tree and have the person choose an entry; `None` when none was chosen."""
         ...
 
@@ -47,7 +47,7 @@ class HeadlessHost:
         self.editor = ""
         self.has_quit = False
 
-    async def choose_entry(self, desk: SessionController) -> EntryId | None:
+    async def choose_entry(self, controller: SessionController) -> EntryId | None:
         return None
 
     async def choose_branch(self, session: Session) -> Branch:

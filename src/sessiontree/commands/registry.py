@@ -182,15 +182,15 @@ class CommandRegistry:
             raise NotFound("command", f"/{name}", hint)
         return self._commands[name]
 
-    async def run(self, desk: SessionController, line: str) -> CommandOutcome:
+    async def run(self, controller: SessionController, line: str) -> CommandOutcome:
         """Do what a line that is a command says."""
         called = parse_line(line)
         if called is None:
             raise InvalidOperation(f"{line!r} is no command")
         command = self.find(called.name)
-        return await command.run(desk, command.parse(called.text)) or CommandOutcome()
+        return await command.run(controller, command.parse(called.text)) or CommandOutcome()
 
-    def complete(self, desk: SessionController, line: str) -> Completion:
+    def complete(self, controller: SessionController, line: str) -> Completion:
         """What the last word of a line can become: the name of a command, or an argument of it."""
         begun = _LAST.findall(line)[0]
         start = len(line) - len(begun)
@@ -205,9 +205,9 @@ class CommandRegistry:
         if argument is None or argument.complete is None:
             return Completion(start=start, choices=())
         if argument.rest:
-            return Completion(start=start, choices=_filter_by_prefix(argument.complete(desk, begun), begun))
+            return Completion(start=start, choices=_filter_by_prefix(argument.complete(controller, begun), begun))
         begun = begun.lstrip("\"'")
-        fitting = _filter_by_prefix(argument.complete(desk, begun), begun)
+        fitting = _filter_by_prefix(argument.complete(controller, begun), begun)
         typable = (quote_word(choice) for choice in fitting if [*WordReader(quote_word(choice))] == [choice])
         return Completion(start=start, choices=tuple(typable))
 

@@ -19,7 +19,6 @@ back with it, and the summary that a promotion writes behind its record is no me
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -33,10 +32,10 @@ from sessiontree.core.entries import (
     EntryId,
     JsonObject,
     iter_entries,
-    parse_entry_id,
 )
+from sessiontree.core.head_rules import HeadRecord, choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.merge_plan import get_merge_sources, is_merge
-from sessiontree.core.messages import is_list, is_object
+from sessiontree.core.messages import is_object
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 
@@ -183,30 +182,25 @@ class Heads:
         self.lines_since_record += 1
         if entry.is_head_record:
             self._apply_record(entry)
-        elif entry.branch is UNSET:
-            self._apply_peer_line(entry, tree)
-        elif isinstance(entry.branch, str):
-            if not entry.is_annotation:
-                self._start_branch(entry, entry.branch)
-                self._advance(entry.branch, entry, tree)
-            self._line_branch = entry.branch
-            current = entry.branch if entry.current is None else entry.current
-            if current in self.heads:
-                self._make_current(current)
-        else:
-            self._line_branch = None
-
-    def _apply_peer_line(self, entry: Entry, tree: Tree) -> None:
-        branch = self._line_branch if self._line_branch in self.heads else self.current
-        if entry.type == "branch_point" and isinstance(entry.body, BranchPoint):
-            branch = entry.body.name
-            self._start_branch(entry, branch)
-        self._make_current(branch)
-        if entry.is_annotation:
-            self._move_head(branch, tree.skip_annotations(entry.id))
-        else:
-            self._advance(branch, entry, tree)
-        self._line_branch = branch
+            return
+        point = entry.body.name if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) else None
+        effect = get_effect(
+            entry.branch,
+            entry.current,
+            is_annotation=entry.is_annotation,
+            peer_branch=choose_peer_branch(self._line_branch, self.heads, self.current, point),
+        )
+        if effect.branch is not None and effect.moves_head:
+            self._start_branch(entry, effect.branch)
+            if entry.branch is UNSET:  # a peer switches before it writes
+                self._make_current(effect.branch)
+            if entry.is_annotation:
+                self._move_head(effect.branch, tree.skip_annotations(entry.id))
+            else:
+                self._advance(effect.branch, entry, tree)
+        self._line_branch = effect.branch
+        if effect.current is not None and effect.current in self.heads:
+            self._make_current(effect.current)
 
     def _start_branch(self, entry: Entry, branch: str) -> None:
         if branch not in self.heads:
@@ -249,24 +243,21 @@ class Heads:
         self.moves.append(move)
 
     def _apply_record(self, entry: Entry) -> None:
-        # No record takes longer than what it says is long, or what it takes the place of.
+        # The cost is proportional to the size of the record, or of the record that it replaces.
         data = _read_record_data(entry)
         if data is None:
             return
+        record = parse_head_record(data)
         was, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
-        self._rename_branch(data)
-        heads: Any = data.get("heads")
-        if is_object(heads) and heads:
-            self.heads = {name: parse_entry_id(leaf) for name, leaf in heads.items()}
+        self._rename_branch(record)
+        if record.heads is not None:
+            self.heads = record.heads
         sets_heads = self.heads is not heads_before
-        current = data.get("current")
-        if isinstance(current, str) and current in self.heads:
-            self.current = current
+        if record.current is not None and record.current in self.heads:
+            self.current = record.current
         elif self.current not in self.heads:
             self.current = next(iter(self.heads))
-        archived: Any = data.get("archived")
-        listed: list[Any] = archived if is_list(archived) else []
-        self.archived = {name for name in listed if isinstance(name, str) and name in self.heads}
+        self.archived = {name for name in record.archived if name in self.heads}
         self._line_branch = self.current
         self.lines_since_record = 0
         self._is_promotion = False
@@ -307,11 +298,10 @@ class Heads:
         is_other = isinstance(name, str) and name != self.current and name in before and name in self.heads
         return name if is_other else None
 
-    def _rename_branch(self, data: JsonObject) -> None:
-        names = _parse_rename(data)
-        if names is None:
+    def _rename_branch(self, record: HeadRecord) -> None:
+        if record.renamed is None:
             return
-        old, new = names
+        old, new = record.renamed
         if old in self.info:
             self.info[new] = self.info.pop(old)
         self._renames.append((len(self.moves), old, new))
@@ -454,13 +444,7 @@ def _read_record_data(entry: Entry) -> JsonObject | None:
 def read_rename(entry: Entry) -> tuple[str, str] | None:
     """The old and the new name of the branch that a line renames."""
     data = _read_record_data(entry) if entry.is_head_record else None
-    return None if data is None else _parse_rename(data)
-
-
-def _parse_rename(data: JsonObject) -> tuple[str, str] | None:
-    renamed = data.get("renamed")
-    old, new = (renamed.get("from"), renamed.get("to")) if is_object(renamed) else (None, None)
-    return (old, new) if isinstance(old, str) and isinstance(new, str) else None
+    return None if data is None else parse_head_record(data).renamed
 
 
 def is_activity(entry: Entry) -> bool:
@@ -474,5 +458,4 @@ def is_activity(entry: Entry) -> bool:
 def is_full_record(entry: Entry) -> bool:
     """Whether a line is a head record that tells all heads and the current branch, whatever stands before it."""
     data = _read_record_data(entry) if entry.is_head_record else None
-    heads, current = (None, None) if data is None else (data.get("heads"), data.get("current"))
-    return is_object(heads) and isinstance(current, str) and current in heads
+    return data is not None and parse_head_record(data).is_full

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeGuard
 
 from msgspec import Struct
 
-from sessiontree.core.entries import Entry, JsonObject, Message
+from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, JsonObject, Message, Opaque, Usage
 
 ABNORMAL_STOPS = frozenset({"error", "aborted"})
 
@@ -347,6 +347,19 @@ def sum_usage(usage: object) -> UsageSum | None:
     cost = usage.get("cost")
     money = coerce_number(cost.get("total")) if is_object(cost) else coerce_number(cost)
     return UsageSum(tokens, money) if tokens or money else None
+
+
+def list_usages(body: Body) -> list[Any]:
+    """Return the usage objects that an entry records, each as the provider reported it."""
+    match body:
+        case Message(message) if get_role(message) in ("assistant", "toolResult"):
+            return [message.get("usage")]
+        case Usage(usage=usage) | Compaction(usage=usage) | BranchSummary(usage=usage):
+            return [usage]
+        case Opaque(type="model_usage", fields=fields):
+            return [fields.get("usage")]
+        case _:
+            return []
 
 
 # What a model is sent. The wording round summaries and shell runs is ours.

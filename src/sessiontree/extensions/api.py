@@ -28,7 +28,7 @@ from sessiontree.hooks.invoke import call
 from sessiontree.hooks.ui_protocol import Ui
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.ops.navigate import NavigateOutcome
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 
 CommandHandler: TypeAlias = Callable[[str, HookContext], Awaitable[str | None] | str | None]
 """Takes what was typed behind the name, and the context. A text that it returns is sent as a prompt."""
@@ -57,9 +57,9 @@ class UiRegistry:
 
 
 class ExtensionApi:
-    def __init__(self, name: str, desk: SessionController, ui_registry: UiRegistry) -> None:
+    def __init__(self, name: str, controller: SessionController, ui_registry: UiRegistry) -> None:
         self.name = name
-        self._session_controller = desk
+        self._session_controller = controller
         self._ui_registry = ui_registry
         self._unregister: list[Callable[[], None]] = []
         self._closed = False
@@ -127,8 +127,8 @@ class ExtensionApi:
         """Add a slash command. Also a decorator, with the handler's docstring as help."""
 
         def register(handler: CommandHandler) -> CommandHandler:
-            async def run(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-                given = await self._call_handler(f"/{name}", handler, args[0] if args else "", desk.hooks.context)
+            async def run(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+                given = await self._call_handler(f"/{name}", handler, args[0] if args else "", controller.hooks.context)
                 if given is not None and not isinstance(given, str):
                     raise ExtensionError(self.name, f"/{name} returned neither a prompt nor nothing")
                 return CommandOutcome(prompt=given)
@@ -188,17 +188,17 @@ class ExtensionApi:
         """A completion that offers nothing where it fails, which is told once: it is asked for at every letter."""
         told = False
 
-        def complete_safely(desk: SessionController, begun: str) -> list[str]:
+        def complete_safely(controller: SessionController, begun: str) -> list[str]:
             nonlocal told
             try:
-                choices = list(complete(desk, begun))
+                choices = list(complete(controller, begun))
                 if not all(isinstance(choice, str) for choice in choices):  # pyright: ignore[reportUnnecessaryIsInstance]
                     raise TypeError("it offers something else than texts")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
                 if not told:
                     told = True
                     text = f"extension {self.name}: {what} failed with {type(error).__name__}: {error}"
-                    desk.hooks.notify_listeners(Notice(level="error", text=text))
+                    controller.hooks.notify_listeners(Notice(level="error", text=text))
                 return []
             return choices
 

@@ -1,4 +1,4 @@
-"""The extensions of a desk: finding them, setting them up, and loading them anew.
+"""The extensions of a controller: finding them, setting them up, and loading them anew.
 
 They come from installed packages, the home, the command line and the project, in this order, which is the order in
 which their handlers are asked: a project's come last. One that fails is told of, and leaves the others whole.
@@ -124,20 +124,20 @@ class LoadedExtension(Struct, frozen=True, kw_only=True):
 class ExtensionLoader:
     def __init__(
         self,
-        desk: SessionController,
+        controller: SessionController,
         files: Sequence[str] = (),
         *,
         installed: bool = True,
         content: ExtensionFiles | None = None,
     ) -> None:
-        """The extensions of `desk`: also those in `files`, and those of `installed` packages.
+        """The extensions of `controller`: also those in `files`, and those of `installed` packages.
 
         Of files that `content` has, the bytes there are what runs, whatever is on the disk by then.
         Raises `NotFound` for a file that is not there.
         """
         self.loaded: list[LoadedExtension] = []
         self.ui_registry = UiRegistry()
-        self._controller = desk
+        self._controller = controller
         self._named_sources = [locate_extension(path) for path in files]
         self._installed = installed
         self._named_files = {} if content is None else content.files
@@ -145,7 +145,7 @@ class ExtensionLoader:
         self._remove_restriction: Callable[[], None] = lambda: None
         self._reported_untrusted: set[str] = set()
         """Content that was not loaded since nobody was there to trust it: said once."""
-        desk.reload = self.reload
+        controller.reload = self.reload
 
     async def load(self) -> list[str]:
         """Find and set up everything. Returns the names of what was loaded; what was not is told of."""

@@ -72,7 +72,7 @@ def build_prompt_command(name: str, path: str, data: bytes) -> Command:
     """The command that a file is; the prompt is what its text becomes. Raises `FormatError`."""
     prompt = parse_prompt_file(path, data)
 
-    async def run(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    async def run(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         return CommandOutcome(prompt=prompt.fill(args[0] if args else ""))
 
     first = prompt.text.split("\n", 1)[0].lstrip("# ")

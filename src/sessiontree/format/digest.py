@@ -22,9 +22,18 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType, field
 
-from sessiontree.core.entries import HEAD_RECORD, Header, JsonObject, is_annotation, parse_entry_id, shorten_to_line
+from sessiontree.core.entries import (
+    HEAD_RECORD,
+    NO_ID,
+    Header,
+    JsonObject,
+    is_annotation,
+    parse_entry_id,
+    shorten_to_line,
+)
+from sessiontree.core.head_rules import choose_peer_branch, get_effect, parse_head_record
 from sessiontree.core.heads import MAIN
-from sessiontree.core.messages import coerce_string, extract_text, is_list, is_object, sum_usage
+from sessiontree.core.messages import coerce_string, extract_text, is_object, sum_usage
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.tree import NAME_WHITESPACE
 from sessiontree.format.codec import ANCHOR, DECODE_ERRORS, PARENT, VERSION, NotJson, read_object, write_value
@@ -281,41 +290,38 @@ class Digest:
             raise UnsoundSession
 
     def _move_heads(self, line: _Line, number: int) -> None:
-        tally = self.totals
+        totals = self.totals
         if line.type == "custom" and line.custom_type == HEAD_RECORD:
             self._apply_record(line)
-        elif isinstance(line.branch, str):
-            if number not in self._annotations:
-                tally.heads[line.branch] = line.id
-            tally.line_branch = line.branch
-            current = line.branch if line.current is None else line.current
-            if current in tally.heads:
-                tally.current = current
-        elif line.branch is None:
-            tally.line_branch = None
-        else:
-            branch = tally.line_branch if tally.line_branch in tally.heads else tally.current
-            if line.type == "branch_point":
-                branch = line.branch_name or ""
-            assert branch is not None
-            number = self._annotations.get(number, number)
-            tally.heads[branch] = None if number < 0 else self._ids[number]
-            tally.current = tally.line_branch = branch
+            return
+        point = line.branch_name or "" if line.type == "branch_point" else None
+        effect = get_effect(
+            line.branch,
+            line.current,
+            is_annotation=number in self._annotations,
+            peer_branch=choose_peer_branch(totals.line_branch, totals.heads, totals.current, point),
+        )
+        if effect.branch is not None and effect.moves_head:
+            head = self._annotations.get(number, number)
+            totals.heads[effect.branch] = None if head < 0 else self._ids[head]
+        totals.line_branch = effect.branch
+        if effect.current is not None and effect.current in totals.heads:
+            totals.current = effect.current
 
     def _apply_record(self, line: _Line) -> None:
-        tally = self.totals
         value = _decode_value(line.data) if line.data else None
-        data: JsonObject = value if is_object(value) else {}
-        heads, current = data.get("heads"), data.get("current")
-        if not is_object(heads) or not isinstance(current, str) or current not in heads:
+        record = parse_head_record(value if is_object(value) else {})
+        if record.heads is None or record.current is None or not record.is_full:
             raise UnsoundSession
-        if not all(_is_id(name) and (leaf is None or _is_id(leaf)) for name, leaf in heads.items()):
+        if not all(
+            _is_id(name) and head != NO_ID and (head is None or _is_id(head)) for name, head in record.heads.items()
+        ):
             raise UnsoundSession
-        archived = data.get("archived")
-        hidden = {name for name in archived if isinstance(name, str)} if is_list(archived) else ()
-        tally.heads = {name: parse_entry_id(leaf) for name, leaf in heads.items()}
-        tally.current = tally.line_branch = current
-        tally.archived = [name for name in tally.heads if name in hidden]
+        hidden = set(record.archived)
+        totals = self.totals
+        totals.heads = record.heads
+        totals.current = totals.line_branch = record.current
+        totals.archived = [name for name in totals.heads if name in hidden]
 
 
 def start_digest(reader: SessionReader) -> Digest:

@@ -29,8 +29,7 @@ from sessiontree.library.repository import (
     open_repository,
 )
 from sessiontree.library.session_files import resolve_folder
-from sessiontree.session import Session
-from sessiontree.session.session import Place, clean_name
+from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.writer import generate_id
 from sessiontree.store.jsonl import Durability, JsonlStore
 from sessiontree.store.memory import MemoryStore

@@ -25,7 +25,7 @@ from sessiontree.library.catalog import check_copyable, generate_session_id, get
 from sessiontree.library.folder_repository import FolderRepository, encode_folder_name
 from sessiontree.library.repository import find_repository, is_address
 from sessiontree.library.session_files import list_session_files, resolve_folder
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.session.writer import find_write_parent
 from sessiontree.store.base import Store
 from sessiontree.store.files import format_os_error

@@ -35,7 +35,7 @@ from sessiontree.library.session_files import (
     list_session_files,
 )
 from sessiontree.regular_file import read_regular_file
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.files import (
     NO_LINK_ERRNOS,

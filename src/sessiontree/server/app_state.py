@@ -25,19 +25,18 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.core.validation import describe_validation_error
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, format_names
 from sessiontree.server.auth import Scope, Token, TokenStore
-from sessiontree.server.encoding import encode_json
 from sessiontree.server.http_errors import ApiError
-from sessiontree.server.jobs.agent_access import PermissionBroker
+from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace, WorkspaceResolver
 from sessiontree.server.jobs.agent_jobs import AgentJobs
 from sessiontree.server.jobs.experiment_jobs import ExperimentJobs
 from sessiontree.server.jobs.export_jobs import ExportJobs
+from sessiontree.server.jobs.registry import AgentLoop
 from sessiontree.server.jobs.swarm_jobs import SwarmJobs
+from sessiontree.server.live_events import StreamRegistry
+from sessiontree.server.rendering import encode_json
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
 from sessiontree.server.schemas import RequestModel
 from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition
-from sessiontree.server.streams import StreamRegistry
-from sessiontree.server.workplace import Workspace, WorkspaceResolver
-from sessiontree.server.workshop import AgentLoop
 from sessiontree.store.lock_wait import limit_wait
 
 if TYPE_CHECKING:
@@ -271,7 +270,7 @@ def _create_context(request: Request, scope: Scope) -> RequestContext:
     if scope not in token.scopes:
         raise _make_missing_scope_error(scope)
     _check_query(request)
-    serving: AppState = request.app.state.serving
+    serving: AppState = request.app.state.app_state
     if serving.is_closing:
         raise ApiError(503, "the server is closing")
     return RequestContext(serving, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))

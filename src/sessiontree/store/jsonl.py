@@ -32,7 +32,7 @@ from weakref import WeakSet
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
 from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.format.session_reader import is_complete_line
-from sessiontree.store.base import NEWLINE, Cursor, LineChunk, join_in_parts, join_lines
+from sessiontree.store.base import NEWLINE, Cursor, LineChunk, Store, join_in_parts, join_lines
 from sessiontree.store.batch_journal import find_end
 from sessiontree.store.files import (
     NO_LINK_ERRNOS,
@@ -72,7 +72,9 @@ CURSOR_CONTEXT_SIZE = 64
 """How many bytes before its place a cursor remembers, to notice that they were changed."""
 
 
-class JsonlStore:
+class JsonlStore(Store):
+    path: str
+    torn_files: list[str]
     _fd: int | None = None
     _read_fd: int | None = None
 
@@ -85,7 +87,7 @@ class JsonlStore:
         self._fd_identity: Identity | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
-        self.torn_files: list[str] = []
+        self.torn_files = []
         """Files that unfinished last lines and batches were moved to."""
         try:
             # The file itself: all who reach it, through links too, must share its lock.
@@ -248,6 +250,15 @@ class JsonlStore:
                 if whole:
                     yield whole, start == 0
             end, size = start, min(size * 2, 1 << 22)
+
+    def stream_lines(self) -> Iterator[bytes]:
+        # Opened again: what this store has read so far must stay readable even if the file was replaced.
+        try:
+            return read_lines(open(self._real_path, "rb"))
+        except FileNotFoundError:
+            raise NotFound("session file", self.location) from None
+        except OSError as error:
+            self._raise_store_error(error)
 
     @contextmanager
     def _convert_read_errors(self) -> Generator[None]:

@@ -15,7 +15,7 @@ from typing import Any
 from sessiontree.errors import StoreError
 from sessiontree.library import catalog
 from sessiontree.library.repository import SharedLock
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import close_quietly, discard, format_os_error, make_private_directory, open_private
 from sessiontree.swarm.events import SUFFIX, build_spool_path
 

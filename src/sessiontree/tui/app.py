@@ -27,7 +27,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.places import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.store import lock_wait
 from sessiontree.tui.keys import Key, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.ordered import OrderedKeysApp

@@ -14,7 +14,7 @@ from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.repository import get_sessions_folder
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.export.sessions import make_story
 
 if TYPE_CHECKING:

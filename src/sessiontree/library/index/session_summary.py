@@ -16,9 +16,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from sessiontree.comparison import list_usages
-from sessiontree.core.entries import JsonObject, Message, shorten_to_line
-from sessiontree.core.messages import extract_text, get_role, sum_usage
+from sessiontree.core.entries import JsonObject
 from sessiontree.core.problems import is_utf8
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import format_timestamp
@@ -26,8 +24,9 @@ from sessiontree.errors import FormatError, SessionTreeError, StoreError, isolat
 from sessiontree.format.codec import LINE_LIMIT, VERSION
 from sessiontree.format.digest import Digest, SessionTotals, UnsoundSession, start_digest
 from sessiontree.format.session_reader import PREAMBLE_LIMIT, SessionReader, is_complete_line
+from sessiontree.format.totals import EntryTotals
 from sessiontree.library.session_files import OpenStore, SessionFile, get_file_stamp, parse_session_id
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import format_os_error
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.range_reader import BLOCK_SIZE, RangeReader
@@ -344,13 +343,9 @@ def build_tally(session: Session) -> SessionTotals:
         current=heads.current,
         archived=sorted(heads.archived),
     )
-    for entry in tree:
-        body = entry.decode()
-        tally.cost += sum(sums.cost for usage in list_usages(body) if (sums := sum_usage(usage)) is not None)
-        if isinstance(body, Message):
-            tally.messages += 1
-            if tally.first_message is None and get_role(body.message) == "user":
-                tally.first_message = shorten_to_line(extract_text(body.message.get("content"))) or None
+    totals = EntryTotals()
+    totals.extend(tree)
+    tally.cost, tally.messages, tally.first_message = totals.cost, totals.messages, totals.first_message
     return tally
 
 

@@ -49,10 +49,9 @@ from sessiontree.hooks.events import (
 )
 from sessiontree.model.base import Model
 from sessiontree.server.http_errors import make_insufficient_rights
-from sessiontree.server.jobs.agent_access import PermissionBroker
-from sessiontree.server.workplace import Workspace
-from sessiontree.server.workshop import AgentLoop
-from sessiontree.session.session import Branch
+from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
+from sessiontree.server.jobs.registry import AgentLoop
+from sessiontree.session import Branch
 from sessiontree.swarm.status import MAX_DENIED
 
 if TYPE_CHECKING:

@@ -21,13 +21,13 @@ from sessiontree.model.base import Model
 from sessiontree.server import schemas
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError
+from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.jobs.agent_jobs import AgentJobs
+from sessiontree.server.jobs.registry import AgentLoop
 from sessiontree.server.jobs.swarm_jobs import build_budget
-from sessiontree.server.mentions import SessionLocator
 from sessiontree.server.session_cache import OpenSession, SessionCache
-from sessiontree.server.workplace import Workspace
-from sessiontree.server.workshop import AgentLoop
-from sessiontree.session.session import Session
+from sessiontree.server.session_locator import SessionLocator
+from sessiontree.session import Session
 from sessiontree.swarm.experiment.experiment import (
     Arm,
     Experiment,

@@ -22,11 +22,11 @@ from sessiontree.library import catalog
 from sessiontree.server import schemas
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError, make_insufficient_rights
+from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.jobs.agent_jobs import AgentJobs, publish_notice
-from sessiontree.server.mentions import SessionLocator
+from sessiontree.server.jobs.registry import AgentLoop
 from sessiontree.server.session_cache import OpenSession, SessionCache
-from sessiontree.server.workplace import Workspace
-from sessiontree.server.workshop import AgentLoop
+from sessiontree.server.session_locator import SessionLocator
 from sessiontree.swarm.budget import Budget, override_limits
 from sessiontree.swarm.durable import check_not_with_workers
 from sessiontree.swarm.lease import is_leased

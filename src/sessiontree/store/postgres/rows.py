@@ -11,27 +11,24 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from sessiontree.comparison import list_usages
 from sessiontree.core.entries import (
     UNREADABLE,
     Custom,
     Entry,
     Header,
-    Message,
-    SessionInfo,
     iter_entries,
-    shorten_to_line,
 )
 from sessiontree.core.entry_text import build_full_text, fold, get_speaker
-from sessiontree.core.heads import Heads
-from sessiontree.core.messages import extract_text, get_role, sum_usage
+from sessiontree.core.head_rules import get_effect
+from sessiontree.core.heads import MAIN, Heads
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.core.tree import NAME_WHITESPACE, Tree
+from sessiontree.core.tree import Tree
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import VERSION
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.format.tail import TailBlock
+from sessiontree.format.totals import EntryTotals
 
 STORED_NAME_LIMIT = 500
 """The longest id that is in an index, in characters."""
@@ -108,43 +105,37 @@ def _build_row(entry: Entry) -> LineRow:
 
 
 def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
-    messages, cost, first, named, name = 0, 0.0, None, False, None
+    totals = EntryTotals()
     written: dict[str, None] = {}
     current: str | None = None
     record = -1
     told = True
     for index, entry in enumerate(entries):
-        body = entry.decode()
+        body = totals.add(entry)
         told = told and body is not UNREADABLE and entry.branch is not UNSET
-        cost += sum(sums.cost for usage in list_usages(body) if (sums := sum_usage(usage)) is not None)
-        if isinstance(body, Message):
-            messages += 1
-            if first is None and get_role(body.message) == "user":
-                first = clean_text(shorten_to_line(extract_text(body.message.get("content")))) or None
-        elif isinstance(body, SessionInfo):
-            named, name = True, clean_text((body.name or "").strip(NAME_WHITESPACE)) or None
-        elif isinstance(body, Custom) and entry.is_head_record:
+        if isinstance(body, Custom) and entry.is_head_record:
             record = index
-        if isinstance(entry.branch, str):
-            current = entry.branch if entry.current is None else entry.current
-            if not entry.is_annotation:
-                written[entry.branch] = None
+        if entry.branch is not UNSET:
+            effect = get_effect(entry.branch, entry.current, is_annotation=entry.is_annotation, peer_branch=MAIN)
+            current = current if effect.current is None else effect.current
+            if effect.branch is not None and effect.moves_head:
+                written[effect.branch] = None
     hidden: tuple[str, ...] | None = None
     if record >= 0:
         heads = Heads()
         heads.replay(entries, Tree(list(entries)))
         written, current, hidden = dict.fromkeys(heads.heads), heads.current, tuple(sorted(heads.archived))
     names = (*written, *(hidden or ()), *([current] if current is not None else []))
-    if not abs(cost) <= COST_LIMIT or any(filter_storable(name) is None for name in names):
+    if not abs(totals.cost) <= COST_LIMIT or any(filter_storable(name) is None for name in names):
         return SummaryDelta(told=False, entries=len(entries))
     return SummaryDelta(
         told=told,
         entries=len(entries),
-        messages=messages,
-        cost=cost,
-        first_message=first,
-        named=named,
-        name=name,
+        messages=totals.messages,
+        cost=totals.cost,
+        first_message=clean_text(totals.first_message or "") or None,
+        named=totals.is_named,
+        name=clean_text(totals.name or "") or None,
         branches=tuple(written),
         hidden=hidden,
         current=current,

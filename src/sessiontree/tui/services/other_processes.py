@@ -13,7 +13,7 @@ from hashlib import blake2s
 from sessiontree.errors import StoreError
 from sessiontree.home import get_home
 from sessiontree.library import catalog
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory, open_private
 
 
