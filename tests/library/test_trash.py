@@ -134,7 +134,7 @@ def test_what_a_writer_at_work_wrote_is_in_the_trash_and_its_next_entry_is_refus
 
     tree = st.open(there).tree
     assert [id for id in written if id not in tree] == []
-    with pytest.raises(st.Conflict, match="the file was deleted by another program"):
+    with pytest.raises(st.Conflict, match="another program deleted the file"):
         session.append(st.user("more"))
 
 

@@ -18,11 +18,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessiontree import config
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.setup import create_agent
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.agent.unsaved_messages import UnsavedMessages
@@ -171,11 +172,10 @@ class AgentJobs:
             desk = SessionController(
                 opened.session,
                 hooks=hooks,
-                settings=settings,
                 models=self._models,
-                tools=builtin_tools(),
-                cwd=self._find_folder(opened.session.cwd),
-                permissions=await asyncio.to_thread(self._permissions.load_permissions, settings),
+                options=await asyncio.to_thread(
+                    self._permissions.load_options, settings, self._find_folder(opened.session.cwd)
+                ),
             )
             extensions = ExtensionLoader(desk)
             await extensions.load()
@@ -222,15 +222,14 @@ class AgentJobs:
             asker = self._permissions.create_asker(opened, on.name, id, limited=workspace.is_limited)
             permissions = permissions.copy_with_asker(asker, mode)
         thinking = seat.controller.settings.thinking if on.leaf is None else None
-        agent = Agent(
-            on,
-            found,
-            seat.get_tools(workspace),
-            hooks,
-            settings=seat.controller.settings,
+        options = structs.replace(
+            seat.controller.options,
+            tools=seat.get_tools(workspace),
             thinking=thinking,
+            cwd=workspace.cwd,
             permissions=permissions,
         )
+        agent = create_agent(on, found, hooks, options)
         task = asyncio.create_task(self._run(opened, agent, id, text, images, on_end, teller.denied))
         self._jobs.setdefault(opened.file, {})[on.name] = AgentJob(agent, task)
         return id, on.name
