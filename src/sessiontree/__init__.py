@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from sessiontree.library.index.session_search import Hit
     from sessiontree.library.index.session_summary import SessionSummary
     from sessiontree.library.repair import RepairReport, repair
-    from sessiontree.session.session import Branch, BranchInfo, Place, Session, compare, diff
+    from sessiontree.session import Branch, BranchInfo, Place, Session, compare, diff
     from sessiontree.swarm.budget import Budget
     from sessiontree.swarm.swarm import Swarm
 
@@ -235,7 +235,7 @@ _MODULES = {
     "sessiontree.library.index.session_summary": ("SessionSummary",),
     "sessiontree.library.index.session_search": ("Hit",),
     "sessiontree.library.repair": ("RepairReport", "repair"),
-    "sessiontree.session.session": (
+    "sessiontree.session": (
         "Branch",
         "BranchInfo",
         "Place",

@@ -51,7 +51,7 @@ class NotFound(SessionTreeError):
     """A name or id names nothing."""
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
-        super().__init__(f"no {kind} {name!r}{f' ({hint})' if hint else ''}")
+        super().__init__(f"{kind} {name!r} not found{f'; {hint}' if hint else ''}")
         self.kind = kind
         self.name = name
 

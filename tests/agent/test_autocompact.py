@@ -15,7 +15,7 @@ from sessiontree.core.messages import ToolCall, get_role
 from sessiontree.hooks.events import Compacted, CompactFailed, RetryScheduled
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, ScriptedUsage
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
 
 SMALL = msgspec.structs.replace(INFO, context_window=4000)

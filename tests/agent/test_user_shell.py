@@ -20,7 +20,7 @@ from sessiontree.errors import BranchMoved
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCompact, Input, InputAnswer, ToolUpdate
 from sessiontree.model.scripted import Delay
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, messages, scripted
 
 

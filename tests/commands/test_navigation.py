@@ -8,7 +8,7 @@ from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
 
 

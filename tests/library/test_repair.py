@@ -62,7 +62,7 @@ def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, mon
         held_in_memory(b'{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}', b"garbage")
     )
 
-    with pytest.raises(st.InvalidOperation, match="a session in memory has no place beside it"):
+    with pytest.raises(st.InvalidOperation, match="a session in memory has no place next to it"):
         st.repair(damaged)
     assert list(tmp_path.glob("*.jsonl")) == []
     assert st.repair(damaged, file="sound.jsonl").file == "sound.jsonl"

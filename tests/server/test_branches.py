@@ -218,7 +218,7 @@ async def test_what_cannot_be_is_told_in_the_words_of_the_library(client: httpx.
     answer = await client.post(f"/api/sessions/{id}/merge", json={"from": "main", "into": "other", "summary": "x"})
 
     assert answer.status_code == 409
-    assert answer.json()["error"]["message"] == "branch 'main' has nothing that 'other' does not have"
+    assert answer.json()["error"]["message"] == "branch 'main' has no entries to merge into 'other'"
 
 
 async def test_a_session_that_cannot_be_written_says_why(env: ServerEnv, client: httpx.AsyncClient) -> None:

@@ -15,7 +15,7 @@ from sessiontree._version import __version__
 from sessiontree.library import catalog, trash
 from sessiontree.model.selection import list_model_names
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.server.conftest import ServerEnv, build_auth_headers, open_client
 
 

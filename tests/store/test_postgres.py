@@ -779,7 +779,9 @@ def listeners(database: str) -> list[tuple[Any, ...]]:
 
 
 def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.store.POLL", 600)  # a notice, and nothing else, wakes in time
+    monkeypatch.setattr(
+        "sessiontree.store.postgres.store.POLL_SECONDS", 600
+    )  # a notice, and nothing else, wakes in time
     store = new(database)
     end = store.create([b"header"])
 
@@ -793,7 +795,7 @@ def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch:
 
 
 def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.store.POLL", 0.01)
+    monkeypatch.setattr("sessiontree.store.postgres.store.POLL_SECONDS", 0.01)
     monkeypatch.setattr("sessiontree.store.postgres.change_listener.CHANNEL", "elsewhere")
     store = PostgresStore(Address(f"{database}?application_name=deaf", database, str(uuid.uuid4())))
     end = store.create([b"header"])

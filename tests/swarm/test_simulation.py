@@ -18,7 +18,7 @@ from sessiontree.core.entries import AgentAction, BranchSummary, Entry, Message
 from sessiontree.core.merge_plan import get_merge_sources
 from sessiontree.core.messages import extract_text, get_role, is_failed_turn
 from sessiontree.errors import InvalidOperation, SessionTreeError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.journal import list_swarms
 from sessiontree.swarm.scheduler import Scheduler

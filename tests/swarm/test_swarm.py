@@ -18,7 +18,7 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.journal import list_swarms
@@ -110,7 +110,7 @@ async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> No
 
     assert Swarm.open(session, swarm.id).status() == swarm.status()
     assert Swarm.open(session, "crowd").id == swarm.id
-    with pytest.raises(NotFound, match="no swarm 'other'"):
+    with pytest.raises(NotFound, match="swarm 'other' not found"):
         Swarm.open(session, "other")
 
 

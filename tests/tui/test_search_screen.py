@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 from .conftest import Running
 

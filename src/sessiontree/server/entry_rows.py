@@ -36,7 +36,7 @@ from sessiontree.core.outline import Outline
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.server.pagination import get_page
 from sessiontree.server.schemas import BranchListResponse, BranchResponse, PathRow, ToolUse, TreeRow
-from sessiontree.session.session import BranchInfo, Session
+from sessiontree.session import BranchInfo, Session
 
 if TYPE_CHECKING:
     from sessiontree.server.rendering import HtmlCache

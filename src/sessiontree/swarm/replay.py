@@ -33,7 +33,7 @@ from sessiontree.core.messages import (
     sum_usage,
 )
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel, Spending
 from sessiontree.swarm.records import (
     SWARM_RECORD_TYPE,

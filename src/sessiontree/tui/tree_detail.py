@@ -18,7 +18,7 @@ from sessiontree.core.messages import coerce_string, get_model, get_role, iter_b
 from sessiontree.core.number_text import format_dollars, format_tokens, pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 MAX_CHARACTERS = 100_000
 """So many characters of an entry are shown; `sessiontree show` has all."""

@@ -35,7 +35,7 @@ from sessiontree.server.routes.events import KEEPALIVE_SECONDS, EventStream, Pag
 from sessiontree.server.routes.sessions import resolve_session_folder
 from sessiontree.server.routes.tree import build_tree_page
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import compare as compared
+from sessiontree.session import compare as compared
 from sessiontree.swarm.events import EVENT_TYPES, BaseSwarmEvent, EventLog, build_spool_path
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm

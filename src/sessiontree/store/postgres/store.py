@@ -24,7 +24,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, OutcomeUnknown, StoreError
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.session_reader import is_complete_line
-from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, join_lines
+from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, Store, join_lines
 from sessiontree.store.postgres import sql
 from sessiontree.store.postgres.address import Address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
@@ -83,7 +83,7 @@ class _LinePage(NamedTuple):
     data: bytes
 
 
-class PostgresStore:
+class PostgresStore(Store):
     def __init__(self, address: Address | str) -> None:
         address = parse_address(address) if isinstance(address, str) else address
         if filter_storable(address.session_name) is None:
