@@ -436,8 +436,8 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeSer
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("name = ", "it is no TOML"),
-        ("name = " + "[" * 9000, "it is too deeply nested"),
+        ("name = ", "not valid TOML"),
+        ("name = " + "[" * 9000, "nested too deeply"),
         ("", "name: it is not given"),
         ('name = "x"\n', "task: it is not given"),
         (REVIEW + "agent = 3\n", "agent: expected array, got int"),

@@ -451,7 +451,7 @@ def test_undo_goes_back_one_move_and_again_one_further(session: Session) -> None
     session.undo()
     assert session.head.leaf == four
     assert reopened(session).head.leaf == four
-    with pytest.raises(st.InvalidOperation, match="no move"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         session.undo()
 
 
@@ -857,7 +857,7 @@ def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None
     assert (texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
     assert "later" in mine.heads.heads
     assert agent.name == "agent"
-    with pytest.raises(st.InvalidOperation, match="no move to undo"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         mine.undo()
     with pytest.raises(st.NotFound):
         mine.restore_heads({"main": "nowhere"})

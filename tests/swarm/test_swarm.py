@@ -683,7 +683,7 @@ async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Ses
     status = await swarm.wait()
 
     assert status.agents[0].status == "failed"
-    assert "was moved by another writer" in (status.agents[0].error or "")
+    assert "another writer moved branch" in (status.agents[0].error or "")
     assert not [problem for problem in session.problems if problem.severity == "fault"]
 
 
