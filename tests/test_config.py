@@ -91,10 +91,10 @@ def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "reason"),
     [
-        ("modl = 1", "modl", "there is no such setting"),
-        ("[compaction]\nreserve = 1", "compaction.reserve", "there is no such setting"),
+        ("modl = 1", "modl", "unknown setting"),
+        ("[compaction]\nreserve = 1", "compaction.reserve", "unknown setting"),
         ("[compaction]\nreserve_tokens = 0", "compaction.reserve_tokens", "expected int >= 1"),
-        ('[models."a:b"]\nurl = "x"', 'models."a:b".url', "there is no such setting"),
+        ('[models."a:b"]\nurl = "x"', 'models."a:b".url', "unknown setting"),
         ('[models."a:b".prices]\ninput = "x"', 'models."a:b".prices.input', "expected float, got str"),
         ('[models."a:b"]\nbase_url = "localhost"', 'models."a:b".base_url', "expected str matching regex '^https?://'"),
         ('[models."a:b"]\nthinking = "x"', 'models."a:b".thinking', "expected bool | null, got str"),

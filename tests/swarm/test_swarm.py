@@ -88,9 +88,9 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
         ({"agents": [AgentSpec(budget=Budget(seconds=math.inf))]}, "a budget of inf seconds is no amount"),
         ({"strategy": "map-reduce", "parts": ["Count the cats", " "]}, "a part of the task says nothing"),
         ({"retries": -1}, "not -1"),
-        ({"name": "a~b"}, "cannot be the name of a branch"),
+        ({"name": "a~b"}, "invalid branch name"),
         ({"task": " \n"}, "there is no task"),
-        ({"agents": [AgentSpec(name="a~b")]}, "cannot be the name of a branch"),
+        ({"agents": [AgentSpec(name="a~b")]}, "invalid branch name"),
         ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents are called 'a'"),
     ],
 )

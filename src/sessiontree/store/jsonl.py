@@ -54,6 +54,7 @@ from sessiontree.store.files import (
 )
 from sessiontree.store.lock import FileLock, get_lock_path
 from sessiontree.store.lock_wait import LockWait, lock_file
+from sessiontree.store.range_reader import RangeReader
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Result = TypeVar("Result")
@@ -229,6 +230,10 @@ class JsonlStore(Store):
         if around.strip(b"\n"):  # lines are between newlines; only the last line may lack one
             raise self._build_changed_error()
         return data
+
+    def open_reader(self) -> RangeReader:
+        """Open the file for range reads, without loading it. Raises `OSError`."""
+        return RangeReader(self.path)
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._convert_read_errors():

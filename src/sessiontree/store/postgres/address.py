@@ -62,6 +62,13 @@ def parse_address(text: str) -> Address:
     return _parse_url(text)
 
 
+def find_address(where: str | None) -> Address | None:
+    """Return the database at an address, or the default one; `None` for a path. Raises `InvalidOperation`."""
+    if where is None:
+        return get_default_address()
+    return parse_address(where) if is_database_address(where) else None
+
+
 def _parse_url(text: str) -> Address:
     from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 

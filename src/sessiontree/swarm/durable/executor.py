@@ -20,9 +20,9 @@ from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
 from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
-from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.errors import StoreError
+from sessiontree.library import catalog
 from sessiontree.session import Session
-from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
 from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT
 from sessiontree.swarm.durable.database import (
     APPLICATION,
@@ -161,7 +161,7 @@ class DurableExecutor:
         `database` is as for `Database`; `concurrency` is how many agents are at work at the same time. `tools` names
         the only ones that they may use, and `system` and `thinking` are as for `Swarm`: workers get them with the work.
         """
-        self._location = _build_location(session)
+        self._location = catalog.build_worker_location(session)
         self._tools = None if tools is None else tuple(tools)
         self._system, self._thinking = system, thinking
         self._slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
@@ -347,17 +347,3 @@ def has_active_jobs(swarm: str, database: str | None = None) -> bool:
         raise StoreError(where.display_name, describe_error(error)) from error
     finally:
         client.destroy()
-
-
-def _build_location(session: Session) -> str:
-    """How workers name the session. In the database that all of them use, each has an address of its own for it."""
-    if session.file is not None:
-        return os.path.abspath(session.file)
-    if not is_database_address(session.location):
-        raise InvalidOperation("no worker can open a session that is in memory: it has to be a file or in a database")
-    usual = get_default_address()
-    return (
-        session.id
-        if usual is not None and parse_address(session.location).safe_url == usual.safe_url
-        else session.location
-    )
