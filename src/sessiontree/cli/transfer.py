@@ -88,10 +88,7 @@ def _detect_format(file: str) -> str:
 
 def _read_bytes(session: Session) -> Iterator[bytes]:
     """The whole session as it is: byte for byte the file, where there is one."""
-    if session.file is None:
-        yield from (line + b"\n" for line in session.read_lines())
-        return
-    yield from read_pieces(session.file.open("rb"))
+    yield from read_pieces(session.open_bytes())
 
 
 def _write_file(target: str, pieces: Iterable[bytes], *, force: bool) -> None:

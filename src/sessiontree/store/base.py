@@ -8,7 +8,7 @@ A writer names the cursor it read up to. If another writer has appended since, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -95,6 +95,20 @@ class Store(Protocol):
     def stream_lines(self) -> Iterator[bytes]:
         """Return an iterator over the whole lines of the session as they are stored. Raises `NotFound`."""
         return _iter_lines(self, self.read(limit=PART_SIZE))
+
+    def open_bytes(self) -> IO[bytes]:
+        """Open the whole session as a binary file, with an unfinished last line. Raises `NotFound`."""
+        from tempfile import TemporaryFile
+
+        end, cursor = self.read_end(), None
+        file = TemporaryFile()  # noqa: SIM115 - the caller closes it
+        while cursor != end.cursor:
+            chunk = self.read(cursor, before=end.cursor, limit=PART_SIZE)
+            file.write(chunk.data)
+            cursor = chunk.cursor
+        file.write(end.unfinished)
+        file.seek(0)
+        return file
 
     def write_tail(self, tail: bytes, *, after: Cursor) -> None:
         """Append an incomplete last line as it is: for byte-for-byte copies. Raises `Conflict`, and `StoreError`."""

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -258,9 +258,12 @@ class JsonlStore(Store):
             end, size = start, min(size * 2, 1 << 22)
 
     def stream_lines(self) -> Iterator[bytes]:
+        return read_lines(self.open_bytes())
+
+    def open_bytes(self) -> IO[bytes]:
         # Opened separately: earlier reads must stay valid even if the file was replaced.
         try:
-            return read_lines(open(self._real_path, "rb"))
+            return open(self._real_path, "rb")
         except FileNotFoundError:
             raise NotFound("session file", self.location) from None
         except OSError as error:
@@ -854,7 +857,7 @@ class _FileShrank(Conflict):
     """The file is shorter than when its size was checked."""
 
 
-def read_lines(file: BinaryIO) -> Iterator[bytes]:
+def read_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the whole lines of an open session file up to its present size, and close it."""
     try:
         with file:
