@@ -13,6 +13,7 @@ from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.store import PostgresStore
+from tests.store.encrypted_store import EncryptedStore
 
 Open = Callable[[], Store]
 
@@ -31,7 +32,11 @@ def postgres(folder: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: PostgresStore(address)
 
 
-STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres}
+def encrypted(folder: Path, request: pytest.FixtureRequest) -> Open:
+    return lambda: EncryptedStore(str(folder / "s.jsonl"))
+
+
+STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres, "encrypted": encrypted}
 
 
 @pytest.fixture(params=STORES)
