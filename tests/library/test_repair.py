@@ -234,7 +234,7 @@ def test_a_repair_says_how_many_lines_it_leaves_out_where_they_are_very_many(tmp
     assert report.file is not None
     assert len(report.repairs) == 1001
     assert report.repairs[-1].message == (
-        "2 more that cannot be read, the last of them line 1,004: they are left out, and stay in the damaged file"
+        "2 more unreadable lines, the last of them line 1,004: they are left out, and stay in the damaged file"
     )
     assert st.open(report.file).problems == []
 

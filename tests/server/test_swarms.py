@@ -630,7 +630,7 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
     ("said", "sentence"),
     [
         ({"budget": {"cost": 0}}, "budget.cost: expected float > 0.0"),
-        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: there is no such field"),
+        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: unknown field"),
         ({"agents": 100_000}, "agents: expected int <= 1000"),
         ({"task": None}, "task: expected str, got null"),
         ({"retries": -1}, "retries: expected int >= 0"),
@@ -645,7 +645,7 @@ async def test_what_is_wrong_in_a_body_is_told_by_its_field(
     lacking = await client.post("/api/swarms", json={"name": "crew"})
 
     assert answer.json() == {"error": {"code": "invalid", "message": sentence}}
-    assert lacking.json()["error"]["message"] == "task: it is not given"
+    assert lacking.json()["error"]["message"] == "task: required, but missing"
 
 
 class NoModels:

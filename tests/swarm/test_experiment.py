@@ -214,7 +214,7 @@ async def test_models_by_name_are_found(session: Session) -> None:
         (ARMS, {"concurrency": 0}, "one run at a time or more, not 0"),
         (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is no amount"),
         (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is no amount"),
-        (ARMS, {"name": "main"}, "there is a branch 'main' already"),
+        (ARMS, {"name": "main"}, "branch 'main' already exists"),
     ],
 )
 async def test_what_cannot_begin_is_refused_before_anything_is_written(

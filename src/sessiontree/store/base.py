@@ -24,7 +24,7 @@ NEWLINE = 0x0A
 """The newline as a number: `in` finds a number in bytes three times as fast as it finds bytes."""
 
 PART_SIZE = 1 << 20
-"""Bytes of lines that are joined or read at a time, so that a long session is never in memory twice."""
+"""Bytes of lines that are joined or read at a time. A long session must never be in memory twice."""
 
 
 class Cursor(Struct, frozen=True):
@@ -148,7 +148,7 @@ class IndexedStore(Protocol):
     def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
         """Return the line with this id and its ancestors, at most `count` lines, each with its position.
 
-        The list is empty if there is no such line before `before`. Return `None` if the index cannot tell.
+        The list is empty if no line before `before` has the id. Return `None` if the index cannot answer.
         """
         ...
 

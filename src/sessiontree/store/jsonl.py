@@ -300,7 +300,7 @@ class JsonlStore(Store):
         return self._read_fd
 
     def _check_not_replaced(self, cursor: Cursor) -> None:
-        """Raise `Conflict` if the file that was read up to `cursor` is no longer the one at the path."""
+        """Raise `Conflict` if the file that was read up to `cursor` was replaced at its path."""
         try:
             status = os.stat(self._real_path)
         except FileNotFoundError:
@@ -309,7 +309,7 @@ class JsonlStore(Store):
             raise self._build_replaced_error()
 
     def _check_unchanged(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
-        """Return the size of the file. Raises `Conflict` if what was read up to `after` has changed."""
+        """Return the size of the file. Raises `Conflict` if the lines before `after` have changed."""
         identity, start, seen = after.value
         status = status or os.fstat(fd)
         if identity != (status.st_dev, status.st_ino):
@@ -585,7 +585,7 @@ class JsonlStore(Store):
             return False
 
     def _check_at_end(self, after: Cursor) -> tuple[int, int]:
-        """Return the open file and its size, if there is no whole line after `after`. Raises `Conflict` otherwise."""
+        """Return the open file and its size, if no whole line follows `after`. Raises `Conflict` otherwise."""
         fd, status = self._open_current_file()
         _, start, seen = after.value
         size = self._check_unchanged(fd, after, status)
@@ -680,7 +680,7 @@ class JsonlStore(Store):
         finally:
             if reading is not None:
                 with suppress(OSError):
-                    flock(reading, LOCK_UN)  # a process forked in the meantime has it open, too
+                    flock(reading, LOCK_UN)  # a process forked in the meantime shares the open file
                 close_quietly(reading)
 
     def _run_locked(self, work: Callable[[], Result]) -> Result:
