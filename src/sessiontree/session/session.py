@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -155,10 +155,6 @@ class Session(BranchOperations):
             return self._store.stream_lines()
         except NotFound:  # deleted by another program; the lines may still be in memory
             return iter(self.read_lines())
-
-    def open_bytes(self) -> IO[bytes]:
-        """Open the whole session as a binary file, byte for byte as it is stored. Raises `NotFound`."""
-        return self._store.open_bytes()
 
     def iter_entry_lines(self) -> Iterator[bytes]:
         """Yield the lines after the header."""

@@ -8,6 +8,7 @@ A writer names the cursor it read up to. If another writer has appended since, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -96,17 +97,17 @@ class Store(Protocol):
         """Return an iterator over the whole lines of the session as they are stored. Raises `NotFound`."""
         return _iter_lines(self, self.read(limit=PART_SIZE))
 
-    def open_bytes(self) -> IO[bytes]:
-        """Open the whole session as a binary file, with an unfinished last line. Raises `NotFound`."""
-        from tempfile import TemporaryFile
+    def stream_bytes(self) -> Iterator[bytes]:
+        """Return an iterator over all bytes of the session, an unfinished last line too. Raises `NotFound`."""
+        end = self.read_end()
+        return chain((line + b"\n" for line in self.stream_lines()), [end.unfinished] if end.unfinished else [])
 
-        end, cursor = self.read_end(), None
-        file = TemporaryFile()  # noqa: SIM115 - the caller closes it
-        while cursor != end.cursor:
-            chunk = self.read(cursor, before=end.cursor, limit=PART_SIZE)
-            file.write(chunk.data)
-            cursor = chunk.cursor
-        file.write(end.unfinished)
+    def open_file(self) -> IO[bytes]:
+        """Open a file with all bytes of the session, for another process to read. Raises `NotFound`."""
+        import tempfile
+
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        file.writelines(self.stream_bytes())
         file.seek(0)
         return file
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import IO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -47,6 +47,7 @@ from sessiontree.store.files import (
     make_private_directory,
     open_nonblocking,
     read_all,
+    read_pieces,
     sync_data,
     sync_directory,
     truncate_if_unshared,
@@ -231,6 +232,17 @@ class JsonlStore(Store):
             raise self._build_changed_error()
         return data
 
+    def stream_bytes(self) -> Iterator[bytes]:
+        return read_pieces(self.open_file())
+
+    def open_file(self) -> IO[bytes]:
+        try:
+            return open(self._real_path, "rb")
+        except FileNotFoundError:
+            raise NotFound("session file", self.path) from None
+        except OSError as error:
+            raise StoreError(self.location, format_os_error(error)) from error
+
     def open_reader(self) -> RangeReader:
         """Open the file for range reads, without loading it. Raises `OSError`."""
         return RangeReader(self.path)
@@ -258,12 +270,9 @@ class JsonlStore(Store):
             end, size = start, min(size * 2, 1 << 22)
 
     def stream_lines(self) -> Iterator[bytes]:
-        return read_lines(self.open_bytes())
-
-    def open_bytes(self) -> IO[bytes]:
         # Opened separately: earlier reads must stay valid even if the file was replaced.
         try:
-            return open(self._real_path, "rb")
+            return read_lines(open(self._real_path, "rb"))
         except FileNotFoundError:
             raise NotFound("session file", self.location) from None
         except OSError as error:
@@ -857,7 +866,7 @@ class _FileShrank(Conflict):
     """The file is shorter than when its size was checked."""
 
 
-def read_lines(file: IO[bytes]) -> Iterator[bytes]:
+def read_lines(file: BinaryIO) -> Iterator[bytes]:
     """Yield the whole lines of an open session file up to its present size, and close it."""
     try:
         with file:

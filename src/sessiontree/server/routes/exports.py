@@ -20,7 +20,6 @@ from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.jobs.export_jobs import ExportJob
 from sessiontree.server.jobs.export_process import ExportOrder
 from sessiontree.server.openapi import describe_route
-from sessiontree.store.files import read_pieces
 
 router = APIRouter(prefix="/api")
 
@@ -114,7 +113,7 @@ def _start_job(
 
         def open_lines() -> IO[bytes]:
             try:
-                return session.open_bytes()
+                return session.store.open_file()
             except NotFound:
                 raise make_session_not_found(id) from None
 
@@ -144,12 +143,11 @@ def _export_whole_session(call: RequestContext, id: str) -> Response:
     """The whole session as it is: byte for byte the file."""
     with call.read_session(id) as opened:
         session = opened.session
-        name = build_file_name(session.id, "jsonl")
         try:
-            file = session.open_bytes()
+            pieces = session.store.stream_bytes()
         except NotFound:
             raise make_session_not_found(id) from None
-    return _build_download(name, "jsonl", read_pieces(file))
+        return _build_download(build_file_name(session.id, "jsonl"), "jsonl", pieces)
 
 
 def _build_progress(job: ExportJob) -> schemas.ExportResponse:
