@@ -110,7 +110,7 @@ class Driver:
     async def wait_until_idle(self) -> None:
         """Wait until nothing runs any more."""
         await self.wait_until(
-            lambda: self.app.desk is not None and not self.app.desk.is_running and not self.chat._activity
+            lambda: self.app.controller is not None and not self.app.controller.is_running and not self.chat._activity
         )
 
     async def submit_and_wait(self, text: str) -> None:

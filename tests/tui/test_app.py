@@ -58,7 +58,7 @@ async def test_what_is_left_is_summarized(running: Running, talk: Session) -> No
         await app.press("up", "enter")
         await app.wait_for_text("Summarize the branch")
         await app.press("down", "enter")
-        await app.wait_for_text("◆ summary of a branch that was left")
+        await app.wait_for_text("◆ summary of an abandoned branch")
 
         assert app.editor.text == "second question"
         assert talk.tree[talk.heads.leaf or ""].type == "branch_summary"
@@ -83,7 +83,7 @@ async def test_a_summary_can_be_aborted(running: Running, talk: Session) -> None
         await app.press("ctrl+t")
         await app.wait_for_text("← active")
         await app.press("up", "ctrl+s")
-        await app.wait_for_text("summarizing", "esc aborts")
+        await app.wait_for_text("summarizing", "Esc to abort")
         await app.press("escape")
         await app.wait_for_text("Cancelled. Nothing changed.")
 
@@ -96,9 +96,9 @@ async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Runnin
         await app.wait_for_text("Long")
         await app.press("ctrl+t")
         await app.wait_for_text("type to search")
-        assert app.app.desk.is_running
+        assert app.app.controller.is_running
         await app.press("escape")
-        assert app.app.desk.is_running
+        assert app.app.controller.is_running
         await app.press("ctrl+t")
         await app.wait_for_text("type to search")
         await app.press("home", "enter")
@@ -106,7 +106,7 @@ async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Runnin
         await app.press("enter")
         await app.wait_until(lambda: app.editor.text == "first question")
 
-        assert not app.app.desk.is_running
+        assert not app.app.controller.is_running
 
 
 async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: Session) -> None:
@@ -197,7 +197,7 @@ async def test_who_comes_back_from_the_tree_still_sees_that_the_agent_works(runn
         await app.press("escape")
         await app.wait_until(lambda: app.app.screen is app.chat)
         await app.pilot.pause()
-        assert await app.wait_for_text("working", "esc aborts")
+        assert await app.wait_for_text("working", "Esc to abort")
         await app.press("escape")
         assert await app.wait_for_text("aborted")
 
@@ -227,7 +227,7 @@ async def test_the_tree_says_what_an_entry_is_chosen_for(running: Running, talk:
     async with running(session=talk) as app:
         for line, asked in (("/fork", "/fork: from which entry?"), ("/cherry-pick", "/cherry-pick: place?")):
             await app.submit(line)
-            assert "enter choose · esc leave" in await app.wait_for_text(asked)
+            assert "Enter choose · Esc close" in await app.wait_for_text(asked)
             await app.press("escape")
             await app.wait_until(lambda: app.app.screen is app.chat)
 
@@ -236,9 +236,9 @@ async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Runni
     async with running("Still here.", session=talk) as app:
         Path(talk.address or "").unlink()
         await app.submit("are you there?")
-        assert await app.wait_for_text("✗ the file of this session was deleted by another program: /fork goes on")
+        assert await app.wait_for_text("✗ another program deleted the session file; use /fork to save")
         await app.wait_until(lambda: app.editor.text == "are you there?")
-        assert sum("was deleted" in block for block in app.blocks) == 1
+        assert sum("deleted the session file" in block for block in app.blocks) == 1
         app.editor.clear_text()
         await app.submit("/fork HEAD")
         await app.wait_for_text("in the new session")
@@ -252,11 +252,11 @@ async def test_a_file_that_may_not_be_written_to_is_told_with_what_to_do(
 ) -> None:
     denied = StoreError(f"{talk.address}.lock", "Permission denied")
     async with running(session=talk, size=(160, 30)) as app:
-        app.chat.fail(denied)
+        app.chat.show_error(denied)
         assert app.blocks[-1] == f"error: {denied}", "who may write has another trouble"
         monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who runs tests, may write everywhere
-        app.chat.fail(denied)
-        assert app.blocks[-1] == f"error: {denied}: /fork goes on in a new session"
+        app.chat.show_error(denied)
+        assert app.blocks[-1] == f"error: {denied}; use /fork to continue in a new session"
 
 
 async def test_one_can_leave_a_session_whose_file_was_deleted(running: Running, talk: Session) -> None:
@@ -274,7 +274,7 @@ async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Runn
         await app.submit("/fork")
         assert await app.wait_for_text("type to search")
         await app.press("up", "enter")
-        await app.wait_until(lambda: app.app.desk.session.file != file)
+        await app.wait_until(lambda: app.app.controller.session.file != file)
         await app.wait_until(lambda: app.editor.text == "second question")
         assert await app.wait_for_text("first answer")
 
@@ -282,9 +282,9 @@ async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Runn
 async def test_popping_goes_back_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
     async with running("In short.", session=talk) as app:
         await app.submit("/pop")
-        await app.wait_for_text("Go back to which message", "second question", "first question")
+        await app.wait_for_text("Which message to return to", "second question", "first question")
         await app.press("enter")
-        await app.wait_for_text("◆ summary of a branch that was left")
+        await app.wait_for_text("◆ summary of an abandoned branch")
         assert app.editor.text == "second question"
 
 
@@ -294,7 +294,7 @@ async def test_a_long_result_has_a_page_of_its_own(running: Running, talk: Sessi
         talk.append(st.user(f"more {number}"))
     async with running(session=talk) as app:
         await app.submit("/label")
-        assert await app.wait_for_text("esc closes", "[label 0]")
+        assert await app.wait_for_text("Esc to close", "[label 0]")
         await app.press("escape")
         assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
@@ -324,7 +324,7 @@ async def test_another_process_is_announced_and_can_be_followed(running: Running
     other = PresenceLock(talk)
     assert other.is_alone
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("enter")
         await app.wait_until(app.app.ready.is_set)
         talk.append(st.user("written elsewhere"))
@@ -396,7 +396,7 @@ async def test_a_session_that_cannot_be_forked_either_is_only_read(running: Runn
     talk.file.write_bytes(talk.file.read_bytes().replace(b'"version":3', b'"version":9', 1))
     async with running(session=st.open(talk.file)) as app:
         await app.submit("Hello")
-        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only, it was written as version 9"))
+        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only: it was written as version 9"))
         assert "/fork" not in app.blocks[-1]
 
 
@@ -412,7 +412,7 @@ async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_pro
             await app.press(*"talk", "enter")
         else:
             await app.submit(way)
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("down", "enter")
         await app.wait_for_text("on beside-2", "second answer")
         await app.submit_and_wait("On my own")
@@ -426,14 +426,14 @@ async def test_escape_stays_where_one_was_when_another_process_has_a_session_ope
 ) -> None:
     other = PresenceLock(talk)
     async with running("Yes.") as app:
-        before = app.app.desk.session
+        before = app.app.controller.session
         for key in ("escape", "ctrl+c"):
             await app.submit(f"/resume {talk.id}")
-            await app.wait_for_text("Another process has this session open.")
+            await app.wait_for_text("Another process has this session open")
             await app.press(key)
             await app.wait_for_text("cancelled: everything is as it was")
             await app.wait_until_idle()
-        assert app.app.desk.session is before
+        assert app.app.controller.session is before
         assert is_session_open(before.location)
         other.release()
         assert not is_session_open(talk.location)
@@ -445,7 +445,7 @@ async def test_escape_leaves_a_session_that_was_asked_for_and_another_process_ha
 ) -> None:
     other = PresenceLock(talk)
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("escape")
         await app.wait_until(lambda: not app.app.is_running)
     other.release()
@@ -463,10 +463,10 @@ async def test_escape_has_another_session_chosen_where_one_was_chosen(running: R
             await app.wait_for_text("1 of 2")
             await app.press("enter")
             if name == "talk":
-                await app.wait_for_text("Another process has this session open.")
+                await app.wait_for_text("Another process has this session open")
                 await app.press("escape")
         await app.wait_until(app.app.ready.is_set)
-        assert app.app.desk.session.id == free.id
+        assert app.app.controller.session.id == free.id
     other.release()
 
 
@@ -477,7 +477,7 @@ async def test_the_session_that_one_is_in_can_be_opened_anew(running: Running, t
         assert is_session_open(talk.location)
         other = PresenceLock(talk)
         await app.submit(f"/resume {talk.id}")
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("escape")
         await app.wait_for_text("cancelled")
         other.release()
@@ -492,7 +492,7 @@ async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_
         assert is_session_open(talk.location)
         await app.submit("/clone")
         await app.wait_for_text("in the new session")
-        assert (is_session_open(talk.location), is_session_open(app.app.desk.session.location)) == (False, True)
+        assert (is_session_open(talk.location), is_session_open(app.app.controller.session.location)) == (False, True)
 
 
 async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
@@ -522,10 +522,10 @@ async def test_a_new_session_that_is_left_for_another_one_before_anything_was_sa
     session = st.create()
     async with running(session=session, fresh=True) as app:
         await app.submit(f"/resume {talk.id}")
-        await app.wait_until(lambda: app.app.desk.session.id == talk.id)
+        await app.wait_until(lambda: app.app.controller.session.id == talk.id)
         await app.wait_until_idle()
         await app.submit("/new")
-        await app.wait_until(lambda: app.app.desk.session.id != talk.id)
+        await app.wait_until(lambda: app.app.controller.session.id != talk.id)
         await app.wait_until_idle()
         await app.press("ctrl+d")
         await app.wait_until(lambda: not app.app.is_running)
@@ -554,7 +554,7 @@ async def test_a_new_session_that_another_process_has_open_is_kept(running: Runn
         with st.open(session.location) as other:
             mark = PresenceLock(other)
             await app.submit(left)
-            await app.wait_until(lambda: app.app.desk.session is not session or not app.app.is_running)
+            await app.wait_until(lambda: app.app.controller.session is not session or not app.app.is_running)
             mark.release()
             other.append(st.user("said later"))
 
@@ -604,7 +604,7 @@ async def test_a_model_that_is_gone_is_told_and_one_that_was_never_known_is_not(
         await app.wait_until(lambda: [each for each in app.app._notifications if "the usual model" in each.message])
     async with running(session=create_session_with("unknown"), models=Usual(ScriptedModel())) as app:
         await app.pilot.pause()
-        assert app.app.desk.model is not None
+        assert app.app.controller.model is not None
         assert not list(app.app._notifications)
 
 

@@ -13,4 +13,4 @@ async def test_every_command_of_the_app_is_on_the_page_of_commands(running: Runn
     text = PAGE.read_text()
 
     async with running() as app:
-        assert [command.name for command in app.app.desk.commands if f"`/{command.name}" not in text] == []
+        assert [command.name for command in app.app.controller.commands if f"`/{command.name}" not in text] == []

@@ -221,12 +221,12 @@ def setup(api):
     def end(ctx):
         sys.exit(4)
 
-    @api.register_command("deploy", complete=lambda desk, begun: 1 / 0)
+    @api.register_command("deploy", complete=lambda controller, begun: 1 / 0)
     def deploy(text, ctx):
         "Deploys"
         sys.exit(3)
 
-    @api.register_command("wait", complete=lambda desk, begun: released.wait() and [])
+    @api.register_command("wait", complete=lambda controller, begun: released.wait() and [])
     def wait(text, ctx):
         "Lets go of what waits"
         released.set()
@@ -406,9 +406,9 @@ async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_
         await app.press("escape")
 
     async with running(models=models) as app:
-        assert app.app.desk.model.info.name == "openai:gpt-6-sol"
+        assert app.app.controller.model.info.name == "openai:gpt-6-sol"
         await app.submit("/model openai:gpt-5.4")
         await app.wait_for_text("from here on: openai:gpt-5.4")
 
     async with running(models=models, session=st.open(first.file)) as app:
-        assert app.app.desk.model.info.name == "openai:gpt-6-sol"
+        assert app.app.controller.model.info.name == "openai:gpt-6-sol"

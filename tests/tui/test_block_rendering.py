@@ -62,7 +62,7 @@ def test_numbers_of_a_list_go_on_in_the_next_piece() -> None:
     assert "3" in render_text(TranscriptBlock("answer", text="1. one\n2. two\n\n```\nx\n```\n\n3. three"))
 
 
-@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"])
+@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"])
 @pytest.mark.parametrize("unfolded", [False, True])
 def test_nothing_that_a_terminal_obeys_is_drawn(kind: str, unfolded: bool) -> None:
     text = f"{HOSTILE}\n\n```sh\n{HOSTILE}\n```\n\n[{HOSTILE}](http://x{HOSTILE})"
@@ -78,7 +78,7 @@ def test_nothing_that_a_terminal_obeys_is_drawn(kind: str, unfolded: bool) -> No
                 assert segment.style is None or segment.style.link is None
 
 
-@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"])
+@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"])
 @given(text=st.text(max_size=300), width=st.integers(20, 100), unfolded=st.booleans())
 def test_no_line_is_longer_than_the_width(kind: str, text: str, width: int, unfolded: bool) -> None:
     block = TranscriptBlock(kind, head=text, text=text)
@@ -98,10 +98,10 @@ def test_output_is_folded_to_its_end_where_the_end_tells_more() -> None:
 
 
 def test_what_unfolds_a_block_is_named_where_it_is_folded() -> None:
-    pen, lines = BlockRenderer(build_styles(DARK), unfolds="ctrl+o unfolds"), "\n".join(map(str, range(100)))
+    pen, lines = BlockRenderer(build_styles(DARK), unfold_hint="Ctrl+O to expand"), "\n".join(map(str, range(100)))
     block = TranscriptBlock("tool", head="read a", text=lines)
 
-    assert pen.render(block, 60, False)[-1].text.strip() == "… 95 more lines, ctrl+o unfolds"
+    assert pen.render(block, 60, False)[-1].text.strip() == "… 95 more lines, Ctrl+O to expand"
 
 
 DIFF = """--- a/x
@@ -133,7 +133,7 @@ def test_a_diff_has_the_numbers_of_its_lines() -> None:
         "     ⋯",
         "  99   ninety-eight",
         "  99 - -- not a head",
-        "       (no newline at the end)",
+        "       (no newline at end of file)",
     ]
 
 
@@ -177,7 +177,7 @@ def test_a_block_set_by_hand_does_not_follow_the_others() -> None:
 
 
 def test_the_last_column_of_a_table_goes_on_below_itself() -> None:
-    block = TranscriptBlock("told", text="/name  what it is called, at length\n/x     short")
+    block = TranscriptBlock("output", text="/name  what it is called, at length\n/x     short")
 
     assert render_text(block, 30) == "  /name  what it is called, at\n         length\n  /x     short"
 
@@ -214,4 +214,4 @@ def test_a_call_without_a_result_says_so() -> None:
     session.append(tree.assistant([{"type": "toolCall", "id": "c", "name": "bash", "arguments": {"command": "ls"}}]))
 
     (block,) = BlockBuilder().build_all(session.head.path())
-    assert (block.state, block.text) == ("failed", "(there is no result)")
+    assert (block.state, block.text) == ("failed", "(no result)")

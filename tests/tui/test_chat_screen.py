@@ -40,14 +40,14 @@ async def test_what_is_said_and_answered_is_shown_and_kept(running: Running) -> 
 
         await app.wait_for_text("What is it?", "It is forty-two.")
         assert app.editor.text == ""
-        assert [entry.type for entry in app.app.desk.branch.path()] == ["model_change", "message", "message"]
+        assert [entry.type for entry in app.app.controller.branch.path()] == ["model_change", "message", "message"]
 
 
 async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
     async with running(["The beginning ", Delay(30), "and the end."]) as app:
         await app.submit("Tell")
 
-        assert await app.wait_for_text("The beginning", "working", "esc aborts")
+        assert await app.wait_for_text("The beginning", "working", "Esc to abort")
         await app.press("escape")
         await app.wait_until_idle()
         assert await app.wait_for_text("The beginning", "aborted")
@@ -93,7 +93,7 @@ async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that
     async with running(call, "Done.", size=(80, 50), permission_mode="allow-edits") as app:
         await app.submit_and_wait("Write")
 
-        screen = await app.wait_for_text("write new.txt, 30 lines", "line 5", "… 25 more lines, ctrl+o unfolds")
+        screen = await app.wait_for_text("write new.txt, 30 lines", "line 5", "… 25 more lines, Ctrl+O to expand")
         assert "line 6" not in screen
         await app.press("ctrl+o")
         await app.wait_for_text("line 30")
@@ -198,7 +198,7 @@ async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_tu
         await app.submit("First")
         await app.wait_for_text("One")
         await app.submit("Second")
-        await app.wait_for_text("⋯ Second", "alt+up takes back")
+        await app.wait_for_text("⋯ Second", "Alt+Up to edit")
         await app.wait_until(lambda: len(app.model.requests) == 2)
         await app.wait_until_idle()
 
@@ -256,14 +256,14 @@ def create_conversation() -> Session:
 
 
 def list_prompts(app: Driver) -> list[str]:
-    return [format_entry(entry) for entry in app.app.desk.branch.path() if not entry.type.endswith("_change")]
+    return [format_entry(entry) for entry in app.app.controller.branch.path() if not entry.type.endswith("_change")]
 
 
 async def test_what_is_said_while_a_summary_is_made_waits_and_is_said_where_one_arrives(running: Running) -> None:
     summary = Slowly("What was left.")
     async with running(summary, "Here.", "And here.", session=create_conversation()) as app:
         await app.submit("/pop HEAD~1")
-        await app.wait_for_text("summarizing", "esc aborts")
+        await app.wait_for_text("summarizing", "Esc to abort")
         await app.submit("Where are we?")
         await app.wait_for_text("⋯ Where are we?")
         await app.type("And now?")
@@ -330,8 +330,8 @@ async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_abor
         await app.press("escape")
         await app.submit("/name kept")
         await app.submit("!true")
-        await app.wait_until(lambda: app.app.desk.session.name == "kept" and not app.chat._beside)
-        await app.wait_for_text("summarizing", "esc aborts")
+        await app.wait_until(lambda: app.app.controller.session.name == "kept" and not app.chat._shell_activity)
+        await app.wait_for_text("summarizing", "Esc to abort")
         await app.press("ctrl+t")
         await app.wait_until(lambda: app.app.screen is not app.chat)
         await app.press("home", "enter")
@@ -419,7 +419,7 @@ async def test_what_is_said_as_a_run_ends_is_said_after_it(running: Running) -> 
         await go.wait()
 
     async with running("One.", "Two.") as app:
-        off = app.app.desk.hooks.on("run_end", hold)
+        off = app.app.controller.hooks.on("run_end", hold)
         await app.submit("First")
         await asyncio.wait_for(ends.wait(), 10)
         off()
@@ -435,15 +435,15 @@ async def test_what_is_said_as_a_run_ends_is_said_after_it(running: Running) -> 
 async def test_what_waits_in_one_session_is_not_shown_or_kept_in_another(running: Running) -> None:
     session = create_conversation()
     async with running(session=session) as app:
-        await app.app.desk.agent.steer("For here alone")
+        await app.app.controller.agent.steer("For here alone")
         await app.wait_for_text("⋯ For here alone")
         await app.submit("/new")
-        await app.wait_until(lambda: app.app.desk.session is not session)
+        await app.wait_until(lambda: app.app.controller.session is not session)
         await app.wait_until_idle()
 
         assert "⋯" not in app.screen
         assert app.editor.text == ""
-        assert DraftFile(app.app.desk.session).read().is_empty
+        assert DraftFile(app.app.controller.session).read().is_empty
         assert DraftFile(session).read().queued == ("For here alone",)
 
 
@@ -458,7 +458,7 @@ async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(r
         sent = str(app.model.requests[-1].messages)
         assert "echo seen" in sent
         assert "secret" not in sent
-        await app.wait_for_text("! echo secret (the model does not see this)")
+        await app.wait_for_text("! echo secret (hidden from the model)")
 
 
 async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running: Running) -> None:
@@ -471,7 +471,7 @@ async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running
         await app.submit("!echo again")
         await app.wait_until(lambda: "tool: ! echo again" in app.blocks and not app.chat._activity)
 
-        ran = [entry.body.message for entry in app.app.desk.branch.path()]
+        ran = [entry.body.message for entry in app.app.controller.branch.path()]
         assert [(one["command"], one["cancelled"]) for one in ran] == [
             ("echo seen; sleep 60", True),
             ("echo again", False),
@@ -486,11 +486,11 @@ async def test_escape_ends_a_shell_command_though_another_command_came_between(
         await app.submit("!echo begun; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "begun"))
         await app.submit("/name other")
-        await app.wait_until(lambda: app.app.desk.session.name == "other" and "running" in app.screen)
+        await app.wait_until(lambda: app.app.controller.session.name == "other" and "running" in app.screen)
         await app.press("escape")
         await app.wait_until_idle()
 
-        (ran,) = [entry.body.message for entry in app.app.desk.branch.path() if entry.type == "message"]
+        (ran,) = [entry.body.message for entry in app.app.controller.branch.path() if entry.type == "message"]
         assert (ran["output"], ran["cancelled"]) == ("begun", True)
 
 
@@ -502,7 +502,7 @@ async def test_of_two_shell_commands_the_one_that_goes_on_is_told_and_each_shows
         await app.submit("!echo slow; cat end; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "slow"))
         await app.submit("!echo quick")
-        await app.wait_until(lambda: len(app.app.desk.branch.path()) == 1)
+        await app.wait_until(lambda: len(app.app.controller.branch.path()) == 1)
         assert [block.text for block in app.chat.transcript.blocks if block.kind == "tool"] == ["slow\n", "quick"]
         assert await app.wait_for_text("running")
         await asyncio.to_thread((project / "end").write_text, "more")
@@ -522,7 +522,7 @@ async def test_a_shell_command_beside_a_run_is_shown_once(running: Running) -> N
         )
         assert await app.wait_for_text("working")
         await app.press("escape")
-        await app.wait_until(lambda: [block.entry_id for block in list_tools(app)] == [app.app.desk.branch.leaf])
+        await app.wait_until(lambda: [block.entry_id for block in list_tools(app)] == [app.app.controller.branch.leaf])
 
 
 @pytest.mark.parametrize("models", [None, NoModels()], ids=["a model", "no model"])
@@ -536,7 +536,7 @@ async def test_what_a_shell_command_printed_is_kept_when_one_leaves(
         await app.submit("!echo begun; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "begun"))
         await app.submit(leave)
-        await app.wait_until(lambda: app.app.desk.session is not session or not app.app.is_running)
+        await app.wait_until(lambda: app.app.controller.session is not session or not app.app.is_running)
         assert "is closed" not in str(app.blocks)
 
     with st.open(session.file) as again:
@@ -544,7 +544,7 @@ async def test_what_a_shell_command_printed_is_kept_when_one_leaves(
 
 
 @pytest.mark.parametrize(
-    ("go", "where"), [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, where it was begun")]
+    ("go", "where"), [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, where it started")]
 )
 async def test_a_shell_command_that_ends_where_one_is_no_more_is_told(
     running: Running, project: Path, go: str, where: str
@@ -556,10 +556,12 @@ async def test_a_shell_command_that_ends_where_one_is_no_more_is_told(
         await app.submit("!echo begun; cat end")
         await app.wait_until(lambda: list_blocks(app, "begun"))
         await app.submit(go)
-        await app.wait_until(lambda: app.app.desk.branch.leaf != begun.id or app.app.desk.branch.name == "other")
+        await app.wait_until(
+            lambda: app.app.controller.branch.leaf != begun.id or app.app.controller.branch.name == "other"
+        )
         await asyncio.to_thread((project / "end").write_text, "over")
 
-        assert await app.wait_for_text(f"! echo begun; cat end is over: what it printed is {where}")
+        assert await app.wait_for_text(f"! echo begun; cat end finished; its output is {where}")
         assert not list_tools(app)
 
 
@@ -621,7 +623,7 @@ async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Run
         await app.wait_for_text("No summary")
         await app.press("enter")
         await app.wait_until(lambda: app.editor.text == "Second question")
-        await app.wait_for_text("Your draft is in the history: up from the first line brings it back")
+        await app.wait_for_text("Draft saved to history · Up on the first line to restore it")
         await app.press("up")
         assert app.editor.text == "a long draft"
         await app.press("down")
@@ -638,7 +640,7 @@ async def test_a_draft_with_a_paste_is_kept_in_full_when_a_message_is_chosen(run
         app.chat.put_in_editor("Question")
         await app.press("up")
 
-        assert app.editor.words == f"!cat {pasted}"
+        assert app.editor.full_text == f"!cat {pasted}"
 
 
 async def test_nothing_is_said_of_a_draft_where_there_is_none(running: Running) -> None:
@@ -655,7 +657,7 @@ async def test_the_root_of_a_session_with_messages_is_not_greeted_as_a_new_sessi
         await app.wait_for_text("a new session")
         await app.submit_and_wait("Question")
         await app.submit("/clear")
-        await app.wait_until(lambda: app.app.desk.branch.leaf is None)
+        await app.wait_until(lambda: app.app.controller.branch.leaf is None)
         await app.wait_for_text("/undo")
 
         assert "a new session" not in app.screen
@@ -695,7 +697,7 @@ async def test_what_is_said_arrives_in_that_order_also_where_an_image_takes_long
         read.set()
         await app.wait_for_text("One.", "Two.")
 
-        said = [entry.body.message for entry in app.app.desk.session.head.path() if entry.type == "message"]
+        said = [entry.body.message for entry in app.app.controller.session.head.path() if entry.type == "message"]
         assert [extract_text(message["content"])[:6] for message in said if message["role"] == "user"] == [
             "first ",
             "second",
@@ -709,7 +711,7 @@ async def test_an_image_that_no_model_would_get_is_refused(running: Running, pro
         await app.wait_for_text("✗ large.png is an image of more than 3.75 MB")
 
         assert app.editor.text == "What is in @large.png ?"
-        assert not app.app.desk.session.tree.real_count
+        assert not app.app.controller.session.tree.real_count
 
 
 async def test_where_the_folder_of_a_session_is_gone_files_are_those_of_the_current_one(
@@ -762,7 +764,7 @@ async def test_the_end_stays_in_sight_unless_one_has_gone_up(running: Running) -
         await app.wait_for_text("line 59")
         await app.press("pageup", "pageup")
         seen = app.screen.split("\n")[:5]
-        app.chat.tell("something new")
+        app.chat.show_output("something new")
         await app.pilot.pause()
         assert app.screen.split("\n")[:5] == seen
         await app.submit_and_wait("And?")
@@ -788,7 +790,7 @@ async def test_a_draft_is_there_again_after_a_crash(running: Running) -> None:
 async def test_the_draft_of_a_new_session_is_there_in_the_next_one_of_the_folder(running: Running) -> None:
     async with running() as app:
         await app.type("begun")
-        await app.wait_until(lambda: not DraftFile(app.app.desk.session).read().is_empty)
+        await app.wait_until(lambda: not DraftFile(app.app.controller.session).read().is_empty)
 
     async with running() as app:
         assert await app.wait_until(lambda: app.editor.text == "begun")
@@ -842,12 +844,12 @@ async def test_what_was_said_leaves_no_draft(running: Running) -> None:
     async with running("Yes.") as app:
         await app.submit_and_wait("Said")
 
-        assert DraftFile(app.app.desk.session).read().is_empty
+        assert DraftFile(app.app.controller.session).read().is_empty
 
 
 async def test_what_was_said_first_in_a_session_is_not_in_the_next_one_of_the_folder(running: Running) -> None:
     async with running("Yes.") as app:
-        draft = DraftFile(app.app.desk.session)
+        draft = DraftFile(app.app.controller.session)
         await app.type("Said")
         await app.wait_until(lambda: draft.read().text == "Said")
         await app.press("enter")
@@ -877,7 +879,7 @@ async def test_what_was_aborted_before_it_was_written_is_given_back(running: Run
         await asyncio.Event().wait()
 
     async with running("Never.") as app:
-        app.app.desk.hooks.on("before_message", hang)
+        app.app.controller.hooks.on("before_message", hang)
         await app.submit("Precious words")
         await asyncio.wait_for(at_work.wait(), 5)
 
@@ -911,7 +913,7 @@ async def test_quitting_closes_the_session(running: Running, line: str) -> None:
         await app.submit(line)
         await app.wait_until(lambda: not app.app.is_running)
 
-        assert app.app.desk.session._is_closed
+        assert app.app.controller.session._is_closed
 
 
 async def test_keys_are_what_the_configuration_says(running: Running) -> None:
@@ -919,9 +921,9 @@ async def test_keys_are_what_the_configuration_says(running: Running) -> None:
     async with running([Thinking("a\nb"), "Yes."], settings=settings) as app:
         await app.submit_and_wait("Hello")
         await app.press("ctrl+e")
-        assert app.chat.transcript.unfolded
+        assert app.chat.transcript.is_unfolded
         await app.press("ctrl+o")
-        assert app.chat.transcript.unfolded
+        assert app.chat.transcript.is_unfolded
         await app.submit("/hotkeys")
         await app.wait_for_text("f5, f6")
 

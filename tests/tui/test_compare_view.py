@@ -96,7 +96,7 @@ async def test_what_is_folded_can_be_unfolded(running: Running, ways: Session) -
 async def test_two_places_are_shown_from_where_they_part(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/diff dict")
-        await app.wait_for_text("HEAD and dict part at", "40 ms", "25 ms")
+        await app.wait_for_text("HEAD and dict diverge at", "40 ms", "25 ms")
         assert "How do I make this faster?" not in app.screen.replace("▌", "")
 
 
@@ -110,7 +110,7 @@ async def test_of_several_branches_one_or_all_are_chosen(running: Running, ways:
     ways.create_branch("list", at="main", current=False)
     async with running(session=ways, size=(160, 30)) as app:
         await app.submit("/compare")
-        assert await app.wait_for_text("Compare main with which branch?", "all of them: main, dict, list")
+        assert await app.wait_for_text("Compare main with which branch?", "all branches: main, dict, list")
         await app.press("up", "enter")
         assert await app.wait_for_text("main, dict, list · ", "25 ms", "branch list")
 
@@ -126,7 +126,7 @@ async def test_for_a_diff_without_arguments_a_place_is_chosen_in_the_tree(runnin
         await app.submit("/diff")
         assert await app.wait_for_text("type to search")
         await app.press("end", "enter")
-        assert await app.wait_for_text("part at", "40 ms", "25 ms")
+        assert await app.wait_for_text("diverge at", "40 ms", "25 ms")
 
 
 async def test_two_marks_in_the_tree_are_shown_on_the_whole_screen(running: Running, ways: Session) -> None:
@@ -134,17 +134,17 @@ async def test_two_marks_in_the_tree_are_shown_on_the_whole_screen(running: Runn
         await app.press("ctrl+t")
         assert await app.wait_for_text("type to search")
         await app.press("ctrl+e")
-        assert await app.wait_for_text("mark two entries first")
+        assert await app.wait_for_text("Mark two entries first")
         await app.press("ctrl+k", "end", "ctrl+k")
-        assert await app.wait_for_text("part at", "25 ms")
+        assert await app.wait_for_text("diverge at", "25 ms")
         await app.press("ctrl+e")
-        assert await app.wait_for_text("esc closes", "25 ms")
+        assert await app.wait_for_text("Esc to close", "25 ms")
         await app.press("escape")
         assert await app.wait_for_text("type to search")
 
 
 def test_a_long_side_is_cut_and_an_empty_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_view, "MOST", 2)
+    monkeypatch.setattr(compare_view, "MAX_ENTRIES", 2)
     session = st.memory()
     session.extend([st.user(str(number)) for number in range(5)])
     leaf, root = session.heads.leaf, session.tree.path(session.heads.leaf)[0].id

@@ -85,7 +85,7 @@ async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
 async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with_it(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        session = app.app.desk.session
+        session = app.app.controller.session
         await app.press(*"/branch")
         await app.wait_for_text("/branch-here")
         await app.press("enter")
@@ -115,22 +115,22 @@ async def test_enter_runs_the_command_that_the_arrow_keys_chose(running: Running
 async def test_enter_goes_to_the_branch_that_is_typed_and_not_to_one_that_begins_with_it(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        desk = app.app.desk
+        controller = app.app.controller
         for name in ("approach-2", "approach"):
-            desk.session.create_branch(name, at=desk.session.tree[desk.branch.leaf], current=False)
+            controller.session.create_branch(name, at=controller.session.tree[controller.branch.leaf], current=False)
         await app.press(*"/switch", "space", *"approach")
         await app.wait_for_text("  approach-2")
         await app.press("enter")
-        await app.wait_until(lambda: desk.branch.name != "main")
+        await app.wait_until(lambda: controller.branch.name != "main")
 
-        assert desk.branch.name == "approach"
+        assert controller.branch.name == "approach"
 
 
 async def test_enter_takes_an_argument_as_it_is_typed(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        desk = app.app.desk
-        desk.session.label(desk.session.tree[desk.branch.leaf], "working")
+        controller = app.app.controller
+        controller.session.label(controller.session.tree[controller.branch.leaf], "working")
         await app.press(*"/label", "space", *"work")
         await app.wait_for_text("  working")
         await app.press("enter")
@@ -190,7 +190,7 @@ async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Runn
         await app.type("See: ")
         app.editor.post_message(events.Paste(pasted))
         await app.wait_for_text("[paste 1: 40 lines, 309 characters]")
-        draft = DraftFile(app.app.desk.session)
+        draft = DraftFile(app.app.controller.session)
         await app.wait_until(lambda: "line 39" in str(draft.read().pastes))
         await app.press("enter")
         await app.wait_until(lambda: app.model.requests)
@@ -256,7 +256,7 @@ async def test_pastes_of_the_same_size_are_told_apart(running: Running) -> None:
         app.editor.post_message(events.Paste(other))
         await app.wait_until(lambda: app.editor.text.count("[paste") == 2)
 
-        assert app.editor.words == PASTED + other
+        assert app.editor.full_text == PASTED + other
 
 
 async def test_a_paste_that_names_another_one_is_said_as_it_is(running: Running) -> None:
@@ -266,7 +266,7 @@ async def test_a_paste_that_names_another_one_is_said_as_it_is(running: Running)
         app.editor.post_message(events.Paste(PASTED))
         await app.wait_until(lambda: app.editor.text.count("[paste") == 2)
 
-        assert app.editor.words == named + PASTED
+        assert app.editor.full_text == named + PASTED
 
 
 async def test_ctrl_c_copies_what_is_selected_in_the_editor_and_clears_it_when_pressed_again(running: Running) -> None:
@@ -302,7 +302,7 @@ async def test_a_long_paste_is_for_the_model_whatever_it_begins_with(
         await app.wait_until_idle()
 
         assert app.model.requests[1].messages[-1]["content"] == pasted
-        assert app.app.desk.session.name is None
+        assert app.app.controller.session.name is None
         assert not list(project.iterdir())
 
 
@@ -325,17 +325,17 @@ async def test_a_long_paste_is_for_the_model_again_when_it_comes_back(
         await submit_again()
         await app.press("up")
         await submit_again()
-        desk = app.app.desk
-        await desk.navigate(next(entry for entry in desk.branch.path() if entry.type == "message"))
+        controller = app.app.controller
+        await controller.navigate(next(entry for entry in controller.branch.path() if entry.type == "message"))
         await submit_again()
 
-        assert desk.session.name is None
+        assert controller.session.name is None
         assert not list(project.iterdir())
 
     async with running() as app:
         await app.press("up")
         assert app.editor.text.startswith("[paste 1: 21 lines")
-        assert app.editor.words == pasted
+        assert app.editor.full_text == pasted
         await app.press("down")
         assert app.editor.text == ""
 

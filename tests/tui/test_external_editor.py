@@ -10,8 +10,8 @@ from .conftest import Running
 @pytest.mark.parametrize(
     ("visual", "editor", "said"),
     [
-        ("vi '", "", "$VISUAL is no command: No closing quotation"),
-        ("", "ed \\", "$EDITOR is no command: No escaped character"),
+        ("vi '", "", "cannot parse $VISUAL: No closing quotation"),
+        ("", "ed \\", "cannot parse $EDITOR: No escaped character"),
         (" ", "/nowhere/ed", "/nowhere/ed cannot be run here"),
     ],
 )

@@ -47,7 +47,7 @@ async def test_in_the_tree_what_was_searched_for_is_chosen(running: Running) -> 
 
 
 async def test_in_a_large_tree_choosing_waits_for_the_rows(running: Running, monkeypatch) -> None:
-    monkeypatch.setattr(tree_view, "FRAME", 0)  # so that the work takes many frames
+    monkeypatch.setattr(tree_view, "FRAME_SECONDS", 0)  # so that the work takes many frames
     session = st.memory()
     session.extend([st.user(f"message {number}") for number in range(3000)])
     async with running(session=session) as app:
@@ -66,8 +66,8 @@ async def test_the_session_that_was_typed_is_opened(running: Running, project: P
         await app.press("ctrl+r")
         await app.wait_for_text("zebra", "horse")
         press_at_once(app, *"zebra", "enter")
-        await app.wait_until(lambda: app.app.desk.session.name)
-        assert app.app.desk.session.name == "zebra"
+        await app.wait_until(lambda: app.app.controller.session.name)
+        assert app.app.controller.session.name == "zebra"
 
 
 async def test_what_is_typed_is_said_in_full(running: Running) -> None:

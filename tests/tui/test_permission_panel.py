@@ -115,7 +115,7 @@ async def test_enter_allows_once_when_the_question_was_seen(running: Running, pr
         await app.press("enter")
         await app.wait_until(lambda: not precious.exists())
         await app.wait_for_text("Allow bash?")  # the same call again
-        app.chat.desk.abort()
+        app.chat.controller.abort()
         await app.wait_until_idle()
 
 

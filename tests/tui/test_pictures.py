@@ -103,7 +103,7 @@ async def test_the_question_about_a_tool_call(running: Running, size: tuple[int,
         panel.clock = lambda: 0.0
         await app.submit("Build it from scratch.")
         await app.wait_for_text("Allow bash?")
-        app.chat.do("")  # what tells the seconds
+        app.chat.show_activity("")  # what tells the seconds
         panel.focus_panel()
         await app.wait_until(lambda: panel.has_focus)
         await check(app, "permission", size)
@@ -182,7 +182,7 @@ async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) ->
         await app.press("ctrl+t")
         await app.wait_for_text("← active")
         await app.press("ctrl+k", "end", "ctrl+k")
-        await app.wait_for_text("part at", "Try a")
+        await app.wait_for_text("diverge at", "Try a")
         await check(app, "marks", size)
 
 

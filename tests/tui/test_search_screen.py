@@ -43,7 +43,7 @@ async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_goes_there(r
         await app.wait_for_text("1 hit")
         await app.press("enter")
         await app.wait_for_text("type to search", "›       user: how many stripes", "· on stripes")
-        assert app.app.desk.session.head.name == "main", "looking moves nothing"
+        assert app.app.controller.session.head.name == "main", "looking moves nothing"
         await app.press("enter", "enter")
         await app.wait_until(lambda: app.editor.text == "how many stripes does a zebra have?")
 
@@ -61,11 +61,11 @@ async def test_a_hit_of_another_session_opens_that_one_in_its_tree(running: Runn
 async def test_what_to_look_for_is_typed_there(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/search")
-        assert await app.wait_for_text("type what you look for")
+        assert await app.wait_for_text("type to search")
         await app.press(*"donkeys")
         assert await app.wait_for_text("1 hit", "and donkeys?")
         await app.press("x")
-        assert await app.wait_for_text("nothing matches 'donkeysx'")
+        assert await app.wait_for_text('no matches for "donkeysx"')
         await app.press("enter")
         await app.press("escape")
         assert await app.wait_until(lambda: app.app.screen is app.chat)
@@ -82,7 +82,7 @@ async def test_files_that_could_not_be_searched_are_told(running: Running, talk:
     (talk.file.parent / "broken.jsonl").write_text("no session\n")
     async with running(session=talk) as app:
         await app.submit("/search elephant")
-        assert await app.wait_for_text("nothing matches 'elephant', 1 file could not be read")
+        assert await app.wait_for_text('no matches for "elephant", 1 file could not be read')
 
 
 async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_pat
         far.append(st.user("okapi"))
     async with running(session=talk) as app:
         await app.submit("/search okapi")
-        assert await app.wait_for_text("nothing matches")
+        assert await app.wait_for_text("no matches")
         await app.press("tab")
         assert await app.wait_for_text("1 hit", "all folders", "far · user")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.tui import faults
-from sessiontree.tui.faults import find_problems
+from sessiontree.tui.services import session_scan
+from sessiontree.tui.services.session_scan import find_problems
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def damaged(project: Path) -> str:
 
 @pytest.mark.parametrize("large", [0, 1 << 30])
 async def test_they_are_told_whoever_looks(damaged: str, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "LARGE", large)
+    monkeypatch.setattr(session_scan, "SUBPROCESS_BYTES", large)
 
     assert await find_problems(damaged) == ["entry 'lost' names a parent 'nobody' that is not in the file"]
 
@@ -36,7 +36,7 @@ async def test_a_session_that_is_gone_has_none(project: Path) -> None:
 
 
 async def test_a_look_that_nobody_waits_for_ends(damaged: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "LARGE", 0)
+    monkeypatch.setattr(session_scan, "SUBPROCESS_BYTES", 0)
     looking = asyncio.create_task(find_problems(damaged))
     await asyncio.sleep(0)
     looking.cancel()

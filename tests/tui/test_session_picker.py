@@ -42,7 +42,7 @@ async def test_one_opens_a_session_and_is_in_it(running: Running, three: list[st
         await app.press(*"entirely")
         await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("enter")
-        await app.wait_until(lambda: str(app.app.desk.session.file) == three[2])
+        await app.wait_until(lambda: str(app.app.controller.session.file) == three[2])
         assert await app.wait_for_text("▌ something else entirely")
 
 
@@ -202,7 +202,7 @@ async def test_escape_clears_the_search_and_then_leaves(running: Running, three:
         await app.press("ctrl+r")
         assert await app.wait_for_text("Named work")
         await app.press(*"xyzzy")
-        assert await app.wait_for_text("nothing matches")
+        assert await app.wait_for_text("no matches")
         await app.press("escape")
         assert await app.wait_for_text("Named work")
         await app.press("escape")

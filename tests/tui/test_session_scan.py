@@ -12,7 +12,7 @@ from sessiontree.tui.services.session_scan import Progress, scan_in_thread
 
 
 async def test_it_tells_how_far_it_is_and_gives_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_scan, "PAUSE", 0)
+    monkeypatch.setattr(session_scan, "PROGRESS_SECONDS", 0)
     told: list[int] = []
 
     def work(progress: Progress) -> str:

@@ -265,19 +265,19 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
-    [("kill -INT 0; sleep 0.2; exit 3", "ended with code 3"), (None, "cannot be run here")],
+    ("script", "message"),
+    [("kill -INT 0; sleep 0.2; exit 3", "exited with code 3"), (None, "cannot run /nowhere/ed")],
     ids=["it is interrupted", "it is not there"],
 )
 def test_after_an_external_editor_that_fails_the_app_goes_on(
-    session: Session, terminals: list[Terminal], tmp_path: Path, script: str | None, told: str
+    session: Session, terminals: list[Terminal], tmp_path: Path, script: str | None, message: str
 ) -> None:
     program = "/nowhere/ed" if script is None else write_editor_script(tmp_path, f"trap '' INT\n{script}")
     terminal = Terminal(session, EDITOR=program, VISUAL="")
     terminals.append(terminal)
     terminal.wait_for_text("scripted")
     terminal.type(b"begun\x07")
-    terminal.wait_for_text(told, "begun", "on main")
+    terminal.wait_for_text(message, "begun", "on main")
     terminal.type(b" and typed on")
     terminal.wait_for_text("begun and typed on")
     terminal.type(b"\x03\x04")

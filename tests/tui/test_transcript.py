@@ -129,6 +129,6 @@ async def test_a_block_without_text_is_not_sent_to_the_clipboard(running: Runnin
 
 async def test_half_a_surrogate_pair_is_copied_as_a_question_mark(running: Running) -> None:
     async with running() as app:
-        app.app.desk.host.copy("a\ud800b")
+        app.app.controller.host.copy("a\ud800b")
 
         assert app.app.clipboard == "a?b"

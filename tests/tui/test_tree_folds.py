@@ -15,7 +15,7 @@ def build_outline(tree):
 
 def list_lines(tree, folds):
     rows = build_outline(tree)
-    return "".join(rows.get_id(folds.row(line)) for line in range(len(folds)))
+    return "".join(rows.get_id(folds.get_row(line)) for line in range(len(folds)))
 
 
 def test_a_fold_hides_all_that_is_below():

@@ -39,10 +39,10 @@ async def choose_with_keys(session, *keys, settings=None, app=None):
 async def test_what_was_done_is_told_until_one_goes_on():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("L", *"here", "enter")
-        await tree.wait_for_text("labeled")
+        await tree.wait_for_text("Label set")
         await tree.press("up")
-        await tree.wait_for_text("· labeled", there=False)
-        await tree.wait_for_text("enter go")
+        await tree.wait_for_text("· Label set", there=False)
+        await tree.wait_for_text("Enter go")
 
 
 async def test_the_tree_by_itself_tells_what_is_no_key_and_has_the_usual_one():
@@ -211,11 +211,11 @@ async def test_two_marked_entries_are_shown_side_by_side():
 
     async with OpenTree(session, size=(100, 40)) as tree:
         await tree.press("ctrl+k", "end", "ctrl+k")
-        shown = await tree.wait_for_text("part at")
+        shown = await tree.wait_for_text("diverge at")
         assert any("The cache is done." in line and "The dict is done." in line for line in shown.splitlines())
         assert [row[1] for row in tree.read_rows() if "is done" in row] == ["1", "2"]
         await tree.press("ctrl+k")
-        await tree.wait_for_text("part at", there=False)
+        await tree.wait_for_text("diverge at", there=False)
 
 
 # A real terminal

@@ -175,7 +175,7 @@ async def test_the_row_of_the_cursor_is_in_the_middle():
         assert tree.view.scroll_offset.y == 0
         for keys in (("down",) * 30, ("up",) * 3, ("pagedown",), ("alt+down",)):
             await tree.press(*keys)
-            assert tree.view.place[0] - 1 - tree.view.scroll_offset.y == middle
+            assert tree.view.cursor_position[0] - 1 - tree.view.scroll_offset.y == middle
         await tree.press("end")
         assert tree.view.scroll_offset.y == tree.view.max_scroll_y
 
@@ -224,7 +224,7 @@ async def test_hostile_text_is_shown_and_not_obeyed():
 
 async def test_an_empty_session_says_so():
     async with OpenTree(st.memory()) as tree:
-        await tree.wait_for_text("There is nothing in this session yet.")
+        await tree.wait_for_text("This session is empty.")
 
 
 # Moving
@@ -254,9 +254,9 @@ async def test_pages_go_by_what_is_in_sight_and_stop_at_the_ends():
         page = tree.view.size.height - 1
         for key, place in (("pageup", 100 - page), ("left", 100 - 2 * page), ("pagedown", 100 - page), ("right", 100)):
             await tree.press(key)
-            assert tree.view.place == (place, 100)
+            assert tree.view.cursor_position == (place, 100)
         await tree.press("right")
-        assert tree.view.place == (100, 100)
+        assert tree.view.cursor_position == (100, 100)
         assert "message 99" in tree.cursor
 
 
@@ -507,7 +507,7 @@ async def test_the_work_for_a_key_does_not_grow_with_the_tree():
 
 
 async def test_new_rows_of_a_large_tree_are_worked_on_in_slices_and_keys_answer_meanwhile(monkeypatch):
-    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.FRAME", 0.0)
+    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.FRAME_SECONDS", 0.0)
     async with OpenTree(create_large(4000), size=(80, 24)) as tree:
         tree.view.action_filter("all")
         assert tree.view.progress is not None

@@ -6,7 +6,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.model.scripted import ScriptedUsage
-from sessiontree.tui import tally
+from sessiontree.tui.widgets import footer
 
 from .conftest import Running
 
@@ -16,7 +16,7 @@ COST = {"input": 900, "output": 100, "cost": 0.01}
 async def test_a_large_session_is_counted_in_a_thread_and_goes_on_from_there(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "LARGE", 3)
+    monkeypatch.setattr(footer, "THREAD_ENTRIES", 3)
     session = st.create("large")
     for number in range(5):
         session.append(st.assistant(f"answer {number}", usage=COST))
@@ -37,7 +37,7 @@ async def test_elsewhere_in_a_session_the_window_is_less_full_and_the_cost_the_s
 
 
 async def test_another_session_is_counted_from_its_beginning(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "LARGE", 1)
+    monkeypatch.setattr(footer, "THREAD_ENTRIES", 1)
     with st.create("other") as other:
         other.append(st.assistant("Yes.", usage=COST))
     session = st.create("first")

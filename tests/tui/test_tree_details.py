@@ -3,8 +3,8 @@ import pytest
 import sessiontree as st
 from sessiontree.core.entries import Compaction, CustomMessage, ModelChange
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
-from sessiontree.tui import tree_detail
-from sessiontree.tui.tree_detail import get_entry_text, render_context, render_entry
+from sessiontree.tui.screens import tree_screen
+from sessiontree.tui.screens.tree_screen import get_entry_text, render_context, render_entry
 from tests.builders import entry, say
 
 
@@ -47,11 +47,13 @@ def test_a_description_has_time_branch_label_tokens_and_cost():
 
 
 def test_of_a_huge_entry_the_beginning_is_shown_and_the_rest_counted(monkeypatch):
-    monkeypatch.setattr(tree_detail, "MOST", 10)
+    monkeypatch.setattr(tree_screen, "MAX_CHARACTERS", 10)
     session = st.memory()
     made = session.append(user("x" * 25))
 
-    assert render_entry(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has the rest")
+    assert render_entry(session, made.id).plain.endswith(
+        "xxx\n\n… 15 more characters; `sessiontree show` prints the rest"
+    )
 
 
 def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
@@ -68,7 +70,7 @@ def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
 
 
 def test_of_a_long_path_the_end_is_listed(monkeypatch):
-    monkeypatch.setattr(tree_detail, "MAX_PATH_ENTRIES", 2)
+    monkeypatch.setattr(tree_screen, "MAX_PATH_ENTRIES", 2)
     session = st.memory()
     session.extend([user(str(number)) for number in range(5)])
 
