@@ -1,6 +1,6 @@
 """Screenshots of the main views, used in `docs/app.md`.
 
-With `SESSIONTREE_PICTURES=1` they are drawn anew; look at them before they are kept.
+Set `SESSIONTREE_PICTURES=1` to update them, and review the changes before you commit.
 """
 
 from __future__ import annotations
