@@ -372,7 +372,7 @@ def test_every_attribute_that_the_docs_name_exists() -> None:
         "session": session,
         "branch": branch,
         "tree": session.tree,
-        "context": branch.build_context(),
+        "context": branch.context(),
     }
 
     for owner, attribute in re.findall(r"`(st|session|branch|tree|context)\.(?!py\b|md\b)(\w+)", prose()):

@@ -3,7 +3,7 @@
 Copy it to `~/.sessiontree/extensions/`, or try it with `sessiontree -p -e custom_summarizer.py "…"`.
 """
 
-from sessiontree.core.outline import format_entry_row
+from sessiontree.core.entry_text import format_entry_row
 
 
 def setup(api):

@@ -42,7 +42,7 @@ def setup(api):
     @api.on("session_tree")
     async def put_back(event, ctx):
         commits = {entry.body.data["after"]: entry.body.data["commit"] for entry in api.entries(STATE)}
-        above = [entry.id for entry in ctx.session.tree.up(event.new_leaf)]
+        above = [entry.id for entry in ctx.session.tree.walk_up(event.new_leaf)]
         commit = next((commits[id] for id in [*above, None] if id in commits), None)
         if commit and await ctx.ui.confirm("Put the files back to how they were here?", f"checkpoint {commit[:8]}"):
             index = await own_index()

@@ -26,7 +26,7 @@ from sessiontree.hooks.bus import HookContext, Hooks
 from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate, TurnEnd
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, alive, last, messages, names, recorded, said, scripted, sent
 
 
@@ -720,7 +720,7 @@ async def test_aborting_a_tool_answers_every_call(agent: MakeAgent, session: Ses
 async def test_a_tool_that_does_not_stop_is_left_behind(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.agent.loop.GRACE", 0.1)
+    monkeypatch.setattr("sessiontree.agent.loop.GRACE_SECONDS", 0.1)
     let_go = asyncio.Event()
 
     @tool
@@ -826,7 +826,7 @@ async def test_an_answer_is_written_as_it_came_when_a_handler_had_no_time_to_cha
 async def test_handlers_called_after_an_abort_have_a_little_time(
     agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.agent.handlers.GRACE", 0.3)
+    monkeypatch.setattr("sessiontree.agent.abort.GRACE_SECONDS", 0.3)
     made = agent([Delay(30), "Never."])
     events = recorded(made.hooks)
     told: list[str] = []

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from sessiontree.agent.agent import Agent
-from sessiontree.agent.permission_rules import RuleSet
+from sessiontree.agent.permission_rules import RULES_FILE, RuleSet, read_user_rules
 from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion, Permissions
-from sessiontree.agent.rule_files import RULES_FILE, read_user_rules
 from sessiontree.agent.tool import ToolOutput, tool
 from sessiontree.agent.tools import builtin_tools
 from sessiontree.config import Config, ConfigError, PermissionSettings
@@ -17,7 +16,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Notice, ToolDenied, ToolStart
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 from .conftest import said
 
@@ -157,8 +156,7 @@ async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
 
 
 async def test_two_answers_at_the_same_time_are_both_kept(project: Path, tmp_path: Path) -> None:
-    from sessiontree.agent.permission_rules import PermissionRule
-    from sessiontree.agent.rule_files import add_allow_rule
+    from sessiontree.agent.permission_rules import PermissionRule, add_allow_rule
 
     home = str(tmp_path / "home")
     rules = [PermissionRule("bash", f"echo {number}") for number in range(20)]

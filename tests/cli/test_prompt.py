@@ -193,10 +193,10 @@ def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: F
 def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: FakeServer) -> None:
     assert "give one of" in fails("-p", "-c", "--no-session", "x", code=2)
     assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
-    assert "no tool 'nonsense'" in fails("-p", "--tools", "nonsense", "x")
+    assert "tool 'nonsense' not found" in fails("-p", "--tools", "nonsense", "x")
     assert "this folder has none" in fails("-p", "-c", "x")
     assert "--branch needs a session" in fails("-p", "--branch", "main", "--no-session", "x", code=2)
-    assert "no provider 'nowhere'" in fails("-p", "--model", "nowhere:x", "x")
+    assert "provider 'nowhere' not found" in fails("-p", "--model", "nowhere:x", "x")
     assert st.sessions() == []
 
 

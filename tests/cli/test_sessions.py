@@ -249,7 +249,7 @@ def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: s
     assert deleted["done"] == "deleted"
     assert (rows("ls"), [row["id"] for row in rows("ls", "--trash")]) == ([], [talk.id])
     assert "auth" in cli("ls", "--trash")
-    assert "no session 'auth'" in fails("delete", "auth", "--yes")
+    assert "session 'auth' not found" in fails("delete", "auth", "--yes")
     assert rows("delete", "auth", "--restore") == [{"done": "restored", "file": str(talk.file)}]
     assert cli("delete", talk.id, "--purge", "--yes").startswith("removed")
     assert (rows("ls"), rows("ls", "--trash")) == ([], [])

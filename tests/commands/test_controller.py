@@ -13,8 +13,8 @@ from opentelemetry import trace as otel
 import sessiontree as st
 from sessiontree.agent.tool import tool
 from sessiontree.commands.controller import SessionController
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall
-from sessiontree.core.outline import format_entry
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.events import (
     Event,
@@ -28,7 +28,7 @@ from sessiontree.hooks.events import (
     ToolUpdate,
 )
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
 from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
 
@@ -103,7 +103,7 @@ async def test_a_command_of_the_shell_without_a_model_is_given_up(desk: MakeCont
 
 
 @pytest.mark.parametrize("model", [None, make_scripted_model("usual")], ids=["no model", "a model"])
-@pytest.mark.parametrize("leave", ["close", "new", "fork"])
+@pytest.mark.parametrize("leave", ["close", "create_session", "fork"])
 async def test_a_command_of_the_shell_ends_with_the_session_that_it_was_run_in_and_what_it_printed_is_kept(
     desk: MakeController, session: Session, leave: str, model: ScriptedModel | None
 ) -> None:
@@ -225,7 +225,7 @@ async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
 
     assert at.is_running
     for line in ("hello", "/pop", "/merge side", "/new", "/clone", "/switch side", "/undo", "/compact", "/clear"):
-        with pytest.raises(InvalidOperation, match="a move or a merge is under way"):
+        with pytest.raises(InvalidOperation, match="a move or a merge is in progress"):
             await at.submit(line)
     idle = asyncio.create_task(at.wait_until_idle())
     await asyncio.sleep(0)

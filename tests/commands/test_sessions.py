@@ -12,7 +12,7 @@ import sessiontree as st
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.export import build_file_name
 from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.commands.conftest import (
     MakeController,
     Person,
@@ -365,4 +365,4 @@ async def test_quitting_tells_the_front_end(desk: MakeController) -> None:
 
     await run(at, "/quit")
 
-    assert at.host.ended
+    assert at.host.has_quit

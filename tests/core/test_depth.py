@@ -38,7 +38,7 @@ def limited_stack():
     sys.settrace(trace)
 
 
-@pytest.mark.usefixtures("shallow")
+@pytest.mark.usefixtures("limited_stack")
 def test_a_chain_of_a_million_entries_needs_no_recursion():
     count = 1_000_000
     last = str(count - 1)
@@ -50,7 +50,7 @@ def test_a_chain_of_a_million_entries_needs_no_recursion():
     assert sum(1 for _ in tree.walk(last)) == count
 
 
-@pytest.mark.usefixtures("shallow")
+@pytest.mark.usefixtures("limited_stack")
 def test_a_deep_chain_is_explained_drawn_planned_and_checked_without_recursion():
     count = 100_000
     last = str(count - 1)
@@ -65,7 +65,7 @@ def test_a_deep_chain_is_explained_drawn_planned_and_checked_without_recursion()
     assert find_problems(tree, heads) == []
 
 
-@pytest.mark.usefixtures("shallow")
+@pytest.mark.usefixtures("limited_stack")
 def test_a_cycle_of_many_entries_is_cut_once():
     count = 100_000
     last = str(count - 1)

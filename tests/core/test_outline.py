@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sessiontree.core import entry_text
 from sessiontree.core import outline as outline_module
 from sessiontree.core.entries import (
     HEAD_RECORD,
+    TEXT_LENGTH,
     AgentAction,
     BranchPoint,
     BranchSummary,
@@ -21,8 +23,17 @@ from sessiontree.core.entries import (
     ModelChange,
     SessionInfo,
     ThinkingLevelChange,
+    shorten_to_line,
 )
-from sessiontree.core.fulltext import get_speaker, normalize_case
+from sessiontree.core.entry_text import (
+    CALL_SEARCH_LIMIT,
+    CallLookup,
+    format_entry,
+    format_entry_row,
+    get_speaker,
+    map_results_to_calls,
+    normalize_case,
+)
 from sessiontree.core.heads import Heads
 from sessiontree.core.messages import (
     ToolCall,
@@ -35,19 +46,12 @@ from sessiontree.core.messages import (
     user,
 )
 from sessiontree.core.outline import (
-    CALL_SEARCH_LIMIT,
     FILTERS,
     MAX_GUIDE_WIDTH,
-    TEXT_LENGTH,
-    CallLookup,
     build_outline,
-    format_entry,
-    format_entry_row,
     format_hidden,
     lay_out,
-    map_results_to_calls,
     run_steps,
-    shorten_to_line,
     survey_tree,
 )
 from sessiontree.core.tree import Tree
@@ -589,7 +593,8 @@ def test_calls_are_those_that_a_search_upwards_finds(tree):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_calls_are_found_as_well_when_what_was_looked_at_is_forgotten(monkeypatch, seed):
-    monkeypatch.setattr(outline_module, "CALL_SEARCH_LIMIT", 4)
+    for module in (outline_module, entry_text):  # both read the limit
+        monkeypatch.setattr(module, "CALL_SEARCH_LIMIT", 4)
     chance = random.Random(seed)
     tree = Tree()
     for number in range(600):

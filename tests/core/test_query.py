@@ -3,7 +3,7 @@
 import pytest
 
 from sessiontree.core import query
-from sessiontree.core.fulltext import fold, fold_parts
+from sessiontree.core.entry_text import fold, fold_parts
 from sessiontree.core.query import Term, parse_query
 from sessiontree.errors import InvalidOperation
 from tests.builders import TIME_MS

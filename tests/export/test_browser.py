@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import sessiontree as st
 from sessiontree.core.context import build_context
-from sessiontree.core.outline import FILTERS, build_outline, format_entry_row
+from sessiontree.core.entry_text import format_entry_row
+from sessiontree.core.outline import FILTERS, build_outline
 from sessiontree.export import export
 from sessiontree.export.entry_view import make_visible
 from sessiontree.export.html_page import render_html

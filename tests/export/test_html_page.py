@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 
 from sessiontree.export import export
-from sessiontree.export.html_page import CHUNK_SIZE, INITIAL_ENTRIES, render_html
-from sessiontree.export.picture import MAX_PIXELS, read_picture
+from sessiontree.export.entry_view import MAX_PIXELS, read_picture
+from sessiontree.export.html_page import CHUNK_SIZE, INITIAL_ENTRIES, embed_json, render_html
 from sessiontree.export.safe_html import MAX_CODE_LENGTH, highlight_code, markdown_to_html
 from sessiontree.export.snapshot import read_snapshot
-from sessiontree.export.template import embed_json
 from tests.export.sessions import make_long_session, make_picture, make_story
 from tests.strategies import damaged_sessions
 

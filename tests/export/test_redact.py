@@ -400,7 +400,7 @@ def test_a_secret_in_any_field_of_any_entry_is_in_no_form_of_the_export(form: st
 
 def test_where_redaction_leaves_no_line_none_is_exported() -> None:
     class Strict(Redactor):
-        def lines(self, lines: Iterable[bytes]) -> list[bytes]:
+        def redact_lines(self, lines: Iterable[bytes]) -> list[bytes]:
             return []
 
     assert export(make_hostile_lines([SECRET]), "jsonl", redactor=Strict()).content == b""
@@ -498,7 +498,7 @@ import json, resource, sys
 from sessiontree.export import Redactor
 resource.setrlimit(resource.RLIMIT_CPU, (40, 40))
 for text in json.load(sys.stdin):
-    Redactor().text(text)
+    Redactor().redact_text(text)
 """
 
 

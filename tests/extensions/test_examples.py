@@ -54,7 +54,7 @@ async def test_the_custom_compaction_asks_another_model(load: Load, monkeypatch:
     assert compaction.details == {"model": "scripted:cheap"}
     assert compaction.usage is not None
     assert "count them" in cheap.requests[0].messages[0]["content"]
-    assert loaded.desk.ui.told == [("info", "compacted by scripted:cheap")]
+    assert loaded.desk.ui.notices == [("info", "compacted by scripted:cheap")]
 
 
 async def test_where_the_cheaper_model_fails_the_usual_one_compacts(
@@ -130,7 +130,7 @@ async def test_what_is_to_be_done_belongs_to_the_place(load: Load) -> None:
     await desk.submit("write tests, later")
     noted = desk.session.head.leaf
     await desk.submit("they are written")
-    told = desk.ui.told
+    told = desk.ui.notices
 
     await run(desk, "/todo")
     await run(desk, f"/switch {noted}")

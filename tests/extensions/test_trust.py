@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.extensions.modules import ExtensionModule
+from sessiontree.extensions.loader import ExtensionModule
 from sessiontree.extensions.source_files import MAX_FILES, read_extension_files
 from tests.commands.conftest import Person
 from tests.extensions.conftest import Load, write

@@ -504,7 +504,7 @@ async def test_the_time_that_a_person_takes_to_answer_does_not_count(notices, ho
 
     assert (await hooks.ask(moving()))[1] == NavigateAnswer(label="yes")
     assert notices == []
-    assert hooks.context.ui.told == [("info", "about to ask")]
+    assert hooks.context.ui.notices == [("info", "about to ask")]
 
 
 async def test_after_the_person_has_answered_the_clock_runs_on(notices, hooks: Hooks) -> None:
@@ -553,7 +553,7 @@ async def test_the_names_that_peers_use_mean_the_same_events(hooks: Hooks, alias
 
 
 def test_an_unknown_event_is_an_error_that_lists_the_events(hooks: Hooks) -> None:
-    with pytest.raises(NotFound, match=r"no event 'nonsense' .*before_navigate"):
+    with pytest.raises(NotFound, match=r"event 'nonsense' not found; .*before_navigate"):
         hooks.on("nonsense", lambda event, ctx: None)
 
 

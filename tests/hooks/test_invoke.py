@@ -61,12 +61,12 @@ async def test_one_that_hangs_is_left_behind_and_keeps_nobody_from_a_thread() ->
 def test_one_that_hangs_does_not_keep_the_program_from_ending() -> None:
     code = """
 import asyncio, threading
-from sessiontree.hooks.invoke import in_thread
+from sessiontree.hooks.invoke import run_in_thread
 
 async def main():
     began = threading.Event()
-    future = in_thread(lambda: (began.set(), threading.Event().wait()))
-    await in_thread(began.wait)
+    future = run_in_thread(lambda: (began.set(), threading.Event().wait()))
+    await run_in_thread(began.wait)
     future.cancel()
 
 asyncio.run(main())

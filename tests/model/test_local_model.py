@@ -208,7 +208,7 @@ async def test_it_answers_word_by_word_and_silently(
 ) -> None:
     request = Request(messages=[{"role": "user", "content": "What is the capital of France?"}], max_tokens=24)
 
-    events = [event async for event in local_module.stream(request)]
+    events = [event async for event in local_model.stream(request)]
     answer = events[-1].message
 
     assert sum(isinstance(event, TextDelta) for event in events) > 3
@@ -230,7 +230,7 @@ async def test_a_conversation_too_long_for_it_is_an_overflow(local_model: LocalM
 @pytest.mark.local
 async def test_it_can_be_stopped_and_asked_again(local_model: LocalModel) -> None:  # noqa: F811
     async with asyncio.timeout(60):
-        events = local_module.stream(Request(messages=[{"role": "user", "content": "Tell me a long story"}]))
+        events = local_model.stream(Request(messages=[{"role": "user", "content": "Tell me a long story"}]))
         await anext(events)
         await events.aclose()
 

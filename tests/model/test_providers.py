@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sessiontree.config import Config, ModelSettings
-from sessiontree.model.known import list_known_models
-from sessiontree.model.providers import PROVIDERS
+from sessiontree.model.providers import PROVIDERS, list_known_models
 from sessiontree.model.selection import list_model_names
 from tests.model.fake_server import FakeServer
 from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture that is always used

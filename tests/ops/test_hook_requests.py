@@ -75,7 +75,7 @@ async def test_handlers_that_are_told_after_the_signal_have_a_little_time(
     hooks.on(Forked, hang)
     signal = Signal()
     signal.abort()
-    monkeypatch.setattr("sessiontree.ops.hook_requests.GRACE", 0.1)
+    monkeypatch.setattr("sessiontree.ops.hook_requests.GRACE_SECONDS", 0.1)
 
     await asyncio.wait_for(emit_event(hooks, Forked(entry=None), signal), 2)
 

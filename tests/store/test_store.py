@@ -150,7 +150,7 @@ def test_a_batch_with_a_line_that_cannot_be_kept_is_refused_as_a_whole(handle: O
 
     with pytest.raises(StoreError, match="newline"):
         store.append([b"one", b"two\nthree"], after=cursor)
-    with pytest.raises(StoreError, match="over the limit"):
+    with pytest.raises(StoreError, match="exceeds the limit"):
         store.append([b"one", bytes(LINE_LIMIT + 1)], after=cursor)
 
     assert handle().read().data == b"header\n"

@@ -20,11 +20,11 @@ from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
 from sessiontree.commands.models import Models
 from sessiontree.config import CompactionSettings, Config, RetrySettings
 from sessiontree.core.entries import BranchSummary, CustomMessage
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall, extract_text
-from sessiontree.core.outline import format_entry
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
@@ -308,7 +308,7 @@ async def test_switching_sessions_is_refused_during_a_summary(running: Running) 
         await app.submit("/pop HEAD~1")
         await app.wait_for_text("summarizing")
         await app.submit(f"/resume {other.id}")
-        await app.wait_for_text("a move or a merge is under way")
+        await app.wait_for_text("a move or a merge is in progress")
         assert app.editor.text == f"/resume {other.id}"
         summary.go.set()
         await app.wait_until_idle()
@@ -338,7 +338,7 @@ async def test_keys_and_commands_do_not_disturb_a_summary_and_escape_aborts_it(r
         await app.wait_until(lambda: app.app.screen is app.chat or "Summarize" in app.screen)
         if app.app.screen is not app.chat:
             await app.press("enter")
-        await app.wait_for_text("a move or a merge is under way")
+        await app.wait_for_text("a move or a merge is in progress")
         await app.wait_for_text("summarizing")
         await app.press("escape")
         await app.wait_for_text("Cancelled. Nothing changed.")
@@ -580,7 +580,7 @@ async def test_an_unknown_command_is_reported_and_restored_to_the_editor(running
     async with running() as app:
         await app.submit("/modle")
 
-        await app.wait_for_text("no command '/modle'", "/model")
+        await app.wait_for_text("command '/modle' not found", "/model")
         assert app.editor.text == "/modle"
 
 

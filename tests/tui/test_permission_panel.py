@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sessiontree.agent.rule_files import read_user_rules
+from sessiontree.agent.permission_rules import read_user_rules
 from sessiontree.config import Config, PermissionSettings
 from sessiontree.core.messages import ToolCall
 from sessiontree.home import get_home

@@ -17,7 +17,7 @@ import sessiontree as st
 from sessiontree.config import Config
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.model.scripted import ScriptedModel, ScriptedUsage, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.tui.screens.tree_screen import TreeApp

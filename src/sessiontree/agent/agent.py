@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import finalize
 
-from sessiontree.agent.abort import AbortController
+from sessiontree.agent.abort import AbortableHooks, AbortController
 from sessiontree.agent.autocompact import run_compaction
-from sessiontree.agent.handlers import AbortableHooks
 from sessiontree.agent.jsonable import copy_writable
 from sessiontree.agent.loop import AgentRun, Outcome, emit_message_events, write_message
 from sessiontree.agent.permissions import Permissions
@@ -38,7 +37,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
 from sessiontree.model.base import Model
 from sessiontree.ops.hook_requests import OperationStopped
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 if TYPE_CHECKING:
     from sessiontree.ops.compact import CompactOutcome

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from sessiontree.agent.abort import AbortableHooks
 from sessiontree.agent.autocompact import AutoCompactor
-from sessiontree.agent.handlers import AbortableHooks
 from sessiontree.agent.jsonable import find_write_problem, make_message_jsonable
 from sessiontree.agent.queues import DueMessages
 from sessiontree.agent.run_host import PendingWrite, RunHost

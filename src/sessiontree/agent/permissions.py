@@ -13,17 +13,20 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from sessiontree.agent import rule_files
 from sessiontree.agent.permission_rules import (
     PermissionCall,
     PermissionRule,
     PermissionVerdict,
     RuleSet,
+    add_allow_rule,
     build_rule,
+    can_save_rule,
     decide,
     describe_call,
     parse_rule,
     pick_strictest,
+    read_folder_rules,
+    read_user_rules,
 )
 from sessiontree.agent.tool import Tool, ToolEffect
 from sessiontree.config import Config, PermissionMode, PermissionSettings
@@ -138,7 +141,7 @@ class Permissions:
 
         Raises `ConfigError` if the file of rules is wrong.
         """
-        rule_files.read_user_rules(home)
+        read_user_rules(home)
         said = settings.permissions
         return cls(mode or said.mode, allow=(*said.allow, *allow), ask=said.ask, deny=said.deny, asker=asker, home=home)
 
@@ -170,7 +173,7 @@ class Permissions:
         """All rules that hold for a folder: those that were given, the project's and the user's file. Raises
         `ConfigError`."""
         folder = self._shared.rules_folder
-        return self.rules if folder is None else self.rules + rule_files.read_folder_rules(folder, cwd)
+        return self.rules if folder is None else self.rules + read_folder_rules(folder, cwd)
 
     @property
     def granted(self) -> tuple[PermissionRule, ...]:
@@ -249,7 +252,7 @@ class Permissions:
             self._shared.granted.append(rule)
             if answer.scope == "always" and self._shared.rules_folder is not None:
                 try:
-                    await asyncio.to_thread(rule_files.add_allow_rule, self._shared.rules_folder, cwd, rule)
+                    await asyncio.to_thread(add_allow_rule, self._shared.rules_folder, cwd, rule)
                 except SessionTreeError as error:
                     warn(f"the rule is kept for this session only: {error}")
         return PermissionVerdict("allow", "the user allowed it")
@@ -261,7 +264,7 @@ class Permissions:
         scopes: list[Scope] = ["once"]
         if rule is not None:
             scopes.append("session")
-            if self._shared.rules_folder is not None and not verdict.by_rule and rule_files.can_save_rule(rule, cwd):
+            if self._shared.rules_folder is not None and not verdict.by_rule and can_save_rule(rule, cwd):
                 scopes.append("always")  # a rule that asks would win over one that allows
         return PermissionQuestion(
             tool=about.tool,

@@ -15,7 +15,7 @@ from functools import cache
 
 from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.errors import BranchMoved, LockTimeout, NotFound, SessionTreeError
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock_wait import get_configured_limit, limit_wait
 

@@ -23,7 +23,8 @@ from sessiontree.cli.output import escape_line, warn
 from sessiontree.core.places import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.library import catalog
-from sessiontree.session.session import Session
+from sessiontree.library.session_files import parse_session_id
+from sessiontree.session import Session
 from sessiontree.store import lock_wait
 
 T = TypeVar("T")
@@ -82,36 +83,36 @@ class LazyGroup(click.Group):
 
 COMMAND_GROUPS = {
     "Asking a model": {
-        "chat": "tui",
+        "chat": "chat",
         "prompt": "prompt",
         "fan-out": "fan_out",
         "ab": "experiment",
         "swarm": "swarm",
     },
-    "Making and writing": dict.fromkeys(("new", "append", "label", "rename"), "write"),
+    "Making and writing": dict.fromkeys(("new", "append", "label", "rename"), "edit"),
     "Branches and moves": {
-        "branch": "write",
-        "branches": "read",
-        "switch": "write",
-        "navigate": "ops",
-        "undo": "write",
+        "branch": "edit",
+        "branches": "inspect",
+        "switch": "edit",
+        "navigate": "branch_ops",
+        "undo": "edit",
     },
-    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "read"),
-    "Many sessions": dict.fromkeys(("ls", "search"), "shelf"),
-    "Putting aside": dict.fromkeys(("archive", "delete"), "shelf"),
+    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "inspect"),
+    "Many sessions": dict.fromkeys(("ls", "search"), "sessions"),
+    "Putting aside": dict.fromkeys(("archive", "delete"), "sessions"),
     "Files": {
-        "fork": "write",
-        "migrate": "write",
-        "export": "export",
+        "fork": "edit",
+        "migrate": "edit",
+        "export": "transfer",
         "copy": "copy",
         "verify": "copy",
     },
     "Summaries and copies": dict.fromkeys(
-        ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "ops"
+        ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"
     ),
     "Other": {
         "models": "models",
-        "worker": "worker",
+        "worker": "swarm_worker",
         "serve": "serve",
         "token": "serve",
         "demo": "demo",
@@ -319,7 +320,7 @@ def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: st
         names = {summary.name for summary in catalog.sessions() if summary.name}
     except SessionTreeError:  # the current folder was deleted, or a database is not there
         names = set[str]()
-    ids = [catalog.parse_session_id(file) for file in catalog.iter_session_paths()]
+    ids = [parse_session_id(location) for location in catalog.list_locations()]
     known = [
         CompletionItem(item) for item in filter_completions([catalog.RECENT_ALIAS, *sorted(names), *ids], incomplete)
     ]

@@ -14,7 +14,7 @@ from sessiontree.core.number_text import format_dollars, pluralize
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
     from sessiontree.swarm.events import BaseSwarmEvent
     from sessiontree.swarm.status import SwarmStatus
 

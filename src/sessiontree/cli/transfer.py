@@ -22,7 +22,7 @@ from sessiontree.export import (
     stream_export,
 )
 from sessiontree.home import list_user_homes
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import read_pieces, write_private
 
 STDOUT = "-"

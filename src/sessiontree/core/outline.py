@@ -1,10 +1,10 @@
-"""Outline: the tree as rows, the same in the terminal, the app and the exported page.
+"""Outline: the tree as rows, for the terminal, the app and exported pages.
 
-Which entries a filter and a search show, in which order, how far in, and what one line says of each.
-No colours and no widths here; texts are raw, so whoever shows them makes them safe.
+An outline decides which entries a filter and a search show, in which order and at which depth. Colors and widths are
+left to the caller. Texts are raw, so the caller must escape them.
 
-Made for trees of any size: a shape is surveyed once, rows are laid out from it for each filter, both in steps that can
-be paused, and what a row looks like is found when somebody looks at that row.
+It works for trees of any size. `survey_tree` reads the tree once, and `lay_out` builds the rows of a filter from that.
+Both run in steps that can pause. The look of a row is computed on access.
 """
 
 from __future__ import annotations
@@ -12,90 +12,48 @@ from __future__ import annotations
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from itertools import chain, groupby
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Literal, TypeAlias, TypeVar, get_args
 
 from msgspec import Struct
 
-from sessiontree.core.entries import (
-    AgentAction,
-    BranchPoint,
-    BranchSummary,
-    Chain,
-    Compaction,
-    ContextEdit,
-    Custom,
-    CustomMessage,
-    Entry,
-    EntryId,
-    JsonObject,
-    Label,
-    Message,
-    ModeChange,
-    ModelChange,
-    SessionInfo,
-    ThinkingLevelChange,
+from sessiontree.core.entries import BOOKKEEPING_TYPES, Chain, Entry, EntryId
+from sessiontree.core.entry_text import (
+    CALL_SEARCH_LIMIT,
+    fold,
+    format_call,
+    format_entry,
+    format_entry_row,
+    format_message_row,
+    format_message_text,
+    get_speaker,
+    normalize_case,
 )
-from sessiontree.core.fulltext import fold, get_speaker, normalize_case
 from sessiontree.core.heads import Heads
-from sessiontree.core.merge_plan import is_merge
-from sessiontree.core.messages import (
-    MessagePreview,
-    ToolCall,
-    coerce_string,
-    extract_text,
-    get_answered_call,
-    get_role,
-    get_tool_calls,
-    is_object,
-    preview_message,
-)
-from sessiontree.core.number_text import format_tokens
+from sessiontree.core.messages import MessagePreview
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]
 FILTERS: tuple[Filter, ...] = get_args(Filter)
 
-BOOKKEEPING = frozenset(
-    {
-        "label",
-        "custom",
-        "model_change",
-        "thinking_level_change",
-        "session_info",
-        "context_edit",
-        "usage",
-        "model_usage",
-        "service_tier_change",
-        "title_change",
-        "credential_pin",
-        "session_init",
-        "ttsr_injection",
-        "mode_change",
-        "reset_boundary",
-    }
-)
-TEXT_LENGTH = 200
-CALL_SEARCH_LIMIT = 256
-"""How far above a tool result its call is looked for."""
-
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[float, None, T]
-"""Work on a whole tree that can be paused: tells how far it is, from 0 to 1, and returns what it made."""
+"""Work on a whole tree that can pause: yields the progress from 0 to 1 and returns the result."""
 
 NO_CALLS: dict[str, str] = {}
 
 MAX_GUIDE_WIDTH, PAN_STEP = 48, 24
-"""Columns of connectors that a drawing shows of a row at most, and how many it leaves out at a time of wider rows.
-Without a limit the drawing of a deep tree grows with the square of its depth."""
+"""The maximum width of the guide before a row, and the step by which wider guides are shortened, in columns. Without a
+limit the size of a drawing grows with the square of the depth.
+"""
 
 DEEP_NOTE = "(N… in front of a row: N levels of indentation are not drawn)"
-"""What stands below a drawing that leaves out levels."""
+"""The note below a drawing that leaves out levels."""
 
 ENTRIES_PER_STEP = 512
-"""How many entries are looked at between two pauses."""
+"""The number of entries between two pauses."""
 
-# What kind of row an entry makes, in a byte.
+# The kind of row that an entry makes, one byte each.
 KIND_BOOKKEEPING, KIND_OTHER, KIND_USER, KIND_ASSISTANT, KIND_TOOL_CALL, KIND_TOOL_RESULT = range(6)
 HIDDEN_KINDS = {
     "default": frozenset({KIND_BOOKKEEPING, KIND_TOOL_CALL}),
@@ -106,42 +64,42 @@ HIDDEN_KINDS = {
 FILTER_TABLES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN_KINDS.items()}
 """For `bytes.translate`: 1 for the kinds that a filter shows."""
 KINDS_BY_ROLE = {"user": KIND_USER, "toolResult": KIND_TOOL_RESULT}
-"""By role; what an assistant said is looked at."""
+"""By role. An assistant message is classified by its content."""
 TURN_KINDS = frozenset({KIND_USER, KIND_ASSISTANT})
 ROW_TEXT_KINDS = frozenset({KIND_USER, KIND_ASSISTANT, KIND_TOOL_CALL})
-"""Kinds whose rows have the role, and all that a search looks through."""
+"""Kinds whose row text already holds the role and all that a search needs."""
 
 
 class OutlineRow(Struct, frozen=True, kw_only=True):
-    """One line of the drawing."""
+    """One row of a drawing."""
 
     entry: Entry
     prefix: str
-    """Connectors and indentation, three columns a level; of deep rows only the last levels: see `Outline.guide`."""
+    """Connectors and indentation, three columns for each level. Deep rows are shortened: see `Outline.draw_guide`."""
     on_path: bool
-    """On the way from the root to the active leaf."""
+    """Whether the row is on the path from the root to the active leaf."""
     active: bool
-    """The active leaf is here, or at bookkeeping right below."""
+    """Whether the active leaf is this row, or bookkeeping directly below it."""
     branches: Sequence[str]
-    """Those whose heads are here, or at bookkeeping right below."""
+    """Branches whose heads are this row, or bookkeeping directly below it."""
     active_hidden: bool = False
-    """The active leaf is hidden, and this is the nearest row above it."""
+    """Whether the active leaf is hidden and this is the nearest row above it."""
     branches_hidden: Sequence[str] = ()
-    """Those whose heads are hidden, and this is the nearest row above."""
+    """Branches whose heads are hidden and have this as the nearest row above."""
 
 
 def build_outline(
     tree: Tree, leaf: EntryId | None, filter: str = "default", heads: Heads | None = None
 ) -> list[OutlineRow]:
-    """The rows that `filter` shows, depth first, the active branch first, indented only where branches part.
+    """Return the rows that `filter` shows, depth first, active branch first, indented only where branches split.
 
-    Branches are named at their rows where `heads` are given.
+    With `heads`, each row names the branches that end there.
     """
     return list(draw_rows(run_steps(lay_out(run_steps(survey_tree(tree, leaf)), filter)), heads))
 
 
 def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]:
-    """The rows of an outline one after another, so that a drawing of any length takes little memory."""
+    """Yield the rows of an outline one at a time, to draw a large tree in little memory."""
     tree, active = rows.shape.tree, rows.active
     named = {} if heads is None else rows.find_branches(heads)
     hidden = {} if heads is None else rows.find_hidden_branches(heads)
@@ -159,7 +117,7 @@ def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """Carry out all steps without a pause."""
+    """Run all steps without a pause and return the result."""
     while True:
         try:
             next(steps)
@@ -168,16 +126,16 @@ def run_steps(steps: Steps[T]) -> T:
 
 
 class TreeShape:
-    """All entries of a tree in the order of the drawing, by their position in it. See `survey`."""
+    """All entries of a tree by their position in the drawing. See `survey_tree`."""
 
     def __init__(self, tree: Tree, leaf: EntryId | None) -> None:
         self.tree = tree
         self.leaf = leaf
         self.items = len(tree.items)
-        """How many items the tree had; what was added later may not be here."""
+        """The number of items in the tree at the time of the survey. Later items may be missing."""
         self.ids: list[EntryId] = []
         self.parent_positions = array("l")
-        """The position of the entry above each; -1 above a root."""
+        """The position of each entry's parent; -1 for a root."""
         self.kinds = bytearray()
         self.positions: dict[EntryId, int] = {}
         self.path: set[EntryId] = set()
@@ -189,7 +147,7 @@ class TreeShape:
         return len(self.ids)
 
     def find_shown(self, filter: str) -> bytearray:
-        """For every position, whether `filter` shows it."""
+        """Return for every position whether `filter` shows it."""
         if filter == "labeled-only":
             shown = bytearray(len(self))
             for id in self.tree.labels:
@@ -203,10 +161,10 @@ class TreeShape:
         return shown
 
     def read_texts(self) -> Steps[None]:
-        """Read what a search looks through. What was begun is gone on with."""
+        """Read the texts that a search needs. Continues where an earlier call stopped."""
         if self._read_steps is None:
             self._read_steps = self._read_in_steps()
-        # No `yield from`, which would end it together with whoever does not go on.
+        # No `yield from`: closing this generator must not close the shared one.
         while (progress := next(self._read_steps, None)) is not None:
             yield progress
 
@@ -228,15 +186,15 @@ class TreeShape:
         if message is None:
             return f"{get_speaker(entry)} {format_entry_row(entry)} {format_entry(entry)}"
         if calls := message.calls:
-            self._search_texts.calls[entry.id] = {call.id: _format_call(call) for call in reversed(calls)}
+            self._search_texts.calls[entry.id] = {call.id: format_call(call) for call in reversed(calls)}
         kind = self.kinds[position]
         row = (
             self._find_call_row(position, message.tool_call_id) if kind == KIND_TOOL_RESULT else None
-        ) or _format_message_row(message)
-        return row if kind in ROW_TEXT_KINDS else f"{message.role or entry.type} {row} {_format_message_text(message)}"
+        ) or format_message_row(message)
+        return row if kind in ROW_TEXT_KINDS else f"{message.role or entry.type} {row} {format_message_text(message)}"
 
     def _find_call_row(self, position: int, answered: str) -> str | None:
-        """What `Calls` gives for a result, as a row says it; those above were read before."""
+        """Return the row text of the call that a result answers. Entries above were read before."""
         for _ in range(CALL_SEARCH_LIMIT - 1):
             position = self.parent_positions[position]
             if position < 0 or self.kinds[position] == KIND_USER:
@@ -247,31 +205,33 @@ class TreeShape:
         return None
 
     def get_search_text(self, position: int) -> str:
-        """What a search looks through, folded: label, role, and what the row and the entry say. It was read before."""
+        """Return the folded text that a search looks through: label, role and the text of the entry. Needs
+        `read_texts`.
+        """
         id = self.ids[position]
         label = self.tree.label(id)
         return f"{fold(label)} {self._search_texts.texts[id]}" if label else self._search_texts.texts[id]
 
     def inherit(self, older: TreeShape) -> None:
-        """Take over what was read of the same tree before it grew."""
+        """Reuse the texts and kinds that were read before the tree grew."""
         self._search_texts = older._search_texts
         for id, position in older.positions.items():
             self.kinds[self.positions[id]] = older.kinds[position]
 
 
 class _SearchTexts:
-    """What a search needs of entries, as far as they were read."""
+    """The texts that a search needs, for the entries read so far."""
 
     def __init__(self) -> None:
         self.texts: dict[EntryId, str] = {}
         self.calls: dict[EntryId, dict[str, str]] = {}
-        """The calls that a message makes, by their ids, as rows say them."""
+        """The row texts of the tool calls in each message, by call id."""
 
 
 def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None) -> Steps[TreeShape]:
-    """The shape of a tree whose active leaf is `leaf`.
+    """Survey a tree whose active leaf is `leaf`.
 
-    Bodies are read once, and not again if `older`, a shape of the same tree, knows them.
+    Each body is read once. Bodies known to `older`, a shape of the same tree, are not read again.
     """
     shape = TreeShape(tree, leaf)
     ids, above, positions = shape.ids, shape.parent_positions, shape.positions
@@ -294,7 +254,7 @@ def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None
     if older is not None:
         shape.inherit(older)
         known = older.items
-    # In file order, which is quick to read; another entry may be added meanwhile, and of one id the last counts.
+    # File order is fast to read. Entries may be added during a pause, and the last entry with an id counts.
     for done, (id, kind) in enumerate(_iter_kinds(tree.items[known:])):
         if id in positions:
             kinds[positions[id]] = kind
@@ -304,7 +264,7 @@ def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None
 
 
 def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
-    """What kind of row each entry makes, without making an entry of any in a chain."""
+    """Yield the kind of each entry without building entries of chains."""
     for (is_message, source), several in groupby(items, key=lambda item: (_is_message(item), item.source)):
         run = list(several)
         if is_message:
@@ -315,7 +275,7 @@ def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]
             yield from zip(ids, map(classify_message, map(source.decode_preview, source.read_raws(lines))), strict=True)
         else:
             yield from (
-                (item.id, KIND_BOOKKEEPING if item.type in BOOKKEEPING else KIND_OTHER)
+                (item.id, KIND_BOOKKEEPING if item.type in BOOKKEEPING_TYPES else KIND_OTHER)
                 for item in run
                 if isinstance(item, Entry)
             )
@@ -326,7 +286,7 @@ def _is_message(item: Entry | Chain) -> bool:
 
 
 def classify_message(message: MessagePreview | None) -> int:
-    """What kind of row a message makes."""
+    """Return the kind of row that a message makes."""
     if message is None:
         return KIND_OTHER
     if message.role == "assistant":
@@ -335,10 +295,10 @@ def classify_message(message: MessagePreview | None) -> int:
 
 
 class Outline(Struct, frozen=True, kw_only=True, eq=False):
-    """The rows that a filter and a search leave of a shape, by number from the top. See `lay_out`.
+    """The rows that a filter and a search leave of a shape, numbered from the top. See `lay_out`.
 
-    Rows that follow one another without a parting are a segment. Every row is in one, and they stand one behind the
-    other, each with all that is below it.
+    A segment is a run of rows without a split. Every row is in exactly one segment. A segment is followed by the
+    segments below it.
     """
 
     shape: TreeShape
@@ -347,23 +307,23 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
     rows: array[int]
     """The position of each row in the shape."""
     nearest_rows: array[int]
-    """For every position, its row or that of the nearest shown entry above; -1 where there is none."""
+    """For every position, its row or the row of the nearest shown ancestor; -1 if there is none."""
     segments: array[int]
     """The segment of each row."""
     firsts: array[int]
     """The first row of each segment."""
     parents: array[int]
-    """The segment above each; -1 above a root."""
+    """The segment above each segment; -1 above a root."""
     lasts: bytearray
-    """Whether no sibling follows the segment; of roots, which have no connectors, always."""
+    """Whether a segment is the last of its siblings. Always set for roots, which have no connectors."""
     columns: array[int]
-    """How far in each segment begins."""
+    """The column where each segment starts."""
     ends: array[int]
-    """The row behind everything below each segment's first."""
+    """The row after the last one below the first row of each segment."""
     turns: array[int]
-    """The rows where the user or the assistant speaks."""
+    """The rows of user and assistant messages."""
     has_several_roots: bool
-    """Whether there are several roots: then what follows a root stands further in, so that each is seen to begin."""
+    """Whether there are several roots. Rows below a root are then indented."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -372,7 +332,7 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return self.shape.ids[self.rows[row]]
 
     def find_row(self, id: EntryId | None) -> int | None:
-        """The row of an entry, or of the nearest one above it that is shown."""
+        """Return the row of an entry, or of its nearest shown ancestor."""
         position = None if id is None else self.shape.positions.get(id)
         row = -1 if position is None else self.nearest_rows[position]
         return None if row < 0 else row
@@ -384,15 +344,15 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def active_hidden(self) -> int | None:
-        """The nearest row above the active leaf, if that is hidden."""
+        """The nearest row above the active leaf, if the leaf is hidden."""
         return None if self._is_shown(self.shape.leaf, {}) else self.find_row(self.shape.leaf)
 
     def find_branches(self, heads: Heads) -> dict[int, list[str]]:
-        """The branches whose heads are shown, by their rows. Archived ones are left out."""
+        """Return the branches whose heads are shown, by row. Archived branches are left out."""
         return self._map_branches(heads, shown=True)
 
     def find_hidden_branches(self, heads: Heads) -> dict[int, list[str]]:
-        """The branches whose heads are hidden, by the nearest row above. Archived ones are left out."""
+        """Return the branches whose heads are hidden, by the nearest row above. Archived branches are left out."""
         return self._map_branches(heads, shown=False)
 
     def _map_branches(self, heads: Heads, *, shown: bool) -> dict[int, list[str]]:
@@ -405,9 +365,9 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return named
 
     def _is_shown(self, id: EntryId | None, known: dict[int, bool]) -> bool:
-        """Whether an entry has a row, or is bookkeeping below one: that stands for the place behind the row.
+        """Return whether an entry has a row, or is bookkeeping directly below one.
 
-        `known` keeps what was found out, so that many entries at the end of one long chain are not each followed up.
+        `known` caches results, so several entries at the end of one long chain do not each walk up the chain.
         """
         row = self.find_row(id)
         if id is None or row is None:
@@ -424,14 +384,14 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return self.get_id(row) in self.shape.path
 
     def get_width(self, row: int) -> int:
-        """How wide the row's prefix is."""
+        """Return the width of the row's prefix in columns."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
             return 3 if self.has_several_roots and row != self.firsts[segment] else 0
         return self.columns[segment] + (3 if row == self.firsts[segment] else 6)
 
     def draw_prefix(self, row: int, room: int | None = None) -> str:
-        """Connectors and indentation, three columns a level; of a wide one only the last `room` columns."""
+        """Return connectors and indentation, three columns for each level, cut to the last `room` columns."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
             return " " * (self.get_width(row) if room is None else min(room, self.get_width(row)))
@@ -448,10 +408,10 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return drawn if room is None else drawn[max(0, len(drawn) - room) :]
 
     def draw_guide(self, row: int) -> str:
-        """What a drawing without a cursor shows left of a row: connectors and indentation, no wider than `WIDEST`.
+        """Return the prefix of a row, at most `MAX_GUIDE_WIDTH` columns wide.
 
-        Of a wider row the first levels are left out, so many that rows near each other still line up, and their number
-        stands in front: `24… │  └─ `.
+        If the row is deeper, the first levels are replaced by their number: `24… │  └─ `. The cut moves in steps, so
+        neighboring rows line up.
         """
         width = self.get_width(row)
         if width <= MAX_GUIDE_WIDTH:
@@ -461,34 +421,34 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_deep(self) -> bool:
-        """Whether levels of some row are left out by `guide`."""
+        """Whether `draw_guide` leaves out levels of some row."""
         return max(self.columns, default=0) + 6 > MAX_GUIDE_WIDTH and any(
             self.get_width(row) > MAX_GUIDE_WIDTH for row in range(len(self))
         )
 
     def _draw_rail(self, segment: int) -> str:
-        """What stands under a segment's connector: a bar while siblings follow."""
+        """Return the columns below a segment's connector: a bar while siblings follow."""
         return "   " if self.lasts[segment] else "│  "
 
     def get_segment(self, row: int) -> range:
-        """The rows of the segment that `row` is in."""
+        """Return the rows of the segment that `row` is in."""
         segment = self.segments[row]
         is_last = segment + 1 == len(self.firsts)
         return range(self.firsts[segment], len(self) if is_last else self.firsts[segment + 1])
 
     def find_segment_above(self, row: int) -> int | None:
-        """The first row of the segment above that of `row`."""
+        """Return the first row of the parent segment."""
         parent = self.parents[self.segments[row]]
         return None if parent < 0 else self.firsts[parent]
 
     def get_foldable(self, row: int) -> range:
-        """What can be folded away under `row`: all that is below it, if it is the first of its segment."""
+        """Return the rows that folding `row` hides: everything below it, if it is the first row of its segment."""
         segment = self.segments[row]
         return range(row + 1, self.ends[segment] if row == self.firsts[segment] else row + 1)
 
 
 def format_hidden(branches: Sequence[str], active: bool) -> str:
-    """What a row says of heads that are hidden below it."""
+    """Return the note on a row about heads that are hidden below it."""
     told = [f"({', '.join(branches)}: hidden below)"] if branches else []
     if active:
         told.append("↓ active" if branches else "↓ active: hidden below")
@@ -496,16 +456,16 @@ def format_hidden(branches: Sequence[str], active: bool) -> str:
 
 
 def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
-    """The rows that `filter` shows of a shape, and of these the ones that say all of `words`, which are folded.
+    """Lay out the rows that `filter` shows and that contain all of `words`, which must be folded.
 
-    What hangs from a hidden entry hangs from the nearest shown one above.
+    The children of a hidden entry move to its nearest shown ancestor.
     """
     shown = shape.find_shown(filter)
     if words:
         yield from _filter_by_words(shape, shown, words)
     rows, turns, hanging = array("l"), array("l"), array("l")
     shown_above = array("l", [-1]) * len(shape)
-    below = [0] * (len(shape) + 1)  # how many rows hang from each; the last is for roots, which hang from -1
+    below = [0] * (len(shape) + 1)  # rows below each row; the last item counts roots, whose parent is -1
     last_below = [-1] * (len(shape) + 1)
     for position, above in enumerate(shape.parent_positions):
         row = shown_above[above] if above >= 0 else -1
@@ -550,7 +510,7 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
 
 
 def _filter_by_words(shape: TreeShape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]:
-    """Leave of the shown entries those that say all of `words`."""
+    """Hide the entries that do not contain all of `words`."""
     for progress in shape.read_texts():
         yield progress * 0.4
     for position in range(len(shape)):
@@ -559,208 +519,3 @@ def _filter_by_words(shape: TreeShape, shown: bytearray, words: tuple[str, ...])
             shown[position] = all(word in said for word in words)
         if not position % ENTRIES_PER_STEP:
             yield 0.4 + position / len(shape) * 0.1
-
-
-class CallFinder(Protocol):
-    def get(self, id: EntryId, /) -> ToolCall | None:
-        """The call that the result `id` answers."""
-        ...
-
-
-class CallLookup:
-    """The calls that tool results answer, each looked for when it is asked for.
-
-    That is the nearest one above with its id, for branches may use one id for different calls; what the user says ends
-    the search, for whatever comes later answers nothing before.
-    """
-
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
-        self._calls: dict[EntryId, dict[str, ToolCall]] = {}
-        """The calls of messages that were looked at last, by their ids: many results may answer one message."""
-        self._has_calls: dict[EntryId, bool | None] = {}
-        """Of entries that were looked at last, whether they call tools; `None` where the user speaks."""
-        self._callers: dict[EntryId, tuple[EntryId | None, int]] = {}
-        """The nearest entry above that calls tools and how many steps it is away; `None` where none is within reach."""
-
-    def get(self, id: EntryId, /) -> ToolCall | None:
-        answered = get_answered_call(self._get_message(id))
-        if answered is None:
-            return None
-        above, reached = self._find_caller(id)
-        while above is not None and reached < CALL_SEARCH_LIMIT:
-            found = self._get_calls(above).get(answered)
-            if found is not None:
-                return found
-            above, steps = self._find_caller(above)
-            reached += steps
-        return None
-
-    def _find_caller(self, id: EntryId) -> tuple[EntryId | None, int]:
-        """The nearest entry above `id` that calls tools, and the number of steps to it."""
-        if len(self._callers) > CALL_SEARCH_LIMIT * 16:
-            self._callers.clear()
-        walked: list[EntryId] = []
-        at, caller, steps = id, None, 0
-        while len(walked) < CALL_SEARCH_LIMIT * 2:
-            if at in self._callers:
-                caller, steps = self._callers[at]
-                break
-            walked.append(at)
-            above = self._tree.parent(at)
-            stops = None if above is None else self._check_for_calls(above)
-            if above is None or stops is None:
-                break
-            if stops:
-                caller = above
-                break
-            at = above
-        else:
-            del walked[CALL_SEARCH_LIMIT:]  # what is further up may still have one within reach
-        for step, entry in enumerate(reversed(walked), steps + 1):
-            self._callers[entry] = caller, step
-        return self._callers[id]
-
-    def _check_for_calls(self, id: EntryId) -> bool | None:
-        if id not in self._has_calls:
-            if len(self._has_calls) > CALL_SEARCH_LIMIT * 16:
-                self._has_calls.clear()
-            message = self._get_message(id)
-            self._has_calls[id] = None if get_role(message) == "user" else bool(get_tool_calls(message))
-        return self._has_calls[id]
-
-    def _get_calls(self, id: EntryId) -> dict[str, ToolCall]:
-        calls = self._calls.get(id)
-        if calls is None:
-            if len(self._calls) >= CALL_SEARCH_LIMIT:
-                self._calls.clear()
-            calls = self._calls[id] = {call.id: call for call in reversed(get_tool_calls(self._get_message(id)))}
-        return calls
-
-    def _get_message(self, id: EntryId) -> JsonObject:
-        entry = self._tree.peek(id)
-        body = entry.decode() if entry.type == "message" else None
-        return body.message if isinstance(body, Message) else {}
-
-
-def map_results_to_calls(tree: Tree) -> dict[EntryId, ToolCall]:
-    """The call that each tool result of a tree answers, by the result's id."""
-    calls = CallLookup(tree)
-    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}
-
-
-def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes | None = None) -> str:
-    """What one line says of `entry`, its role in front; a tool result says what was called.
-
-    Who has read the line already gives it as `raw`.
-    """
-    said = _preview_entry(entry, raw)
-    if said is not None:
-        return _format_message_row(
-            said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None
-        )
-    match entry.decode():
-        case CustomMessage(custom_type=kind):
-            return f"[{kind}]: {format_entry(entry)}"
-        case BranchSummary() as body:
-            return f"[{'merge' if is_merge(body) else 'branch summary'}]: {format_entry(entry)}"
-        case Compaction(tokens_before=tokens):
-            return f"[compaction: {format_tokens(tokens)}]"
-        case _:
-            return f"[{format_entry(entry)}]"
-
-
-def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | None:
-    """What a message says, without decoding all of it; `None` for every other entry."""
-    if entry.type != "message":
-        return None
-    if entry.cached_body is None:
-        return entry.source.decode_preview(entry.raw if raw is None else raw)
-    return preview_message(entry.cached_body.message) if isinstance(entry.cached_body, Message) else None
-
-
-def _format_message_row(message: MessagePreview, call: ToolCall | None = None) -> str:
-    match message.role:
-        case "assistant":
-            words = shorten_to_line(message.text)
-            if words:
-                return f"assistant: {words}"
-            if message.is_failed_turn:
-                return f"assistant: ({message.stop_reason})"
-            return f"assistant: {_format_calls(message.calls) or '(no content)'}"
-        case "toolResult":
-            return _format_call(call) if call else f"[{message.tool_name or 'tool result'}]"
-        case "bashExecution" | "pythonExecution":
-            return f"[run: {shorten_to_line(message.command or message.code)}]"
-        case kind:
-            return f"{kind or 'message'}: {shorten_to_line(message.text) or '(no content)'}"
-
-
-def _format_message_text(message: MessagePreview) -> str:
-    words = shorten_to_line(message.text or message.command or message.code)
-    return words or _format_calls(message.calls)
-
-
-def _format_calls(calls: Sequence[ToolCall]) -> str:
-    """Calls one after another, as many as a row can hold."""
-    told: list[str] = []
-    length = 0
-    for call in calls:
-        if length > TEXT_LENGTH:
-            return f"{', '.join(told)} and {len(calls) - len(told):,} more"
-        told.append(_format_call(call))
-        length += len(told[-1]) + 2
-    return ", ".join(told)
-
-
-def _format_call(call: ToolCall) -> str:
-    """A call with the argument that says most."""
-    arguments: Any = call.arguments if is_object(call.arguments) else {}
-    told: str = next(
-        (
-            coerce_string(arguments[key])
-            for key in ("path", "file_path", "command", "pattern", "query")
-            if arguments.get(key)
-        ),
-        "",
-    )
-    return f"[{call.name}: {shorten_to_line(told)[:80]}]" if told else f"[{call.name}]"
-
-
-def format_entry(entry: Entry, raw: bytes | None = None) -> str:
-    """What `entry` says, on one line, without its role. Who has read the line already gives it as `raw`."""
-    said = _preview_entry(entry, raw)
-    if said is not None:
-        return _format_message_text(said)
-    match entry.decode():
-        case CustomMessage(content=content):
-            return shorten_to_line(extract_text(content))
-        case BranchSummary(summary=summary) | Compaction(summary=summary):
-            return shorten_to_line(summary)
-        case ModelChange(model=model):
-            return f"model: {model or '?'}"
-        case ThinkingLevelChange(level):
-            return f"thinking: {level or 'off'}"
-        case Label(text=words):
-            return f"label: {words or '(cleared)'}"
-        case SessionInfo(name):
-            return f"name: {name or '(cleared)'}"
-        case Custom() if entry.is_head_record:
-            return "heads"
-        case Custom(custom_type=kind):
-            return f"custom: {kind}"
-        case ContextEdit(target=target):
-            return f"edit of {target}"
-        case BranchPoint(name=name, description=description):
-            return f"branch {name}" + (f": {shorten_to_line(description)}" if description else "")
-        case AgentAction(action=action, agent=agent):
-            return f"agent {agent}: {action}"
-        case ModeChange(mode=mode):
-            return f"mode: {mode}"
-        case _:
-            return entry.type
-
-
-def shorten_to_line(words: str) -> str:
-    """`words` with all white space as single blanks, cut to what a row can hold."""
-    return " ".join(words[: TEXT_LENGTH * 4].split(None, TEXT_LENGTH // 2))[:TEXT_LENGTH]

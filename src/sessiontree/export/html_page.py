@@ -8,17 +8,20 @@ drawing of the tree and for what a model sees are those of `core.outline` and `c
 from __future__ import annotations
 
 import base64
+import json
+import pkgutil
 from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.comparison import count_entry, list_usages
+from sessiontree.comparison import count_entry
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import Compaction, ContextEdit, CustomMessage, Entry, EntryId, JsonObject, Message
-from sessiontree.core.fulltext import get_speaker
+from sessiontree.core.entry_text import format_entry_row, get_speaker
 from sessiontree.core.messages import (
     ToolCall,
     build_text_blocks,
@@ -27,14 +30,18 @@ from sessiontree.core.messages import (
     get_role,
     get_tool_calls,
     is_failed_turn,
+    list_usages,
     sum_usage,
 )
-from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, format_entry_row, run_steps, survey_tree
+from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, run_steps, survey_tree
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.export.entry_view import EntryView, build_message_view, build_view, make_visible
 from sessiontree.export.page_summary import build_summary
 from sessiontree.export.snapshot import Snapshot
-from sessiontree.export.template import embed_json, load_asset, render_article, render_page_template
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 
 CHUNK_SIZE = 40
 """Entries that are drawn together."""
@@ -305,3 +312,74 @@ def _build_edited_view(message: JsonObject) -> EntryView:
 def _sum_usage(entry: Entry) -> tuple[float, float]:
     sums = [sum_ for usage in list_usages(entry.decode()) if (sum_ := sum_usage(usage)) is not None]
     return sum(one.tokens for one in sums), round(sum(one.cost for one in sums), 10)
+
+
+FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
+"""Outputs with more lines or characters are folded."""
+
+
+@cache
+def load_asset(name: str) -> str:
+    """A file that is shipped beside this module."""
+    data = pkgutil.get_data("sessiontree.export", name)
+    assert data is not None
+    return data.decode()
+
+
+def render_page_template(**values: Any) -> Iterator[str]:
+    """The page in pieces; what is iterated in it may be made meanwhile."""
+    return _create_environment().get_template("page.html.jinja").generate(values)
+
+
+@cache
+def _load_article_macro() -> Any:
+    return getattr(_create_environment().get_template("entry.html.jinja").module, "article")  # noqa: B009 - a macro
+
+
+def render_article(entry: Any) -> str:
+    """One entry; it counts as escaped when it is put into a page."""
+    return _load_article_macro()(entry)
+
+
+def embed_json(value: Any) -> str:
+    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+@cache
+def _create_environment() -> Environment:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+    from markupsafe import Markup
+
+    from sessiontree.export import safe_html
+
+    environment = Environment(
+        loader=FunctionLoader(load_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+    def mark_safe(make: Any) -> Any:
+        def render(*values: Any) -> Markup:
+            return Markup(make(*values))
+
+        return render
+
+    filters: dict[str, Any] = environment.filters
+    filters.update(
+        prose=mark_safe(safe_html.markdown_to_html),
+        code=mark_safe(safe_html.highlight_code),
+        diff=mark_safe(safe_html.highlight_diff),
+        ours=Markup,
+    )
+    tests: dict[str, Any] = environment.tests
+    tests["long"] = is_long
+    return environment
+
+
+def is_long(text: str) -> bool:
+    """Whether an output is folded until somebody wants to see it."""
+    return len(text) > FOLDED_LENGTH or text.count("\n") >= FOLDED_LINES

@@ -8,10 +8,9 @@ from itertools import islice
 from msgspec import Struct
 
 from sessiontree.comparison import PathStats, compute_stats
-from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.fulltext import get_speaker
+from sessiontree.core.entries import Entry, EntryId, shorten_to_line
+from sessiontree.core.entry_text import format_entry, get_speaker
 from sessiontree.core.number_text import format_count
-from sessiontree.core.outline import format_entry, shorten_to_line
 from sessiontree.export.entry_view import format_cost, make_visible
 from sessiontree.export.snapshot import Snapshot
 

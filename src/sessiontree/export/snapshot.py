@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from msgspec import Struct
 
 from sessiontree.core.entries import Entry, EntryId, Header, Problem
+from sessiontree.core.entry_text import CallFinder, CallLookup
 from sessiontree.core.heads import Heads, SkippedEntries, skip_unreadable
-from sessiontree.core.outline import CallFinder, CallLookup
 from sessiontree.core.problems import find_problems
 from sessiontree.core.tree import Tree
 from sessiontree.format.session_reader import SessionReader

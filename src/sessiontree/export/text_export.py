@@ -14,16 +14,9 @@ from msgspec import Struct
 
 from sessiontree.comparison import compute_stats
 from sessiontree.core.entries import Entry, EntryId
+from sessiontree.core.entry_text import format_entry_row
 from sessiontree.core.number_text import format_tokens, pluralize
-from sessiontree.core.outline import (
-    DEEP_NOTE,
-    draw_rows,
-    format_entry_row,
-    format_hidden,
-    lay_out,
-    run_steps,
-    survey_tree,
-)
+from sessiontree.core.outline import DEEP_NOTE, draw_rows, format_hidden, lay_out, run_steps, survey_tree
 from sessiontree.core.places import shorten_id
 from sessiontree.export.entry_view import EntryView, ViewPart, build_view, format_cost, make_visible
 from sessiontree.export.snapshot import Snapshot

@@ -25,8 +25,8 @@ from sessiontree.commands.registry import (
 )
 from sessiontree.commands.sessions import export_session, format_export
 from sessiontree.core.entries import EntryId
+from sessiontree.core.entry_text import format_entry, format_entry_row
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import format_entry, format_entry_row
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:

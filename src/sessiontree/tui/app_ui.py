@@ -13,7 +13,7 @@ from textual.widget import Widget
 from sessiontree.core.entries import EntryId
 from sessiontree.core.sanitize import escape_lines
 from sessiontree.hooks.ui_protocol import Level
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.tui.screens.dialogs import ConfirmDialog, EditorDialog, InputDialog, SelectDialog, WidgetDialog
 from sessiontree.tui.services.other_processes import is_session_open
 from sessiontree.tui.services.terminal import send_to_clipboard
@@ -135,7 +135,7 @@ class AppHost:
     def __init__(self, app: SessionApp) -> None:
         self._app = app
 
-    async def choose_entry(self, desk: SessionController) -> EntryId | None:
+    async def choose_entry(self, controller: SessionController) -> EntryId | None:
         return await self._app.choose_entry("Choose an entry")
 
     async def choose_branch(self, session: Session) -> Branch | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sessiontree.agent.tools import bash_tool
+from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output_limits as limits
 from sessiontree.agent.tools.command_runner import CommandError, run_command
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
@@ -47,7 +47,7 @@ class Background:
 
 
 async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
-    output = await call(bash_tool, command="pwd; echo oops >&2")
+    output = await call(bash, command="pwd; echo oops >&2")
 
     assert text(output) == f"{folder}\noops"
     assert output.details == {"exitCode": 0}
@@ -55,20 +55,20 @@ async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call:
 
 
 async def test_a_command_that_fails_says_its_code(call: Call) -> None:
-    output = await call(bash_tool, command="echo no; exit 3")
+    output = await call(bash, command="echo no; exit 3")
 
     assert text(output) == "no\n\nThe command exited with code 3."
     assert output.is_error
-    assert text(await call(bash_tool, command="kill -9 $$")) == "The command exited with code 137."
-    assert text(await call(bash_tool, command="true")) == "(no output)"
+    assert text(await call(bash, command="kill -9 $$")) == "The command exited with code 137."
+    assert text(await call(bash, command="true")) == "(no output)"
 
 
 async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
-    assert text(await call(bash_tool, command="cat; echo done")) == "done"
+    assert text(await call(bash, command="cat; echo done")) == "done"
 
 
 async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_file(call: Call) -> None:
-    output = await call(bash_tool, command=f"seq 1 {MAX_LINES * 2}")
+    output = await call(bash, command=f"seq 1 {MAX_LINES * 2}")
 
     lines = text(output).split("\n")
     assert lines[MAX_LINES - 1] == str(MAX_LINES * 2)
@@ -83,7 +83,7 @@ async def test_output_comes_while_the_command_runs(call: Call) -> None:
     seen: list[tuple[float, str]] = []
 
     await call(
-        bash_tool,
+        bash,
         command="echo first; sleep 0.5; printf '\\033[31mred\\033[0m\\n'",
         update=lambda said: seen.append((time.monotonic(), said)),
     )
@@ -95,7 +95,7 @@ async def test_output_comes_while_the_command_runs(call: Call) -> None:
 async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call: Call) -> None:
     mark = "61.1234"
 
-    output = await call(bash_tool, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
+    output = await call(bash, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
 
     assert text(output) == "begun\n\nThe command was ended after 0.3 seconds."
     assert output.is_error
@@ -106,7 +106,7 @@ async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: 
     mark = "61.2345"
     command = f"trap '' TERM; echo begun; (trap '' TERM; while true; do sleep {mark}; done) & wait; sleep {mark}"
     begun = asyncio.Event()
-    task = asyncio.create_task(call(bash_tool, command=command, update=lambda said: begun.set()))
+    task = asyncio.create_task(call(bash, command=command, update=lambda said: begun.set()))
     await asyncio.wait_for(begun.wait(), 5)
 
     task.cancel()
@@ -121,7 +121,7 @@ async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_i
     command = f"trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep {mark}; done"
     begun, asked = asyncio.Event(), asyncio.Event()
     task = asyncio.create_task(
-        call(bash_tool, command=command, update=lambda said: (asked if "asked" in said else begun).set())
+        call(bash, command=command, update=lambda said: (asked if "asked" in said else begun).set())
     )
     await asyncio.wait_for(begun.wait(), 5)
 
@@ -138,7 +138,7 @@ async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_i
 async def test_something_left_in_the_background_does_not_hold_up_the_command(call: Call) -> None:
     start = time.monotonic()
 
-    output = await call(bash_tool, command="sleep 3 & echo started")
+    output = await call(bash, command="sleep 3 & echo started")
 
     assert text(output) == "started"
     assert time.monotonic() - start < 2
@@ -152,7 +152,7 @@ def background(folder: Path) -> Iterator[Background]:
 
 
 async def test_what_is_left_in_the_background_may_print_as_much_as_it_likes(call: Call, background: Background) -> None:
-    assert text(await call(bash_tool, command=background.command)) == "started"
+    assert text(await call(bash, command=background.command)) == "started"
 
     assert await asyncio.to_thread(background.goes_on)
 
@@ -187,7 +187,7 @@ async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(fo
 async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
     folder.rmdir()
     with pytest.raises(CommandError, match="could not be started"):
-        await call(bash_tool, command="true")
+        await call(bash, command="true")
 
 
 def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypatch) -> None:

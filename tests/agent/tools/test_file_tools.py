@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sessiontree.agent.tool import Tool, ToolError
-from sessiontree.agent.tools import file_tools, find, grep, ls, read, write
+from sessiontree.agent.tools import edit, find, grep, ls, read, write
 from sessiontree.agent.tools.file_access import MAX_IMAGE_FILE_BYTES
+from sessiontree.agent.tools.file_tools import MAX_DIFFED_BYTES
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES
 from sessiontree.agent.tools.unified_diff import MAX_DIFF_CHARS
-from sessiontree.agent.tools.write import MAX_DIFFED_BYTES
 from sessiontree.model.request_cleanup import Image, ImageFilter
 from tests.agent.tools.conftest import Call, text
 
@@ -37,7 +37,7 @@ async def test_what_is_written_or_edited_is_the_file_that_is_named_and_no_other(
     assert text(await call(write, path="@types/index.d.ts", content="new")) == "Wrote @types/index.d.ts: 3 bytes."
     assert text(await call(read, path="@types/index.d.ts")) == "new"
     with pytest.raises(ToolError, match="there is no file @types/other"):
-        await call(file_tools, path="@types/other", old_text="precious", new_text="")
+        await call(edit, path="@types/other", old_text="precious", new_text="")
 
     assert (folder / "types/index.d.ts").read_text() == "precious"
     assert (folder / "@types/index.d.ts").read_text() == "new"
@@ -54,7 +54,7 @@ async def test_the_folder_above_a_link_is_the_one_that_the_system_takes(call: Ca
     assert text(await call(ls, path="a/link/..")) == "sub/\nx"
     assert text(await call(grep, pattern="beside", path="a/link/..")) == "a/link/../x:1: beside its target"
     assert text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
-    await call(file_tools, path="a/link/../x", old_text="beside", new_text="by")
+    await call(edit, path="a/link/../x", old_text="beside", new_text="by")
     assert (folder / "b/x").read_text() == "by its target"
     assert text(await call(write, path="a/link/../x", content="new")) == "Wrote over a/link/../x: 3 bytes."
     assert (folder / "b/x").read_text() == "new"
@@ -223,7 +223,7 @@ async def test_a_file_that_is_new_the_same_binary_or_very_large_has_no_differenc
 async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path) -> None:
     (folder / "a").write_text("old\n" * 100_000)
     for tool, arguments in (
-        (file_tools, {"old_text": "old", "new_text": "older", "replace_all": True}),
+        (edit, {"old_text": "old", "new_text": "older", "replace_all": True}),
         (write, {"content": "new\n" * 100_000}),
     ):
         output = await call(tool, path="a", **arguments)
@@ -233,7 +233,7 @@ async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path)
 async def test_an_edit_replaces_one_piece_and_shows_the_difference(call: Call, folder: Path) -> None:
     (folder / "a.py").write_text("one\ntwo\nthree\n")
 
-    output = await call(file_tools, path="a.py", old_text="two", new_text="2")
+    output = await call(edit, path="a.py", old_text="two", new_text="2")
 
     assert (folder / "a.py").read_text() == "one\n2\nthree\n"
     assert text(output) == "Edited a.py at line 2."
@@ -247,10 +247,10 @@ async def test_an_edit_that_could_mean_several_places_is_refused(call: Call, fol
     (folder / "a").write_text("x\ny\nx\n")
 
     with pytest.raises(ToolError, match="2 times, at lines 1, 3"):
-        await call(file_tools, path="a", old_text="x", new_text="z")
+        await call(edit, path="a", old_text="x", new_text="z")
     assert (folder / "a").read_text() == "x\ny\nx\n"
 
-    await call(file_tools, path="a", old_text="x", new_text="z", replace_all=True)
+    await call(edit, path="a", old_text="x", new_text="z", replace_all=True)
     assert (folder / "a").read_text() == "z\ny\nz\n"
 
 
@@ -258,7 +258,7 @@ async def test_an_edit_of_places_that_overlap_is_refused(call: Call, folder: Pat
     (folder / "a").write_text("}\n}\n}\n")
 
     with pytest.raises(ToolError, match="2 times, at lines 1, 2"):
-        await call(file_tools, path="a", old_text="}\n}\n", new_text="}\n")
+        await call(edit, path="a", old_text="}\n}\n", new_text="}\n")
     assert (folder / "a").read_text() == "}\n}\n}\n"
 
 
@@ -266,17 +266,17 @@ async def test_an_edit_of_what_does_not_stand_there_is_refused_with_a_hint(call:
     (folder / "a").write_text("def f():\n    return 1\n")
 
     with pytest.raises(ToolError, match="line 2 differs from it in blanks"):
-        await call(file_tools, path="a", old_text="  return 1 ", new_text="  return 2")
+        await call(edit, path="a", old_text="  return 1 ", new_text="  return 2")
     with pytest.raises(ToolError, match="read the file again"):
-        await call(file_tools, path="a", old_text="return 3", new_text="return 2")
+        await call(edit, path="a", old_text="return 3", new_text="return 2")
     with pytest.raises(ToolError, match="the same"):
-        await call(file_tools, path="a", old_text="return 1", new_text="return 1")
+        await call(edit, path="a", old_text="return 1", new_text="return 1")
 
 
 async def test_an_edit_leaves_the_ends_of_other_lines_alone(call: Call, folder: Path) -> None:
     (folder / "a").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\nlast")
 
-    await call(file_tools, path="a", old_text="one\ntwo", new_text="1\n2")
+    await call(edit, path="a", old_text="one\ntwo", new_text="1\n2")
 
     assert (folder / "a").read_bytes() == b"\xef\xbb\xbf1\r\n2\r\nthree\nlast"
 
@@ -296,7 +296,7 @@ async def test_new_lines_end_as_the_line_that_they_are_put_in(
 ) -> None:
     (folder / "a").write_bytes(before)
 
-    await call(file_tools, path="a", old_text=old, new_text=new, replace_all=True)
+    await call(edit, path="a", old_text=old, new_text=new, replace_all=True)
 
     assert (folder / "a").read_bytes() == after
 
@@ -304,7 +304,7 @@ async def test_new_lines_end_as_the_line_that_they_are_put_in(
 async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, folder: Path) -> None:
     (folder / "a").write_bytes(b"text\n" * 2000 + b"end\xff\xfe\n")
 
-    await call(file_tools, path="a", old_text="end", new_text="word")
+    await call(edit, path="a", old_text="end", new_text="word")
 
     assert (folder / "a").read_bytes() == b"text\n" * 2000 + b"word\xff\xfe\n"
 
@@ -314,11 +314,11 @@ async def test_an_edit_writes_no_half_characters(call: Call, folder: Path, half:
     (folder / "a").write_text("abc")
 
     with pytest.raises(ToolError, match="new_text has half of a surrogate pair"):
-        await call(file_tools, path="a", old_text="b", new_text=chr(half))
+        await call(edit, path="a", old_text="b", new_text=chr(half))
     assert (folder / "a").read_text() == "abc"
 
 
-@pytest.mark.parametrize(("tool", "said"), [(file_tools, "Edited a at line 1."), (write, "Wrote over a: 3 bytes.")])
+@pytest.mark.parametrize(("tool", "said"), [(edit, "Edited a at line 1."), (write, "Wrote over a: 3 bytes.")])
 async def test_what_was_written_is_told_though_it_was_aborted_meanwhile(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool, said: str
 ) -> None:

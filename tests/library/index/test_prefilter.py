@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as hs
 
-from sessiontree.core.fulltext import fold
+from sessiontree.core.entry_text import fold
 from sessiontree.core.query import parse_query
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import InvalidOperation

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from sessiontree.agent.tool import Tool
 from sessiontree.agent.tools.bash_tool import bash
-from sessiontree.agent.tools.file_tools import edit
-from sessiontree.agent.tools.ls import ls
-from sessiontree.agent.tools.read import read
+from sessiontree.agent.tools.file_tools import edit, ls, read, write
 from sessiontree.agent.tools.search_tools import find, grep
-from sessiontree.agent.tools.write import write
 from sessiontree.errors import NotFound
 
 BUILTIN_TOOLS: dict[str, Tool] = {tool.name: tool for tool in (read, write, edit, bash, grep, find, ls)}

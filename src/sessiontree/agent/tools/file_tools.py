@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 from msgspec import Meta, Struct
 
@@ -11,14 +12,20 @@ from sessiontree.agent.tool import Tool, ToolContext, ToolError, ToolOutput
 from sessiontree.agent.tools.file_access import (
     SNIFF_BYTES,
     check_regular,
+    format_path,
     is_binary,
+    read_image,
+    resolve_mention,
     resolve_path,
     run_to_end,
     write_atomically,
 )
+from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, fit_lines
 from sessiontree.agent.tools.sandboxed_call import confinable
 from sessiontree.agent.tools.unified_diff import TextChange, build_unified_diff, truncate_diff
+from sessiontree.core.entries import JsonObject
 from sessiontree.core.number_text import pluralize
+from sessiontree.hooks.invoke import run_in_thread
 
 MAX_EDIT_BYTES = 32 << 20
 """Files larger than this are not edited."""
@@ -136,5 +143,188 @@ edit = Tool(
     run=confinable(run_edit),
     arguments=EditArguments,
     does="edits",
+    paths=("path",),
+)
+
+
+MAX_COUNTED_BYTES = 64 << 20
+"""The lines of larger files are not counted, in bytes."""
+
+
+class ReadArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
+    offset: Annotated[int, Meta(ge=1, description="The first line to read, counting from 1.")] = 1
+    limit: Annotated[int, Meta(ge=1, description="How many lines to read.")] = MAX_LINES
+
+
+async def run_read(context: ToolContext) -> ToolOutput:
+    return await run_in_thread(_read_file, context.arguments, context.cwd)
+
+
+def _read_file(arguments: ReadArguments, cwd: str) -> ToolOutput:
+    path = resolve_mention(arguments.path, cwd)
+    size = check_regular(path, arguments.path).st_size
+    try:
+        with open(path, "rb") as file:
+            image = read_image(file, arguments.path)
+            if image is not None:
+                said = {"type": "text", "text": f"{arguments.path} is an image ({image['mimeType']})."}
+                return ToolOutput(content=[said, image])
+            if is_binary(file.read(SNIFF_BYTES)):
+                raise ToolError(f"{arguments.path} is a binary file of {size} bytes")
+            file.seek(0)
+            return _read_text(arguments, file, size)
+    except OSError as error:
+        raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+
+
+def _read_text(arguments: ReadArguments, file: BinaryIO, size: int) -> ToolOutput:
+    first, limit = arguments.offset, min(arguments.limit, MAX_LINES)
+    lines: list[str] = []
+    held = total = 0
+    for total, raw in enumerate(_read_lines(file), 1):
+        if total >= first:
+            if len(lines) == limit or held > MAX_BYTES:
+                if size > MAX_COUNTED_BYTES:
+                    break
+                continue
+            lines.append(raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r"))
+            held += len(raw)
+    if first > max(total, 1):
+        raise ToolError(f"{arguments.path} has {pluralize(total, 'line')}, so there is no line {first}")
+    if not lines:
+        return ToolOutput(content=f"{arguments.path} is empty.")
+    shown = fit_lines(lines)
+    last = first + shown.lines - 1
+    notes: list[str] = []
+    if len(shown.text) < len(lines[0]):
+        notes.append(f"Line {last} is longer than {MAX_BYTES} bytes: this is its beginning.")
+    if last < total:
+        of = f" of {total}" if size <= MAX_COUNTED_BYTES else ""
+        notes.append(f"These are lines {first} to {last}{of}. Go on with offset={last + 1}.")
+    return ToolOutput(content=f"{shown.text}\n\n[{' '.join(notes)}]" if notes else shown.text)
+
+
+def _read_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Each line, of very long ones the beginning."""
+    most = MAX_BYTES + 2
+    while raw := file.readline(most):
+        yield raw
+        while len(raw) == most and not raw.endswith(b"\n"):
+            raw = file.readline(most)
+
+
+read = Tool(
+    name="read",
+    description="Read a text file, or look at an image (png, jpeg, gif, webp). "
+    f"At most {MAX_LINES} lines or {MAX_BYTES} bytes at once: go on with offset.",
+    run=confinable(run_read),
+    arguments=ReadArguments,
+    concurrent=True,
+    does="reads",
+    paths=("path",),
+)
+
+
+MAX_DIFFED_BYTES = 1 << 20
+"""Of files with more bytes no difference is made."""
+
+
+class WriteArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
+    content: Annotated[str, Meta(description="All that the file is to hold.")]
+
+
+async def run_write(context: ToolContext) -> ToolOutput:
+    return await run_to_end(_write_file, context.arguments, context.cwd)
+
+
+def _write_file(arguments: WriteArguments, cwd: str) -> ToolOutput:
+    path = os.path.realpath(resolve_path(arguments.path, cwd))
+    existed = os.path.exists(path)
+    if existed:
+        check_regular(path, arguments.path)
+    try:
+        data = arguments.content.encode()
+        before = _read_old_text(path) if existed else None
+        write_atomically(path, data)
+    except UnicodeEncodeError:
+        raise ToolError("content has half of a surrogate pair, which no file of text can hold") from None
+    except OSError as error:
+        raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+    return ToolOutput(
+        content=f"{'Wrote over' if existed else 'Wrote'} {arguments.path}: {pluralize(len(data), 'byte')}.",
+        details=None if before is None else _build_diff_details(before, arguments),
+    )
+
+
+def _read_old_text(path: str) -> str | None:
+    """The text of a file that is to be replaced; `None` where no difference is made: a large or a binary one."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_DIFFED_BYTES + 1)
+    except OSError:
+        return None
+    return None if len(raw) > MAX_DIFFED_BYTES or is_binary(raw[:SNIFF_BYTES]) else raw.decode("utf-8", "replace")
+
+
+def _build_diff_details(before: str, arguments: WriteArguments) -> JsonObject | None:
+    after = arguments.content
+    if before == after or len(after) > MAX_DIFFED_BYTES:
+        return None
+    made = build_unified_diff(before, [TextChange(0, len(before), after)], arguments.path)
+    first = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), None)
+    at = min(len(before), len(after)) if first is None else first
+    return {"diff": truncate_diff(made), "firstChangedLine": before.count("\n", 0, at) + 1}
+
+
+write = Tool(
+    name="write",
+    description="Write a file as a whole, its folders included. What the file held before is replaced: "
+    "to change a part of it, use edit.",
+    run=confinable(run_write),
+    arguments=WriteArguments,
+    does="edits",
+    paths=("path",),
+)
+
+
+DEFAULT_LS_LIMIT = 500
+
+
+class LsArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    path: Annotated[str, Meta(description="The folder; the working folder unless given.")] = "."
+    limit: Annotated[int, Meta(ge=1, description=f"How many names at most; {DEFAULT_LS_LIMIT} unless given.")] = (
+        DEFAULT_LS_LIMIT
+    )
+
+
+async def run_ls(context: ToolContext) -> ToolOutput:
+    return await run_in_thread(_list_folder, context.arguments, context.cwd)
+
+
+def _list_folder(arguments: LsArguments, cwd: str) -> ToolOutput:
+    path = resolve_mention(arguments.path, cwd)
+    try:
+        with os.scandir(path) as found:
+            names = sorted(format_path(entry.name) + "/" * entry.is_dir() for entry in found)
+    except FileNotFoundError:
+        raise ToolError(f"there is no folder {arguments.path}") from None
+    except OSError as error:
+        raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
+    if not names:
+        return ToolOutput(content=f"{arguments.path} is empty.")
+    shown = fit_lines(names, limit=arguments.limit)
+    note = "" if shown.whole else f"\n\n[{shown.lines} of {len(names)} names]"
+    return ToolOutput(content=shown.text + note)
+
+
+ls = Tool(
+    name="ls",
+    description="List a folder: all names in it, in order, folders with a slash behind them.",
+    run=confinable(run_ls),
+    arguments=LsArguments,
+    concurrent=True,
+    does="reads",
     paths=("path",),
 )

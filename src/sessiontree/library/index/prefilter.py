@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from sessiontree.core.fulltext import fold, normalize_case
+from sessiontree.core.entry_text import fold, normalize_case
 from sessiontree.core.query import Term
 from sessiontree.core.timestamps import parse_timestamp
 

@@ -17,9 +17,9 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from sessiontree.commands.formatting import format_local_time
+from sessiontree.core.entries import shorten_to_line
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import shorten_to_line
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog, trash
@@ -30,7 +30,7 @@ from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
 
 if TYPE_CHECKING:
     from sessiontree.library.index.session_summary import SessionSummary
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
 
 MAX_PREVIEW_MESSAGES = 24
 """Maximum number of messages in a preview."""

@@ -19,21 +19,20 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from sessiontree.commands import leaving
+from sessiontree.commands import navigation
 from sessiontree.commands.formatting import format_id, format_local_time
-from sessiontree.commands.leaving import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
-from sessiontree.comparison import diff, list_usages
+from sessiontree.commands.navigation import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
+from sessiontree.comparison import diff
 from sessiontree.config import Config
 from sessiontree.core.context import explain
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
-from sessiontree.core.fulltext import build_full_text, get_speaker
-from sessiontree.core.messages import coerce_string, get_model, get_role, iter_blocks, sum_usage
+from sessiontree.core.entry_text import CallLookup, build_full_text, format_entry_row, get_speaker
+from sessiontree.core.messages import coerce_string, get_model, get_role, iter_blocks, list_usages, sum_usage
 from sessiontree.core.number_text import format_dollars, format_tokens, pluralize
-from sessiontree.core.outline import CallLookup, format_entry_row
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.keys import OrderedKeysApp, build_keymap, find_key_errors, format_hints
 from sessiontree.tui.screens.compare_view import ComparisonScreen, ComparisonSides, ComparisonView, build_diff_sides
 from sessiontree.tui.screens.dialogs import EditorDialog, SelectDialog
@@ -307,7 +306,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             return
         if asks and self._leaves_entries_behind(chosen):
             self._app.push_screen(
-                SelectDialog(leaving.SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES), partial(self._apply_answer, chosen)
+                SelectDialog(navigation.SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES), partial(self._apply_answer, chosen)
             )
         else:
             self.dismiss(TreeChoice(entry=chosen))
@@ -320,16 +319,16 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
                 self.dismiss(TreeChoice(entry=chosen, **asdict(choice)))
 
         answer = None if option is None else SUMMARY_CHOICES[option]
-        if answer == leaving.SUMMARIZE_WITH_FOCUS:
+        if answer == navigation.SUMMARIZE_WITH_FOCUS:
             self._app.push_screen(
-                EditorDialog(leaving.FOCUS_QUESTION), lambda focus: close_with(build_focused_choice(focus))
+                EditorDialog(navigation.FOCUS_QUESTION), lambda focus: close_with(build_focused_choice(focus))
             )
-        elif answer == leaving.WRITE_SUMMARY:
+        elif answer == navigation.WRITE_SUMMARY:
             self._app.push_screen(
-                EditorDialog(leaving.SUMMARY_QUESTION), lambda words: close_with(build_written_choice(words))
+                EditorDialog(navigation.SUMMARY_QUESTION), lambda words: close_with(build_written_choice(words))
             )
         elif answer is not None:
-            close_with(SummaryChoice(summarize=answer == leaving.SUMMARIZE))
+            close_with(SummaryChoice(summarize=answer == navigation.SUMMARIZE))
 
     def _leaves_entries_behind(self, chosen: EntryId) -> bool:
         """Return whether navigating to the entry leaves entries of the current path behind."""

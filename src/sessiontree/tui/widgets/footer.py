@@ -12,14 +12,13 @@ from rich.text import Text
 from textual.app import RenderResult
 from textual.widget import Widget
 
-from sessiontree.comparison import list_usages
 from sessiontree.core.compaction import count_context_tokens
 from sessiontree.core.context import find_context_path
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.messages import sum_usage
+from sessiontree.core.messages import list_usages, sum_usage
 from sessiontree.core.number_text import format_count, format_dollars, format_tokens
 from sessiontree.core.sanitize import escape_line
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 
 if TYPE_CHECKING:
     from sessiontree.commands.controller import SessionController

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from sessiontree.core.entries import (
-    BranchPoint,
+    TRANSCRIPT_TYPES,
     BranchSummary,
     Compaction,
     Custom,
@@ -20,9 +20,8 @@ from sessiontree.core.entries import (
     EntryId,
     JsonObject,
     Message,
-    ModelChange,
-    ThinkingLevelChange,
 )
+from sessiontree.core.entry_text import format_entry
 from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
     ToolCall,
@@ -35,7 +34,6 @@ from sessiontree.core.messages import (
     iter_blocks,
 )
 from sessiontree.core.number_text import format_count, format_tokens, pluralize
-from sessiontree.core.outline import format_entry
 
 BlockKind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"]
 """A `note` is a remark about the conversation, such as a model change. An `output` is the output of a command."""
@@ -116,11 +114,7 @@ class BlockBuilder:
             case BranchSummary(summary=summary) as body:
                 head = "merged from another branch" if is_merge(body) else "summary of an abandoned branch"
                 yield TranscriptBlock("summary", head=head, text=summary)
-            case ModelChange(model=model):
-                yield TranscriptBlock("note", text=f"model: {model or '?'}")
-            case ThinkingLevelChange(level):
-                yield TranscriptBlock("note", text=f"thinking: {level or 'off'}")
-            case BranchPoint():
+            case _ if entry.type in TRANSCRIPT_TYPES:
                 yield TranscriptBlock("note", text=format_entry(entry))
             case _:
                 pass

@@ -24,21 +24,11 @@ from textual.strip import Strip
 from textual.worker import Worker
 
 from sessiontree.core.entries import EntryId
-from sessiontree.core.fulltext import fold
+from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
 from sessiontree.core.number_text import pluralize
-from sessiontree.core.outline import (
-    FILTERS,
-    CallLookup,
-    Outline,
-    Steps,
-    TreeShape,
-    format_entry_row,
-    format_hidden,
-    lay_out,
-    survey_tree,
-)
+from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.sanitize import escape_line
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.keys import bind
 from sessiontree.tui.widgets.tree_folds import TreeFolds
 

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from sessiontree.core.context import build_context
 from sessiontree.core.entries import ContextEdit, CustomMessage
-from sessiontree.core.fulltext import VisibleEntries, build_full_text, fold, get_speaker
+from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold, get_speaker
 from tests.builders import entry, grow, say
 from tests.strategies import damaged_entry_lists
 
