@@ -21,27 +21,28 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from sessiontree.commands.registry import CommandOutcome
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.entries import EntryId
 from sessiontree.core.places import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
+from sessiontree.library import catalog
 from sessiontree.session import Branch, Session
 from sessiontree.store import lock_wait
 from sessiontree.tui.keys import Key, OrderedKeysApp, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.screens.chat_screen import ChatScreen
+from sessiontree.tui.services.other_processes import PresenceLock
 from sessiontree.tui.services.terminal import TerminalDriver
 from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, TranscriptStyles, get_styles, get_theme
 
 if TYPE_CHECKING:
     from sessiontree.commands.controller import SessionController
     from sessiontree.commands.models import Models
-    from sessiontree.commands.registry import CommandOutcome
     from sessiontree.extensions.api import Shortcut
     from sessiontree.extensions.loader import ExtensionLoader
     from sessiontree.tui.app_ui import AppUi
     from sessiontree.tui.screens.compare_view import ComparisonSides
-    from sessiontree.tui.services.other_processes import PresenceLock
     from sessiontree.tui.widgets.transcript_blocks import EntryRenderer
 
 QUIT_SIGNALS = (signal.SIGHUP, signal.SIGTERM)
@@ -168,7 +169,6 @@ class SessionApp(OrderedKeysApp[None]):
         await self._load_extensions()
 
     async def _pick_first_session(self) -> Session | None:
-        from sessiontree.library import catalog
         from sessiontree.tui.screens.session_picker import SessionsScreen
 
         while True:
@@ -219,8 +219,6 @@ class SessionApp(OrderedKeysApp[None]):
 
         If another process has the session open, ask the user how to share it.
         """
-        from sessiontree.tui.services.other_processes import PresenceLock
-
         target = None
         requested = session.head if branch is None else session.branch(branch)
         previous = self._presence
@@ -255,8 +253,6 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _resolve_branch(self, branch: Branch, is_alone: bool) -> Branch | None:
         """Return the branch to use. If the session is shared, ask the user; `None` if they cancel."""
-        from sessiontree.library import catalog
-
         session = branch.session
         chosen = FOLLOW
         if not is_alone:
@@ -432,7 +428,6 @@ class SessionApp(OrderedKeysApp[None]):
         With `at`, the cursor starts at that entry and its details are shown. A running agent is aborted only after the
         choice.
         """
-        from sessiontree.commands.registry import CommandOutcome
         from sessiontree.tui.screens.tree_screen import TreeScreen
 
         controller = self.controller
@@ -472,7 +467,6 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def search(self, query: str) -> CommandOutcome:
         """Search all sessions, then show the selected entry in the tree of its session."""
-        from sessiontree.commands.registry import CommandOutcome
         from sessiontree.tui.screens.search_screen import SearchScreen
 
         controller = self.controller

@@ -45,7 +45,6 @@ MIN_TEXT_WIDTH = 20
 MAX_NAME_WIDTH = 24
 MAX_NAMES = 3
 """Maximum number of branch names in a row."""
-GUTTER = 2
 MAX_MARKS = 2
 TEXT_CACHE_SIZE = 1000
 
