@@ -202,7 +202,7 @@ async def test_a_search(running: Running, size: tuple[int, int]) -> None:
 async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_shop(), size=size) as app:
         await app.press("f1")
-        await app.wait_for_text("Keys; [keys] in the configuration")
+        await app.wait_for_text("Keys (change them under [keys]")
         await check(app, "keys", size)
 
 
