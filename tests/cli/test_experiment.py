@@ -208,7 +208,7 @@ def test_what_makes_no_sense_is_wrong_usage(
     ("arguments", "said"),
     [
         (("--arm", "a=1"), "an experiment takes two arms or more"),
-        ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is no amount"),
+        ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is invalid"),
         (("--resume", "ab-7"), "experiment 'ab-7' not found"),
     ],
 )

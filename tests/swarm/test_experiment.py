@@ -212,8 +212,8 @@ async def test_models_by_name_are_found(session: Session) -> None:
         (ARMS, {"runs": 0}, "one run of each arm or more"),
         (ARMS, {"runs": 10**9}, "too many"),
         (ARMS, {"concurrency": 0}, "one run at a time or more, not 0"),
-        (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is no amount"),
-        (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is no amount"),
+        (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is invalid"),
+        (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is invalid"),
         (ARMS, {"name": "main"}, "there is a branch 'main' already"),
     ],
 )
@@ -670,8 +670,8 @@ def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
 @pytest.mark.parametrize(
     ("budget", "usage", "why"),
     [
-        (Budget(cost=1), {"input": 10}, "the limit on cost cannot be kept: what p:m costs is not known"),
-        (Budget(tokens=9), {"cost": 1}, "the limit on tokens cannot be kept: how many p:m takes is not known"),
+        (Budget(cost=1), {"input": 10}, "the cost limit cannot be enforced: the cost of p:m is unknown"),
+        (Budget(tokens=9), {"cost": 1}, "the token limit cannot be enforced: p:m does not report its tokens"),
     ],
 )
 async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goes_on(
@@ -708,7 +708,7 @@ async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(se
         concurrency=1,
     )
 
-    assert result.reason.endswith("the limit on cost cannot be kept: what p:judge costs is not known")
+    assert result.reason.endswith("the cost limit cannot be enforced: the cost of p:judge is unknown")
     assert len(judge.requests) == 1
 
 
