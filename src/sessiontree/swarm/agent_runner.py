@@ -374,6 +374,8 @@ def select_original_tools(work: str, names: Sequence[str] | None, tools: Sequenc
     available = {tool.name: tool for tool in tools}
     missing = [name for name in names if name not in available]
     if missing:
-        label = "tool" if len(missing) == 1 else "tools"
-        raise InvalidOperation(f"{work} was started with the {label} {', '.join(missing)}, not available here")
+        label, verb = ("tool", "is") if len(missing) == 1 else ("tools", "are")
+        raise InvalidOperation(
+            f"{work} was started with the {label} {', '.join(missing)}, which {verb} not available here"
+        )
     return [available[name] for name in names]
