@@ -8,6 +8,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.fan_out import Variant, fan_out
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import HookContext, Hooks
@@ -112,7 +113,7 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: s
 
     model = [ScriptedModel([[ToolCall("1", "look", {})], "Done."]) for _ in "ab"]
     variants = [Variant(prompt="go", name=name, model=each) for name, each in zip("ab", model, strict=True)]
-    await fan_out(session, "HEAD", variants, tools=[look], hooks=hooks, watch=watch)
+    await fan_out(session, "HEAD", variants, options=AgentOptions(tools=[look]), hooks=hooks, watch=watch)
 
     assert seen == {"a", "b"}
     assert watched == {("a", "a"), ("b", "b")}
@@ -125,7 +126,7 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: s
     ("variants", "reason"),
     [
         ([], "no variant"),
-        ([Variant()], "nothing to answer"),
+        ([Variant()], "no message to answer"),
         ([Variant(prompt="a", name="main")], "'main' already"),
         ([Variant(prompt="a", name="x"), Variant(prompt="b", name="x")], "'x' already"),
     ],

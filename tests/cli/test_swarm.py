@@ -436,13 +436,13 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeSer
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("name = ", "it is no TOML"),
-        ("name = " + "[" * 9000, "it is too deeply nested"),
-        ("", "name: it is not given"),
-        ('name = "x"\n', "task: it is not given"),
+        ("name = ", "not valid TOML"),
+        ("name = " + "[" * 9000, "nested too deeply"),
+        ("", "name: required, but missing"),
+        ('name = "x"\n', "task: required, but missing"),
         (REVIEW + "agent = 3\n", "agent: expected array, got int"),
         (REVIEW + "[budget]\ncost = 'much'\n", "budget.cost: expected float"),
-        (REVIEW + "[budget]\nmoney = 1\n", "budget.money: there is no such setting"),
+        (REVIEW + "[budget]\nmoney = 1\n", "budget.money: unknown setting"),
         (REVIEW + "thinking = 'hard'\n", "thinking: choose one of off, minimal"),
         (REVIEW + "[[agent]]\nname = 'a'\n", "agents: give a number of agents or [[agent]] tables, not both"),
     ],

@@ -51,7 +51,7 @@ async def run_two_rounds(crew: Scheduler) -> str:
     return last.text
 
 
-REASONS = ("by chance", "a fault in a model", "was moved by another writer")
+REASONS = ("by chance", "a fault in a model", "another writer moved branch")
 """All that agents can fail for in this world."""
 
 DEFEATS = (" failed: ", "no agent completed the task", "no part of the task was completed")

@@ -88,9 +88,9 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
         ({"agents": [AgentSpec(budget=Budget(seconds=math.inf))]}, "a budget of inf seconds is invalid"),
         ({"strategy": "map-reduce", "parts": ["Count the cats", " "]}, "a part of the task is empty"),
         ({"retries": -1}, "not -1"),
-        ({"name": "a~b"}, "cannot be the name of a branch"),
+        ({"name": "a~b"}, "invalid branch name"),
         ({"task": " \n"}, "the task is empty"),
-        ({"agents": [AgentSpec(name="a~b")]}, "cannot be the name of a branch"),
+        ({"agents": [AgentSpec(name="a~b")]}, "invalid branch name"),
         ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents have the name 'a'"),
     ],
 )
@@ -687,7 +687,7 @@ async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Ses
     status = await swarm.wait()
 
     assert status.agents[0].status == "failed"
-    assert "was moved by another writer" in (status.agents[0].error or "")
+    assert "another writer moved branch" in (status.agents[0].error or "")
     assert not [problem for problem in session.problems if problem.severity == "fault"]
 
 

@@ -104,10 +104,11 @@ def _run_operation(
 ) -> T:
     """Carry out an operation with the extensions loaded, so that their handlers are asked and told."""
 
+    from sessiontree.agent.setup import AgentOptions
     from sessiontree.commands.controller import SessionController
 
     work = _Operation(session, model)
-    desk = SessionController(session, hooks=work.hooks, settings=work.settings, ui=StderrUi())
+    desk = SessionController(session, options=AgentOptions(settings=work.settings), hooks=work.hooks, ui=StderrUi())
 
     async def run() -> T:
         async with RunningController(desk, extensions):

@@ -23,7 +23,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.budget import budget_options, build_budget
 from sessiontree.cli.live import ProgressTable
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
+from sessiontree.cli.permissions import load_options, permission_options, print_denials
 from sessiontree.config import ThinkingLevel
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
@@ -159,7 +159,7 @@ def ab(
     ways = _parse_arms(arms, arm_models, arm_levels, arm_systems, prompt)
     limits = build_budget(max_cost, max_tokens, max_time)
     chosen, settings, hooks = select_tools(tools, no_tools), config.load(), Hooks()
-    permissions = build_permissions(settings, permission_mode, allow)
+    options = load_options(settings, permission_mode, allow, tools=chosen, cwd=cwd)
     with open_session(session) as changed:
 
         def resolve_model(name: str | None) -> Model:
@@ -173,7 +173,7 @@ def ab(
         shown = _ExperimentProgress(quiet=as_json)
 
         def build_experiment(desk: SessionController) -> Experiment:
-            options: ExperimentOptions = {
+            given: ExperimentOptions = {
                 "model": usual,
                 "model_of": resolve_model,
                 "tools": desk.tools,
@@ -182,27 +182,24 @@ def ab(
                 "concurrency": concurrency,
                 "budget": limits,
                 "watch": shown.update,
-                "permissions": permissions,
+                "permissions": options.permissions,
             }
             if resume is not None:
-                return Experiment.open(changed, resume, **options)
+                return Experiment.open(changed, resume, **given)
             decides = metric or (scorers[0].name if scorers else "cost")
             return Experiment.create(
-                changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **options
+                changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **given
             )
 
         desk = SessionController(
             changed,
-            tools=chosen,
+            options=options,
             hooks=hooks,
-            settings=settings,
             ui=StderrUi(),
-            cwd=cwd,
-            permissions=permissions,
         )
         result = _run_experiment(RunningController(desk, extensions), build_experiment, shown, promoted=promoted)
         warn_set_aside(changed)
-    print_denials(permissions)
+    print_denials(options.permissions)
     _print_result(result, as_json=as_json)
     return 0 if all(run.ok for run in result.runs) else MODEL_FAILED
 

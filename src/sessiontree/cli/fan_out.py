@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.app import (
@@ -20,7 +21,7 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.output import bold, echo, echo_json, escape_line, escape_lines, warn
-from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
+from sessiontree.cli.permissions import load_options, permission_options, print_denials
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
@@ -75,19 +76,15 @@ def fan_out(
     if names and len(names) != len(pairs):
         raise click.UsageError(f"every way to go on takes one --name: {len(pairs)} in all, not {len(names)}")
     settings, hooks = config.load(), Hooks()
-    permissions = build_permissions(settings, permission_mode, allow)
+    options = load_options(settings, permission_mode, allow, tools=select_tools(tools, no_tools), cwd=cwd)
     with open_session(session) as changed:
         asked = {name: select_model(name, changed.head, settings, hooks) for _, name in pairs}
-        chosen = select_tools(tools, no_tools)
         desk = SessionController(
             changed,
             model=asked[pairs[0][1]],
-            tools=chosen,
+            options=options,
             hooks=hooks,
-            settings=settings,
             ui=StderrUi(),
-            cwd=cwd,
-            permissions=permissions,
         )
         variants = [
             Variant(prompt=prompt, model=asked[name], name=branch)
@@ -97,7 +94,7 @@ def fan_out(
         warn_set_aside(changed)
         for attempt, variant in zip(attempts, variants, strict=True):
             _print_attempt(attempt, variant, as_json=as_json)
-        print_denials(permissions)
+        print_denials(options.permissions)
     return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
 
 
@@ -115,11 +112,9 @@ async def _run_variants(working: RunningController, at: str, variants: list[Vari
             desk.session,
             at,
             variants,
-            tools=desk.tools,
+            options=msgspec.structs.replace(desk.options, tools=desk.tools, cwd=desk.cwd),
             hooks=desk.hooks,
-            settings=desk.settings,
             watch=watch,
-            permissions=desk.permissions,
         )
 
 

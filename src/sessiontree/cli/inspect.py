@@ -58,9 +58,8 @@ from sessiontree.core.problems import encode_problem
 from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
 from sessiontree.library import catalog
-from sessiontree.library.session_files import list_folders, resolve_folder
+from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, resolve_folder
 from sessiontree.session import Session
-from sessiontree.store.postgres.address import is_database_address
 
 if TYPE_CHECKING:
     from sessiontree.library.repair import RepairReport
@@ -501,7 +500,7 @@ def _examine_all(place: str, mend: bool) -> Iterator[_Examination]:
     elif os.path.isdir(place):
         yield from _examine_folder(place, mend)
     else:
-        for address in catalog.list_addresses(place):
+        for address in catalog.list_locations(place):
             with suppress(NotFound):  # it was taken away meanwhile
                 yield _examine(address, mend)._replace(name=address)
 
@@ -528,7 +527,7 @@ def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
     for top in (folder, *linked):
         for at, folders, names in os.walk(top, onerror=errors.append):
             for name in sorted([*names, *folders]):
-                if name.endswith(catalog.SESSION_SUFFIX) and not name.startswith("."):
+                if name.endswith(SESSION_SUFFIX) and not name.startswith("."):
                     yield os.path.join(at, name)
             if top in linked:
                 folders.clear()  # it may lead to where everything is
@@ -537,17 +536,14 @@ def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
 
 def _examine(session: str, mend: bool) -> _Examination:
     """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
-    from sessiontree.library.index.session_summary import check_size
-
     try:
-        if not is_database_address(session):
-            check_size(session)
+        catalog.check_size(session)
         with isolate_errors(session), open_session(session, read_only=not mend) as examined:
             found = _Examination("", examined.problems)
             return _repair_session(found, examined) if mend and found.is_faulty else found
     except FormatError as error:
         found = _Examination("", [_build_unreadable_problem(error.reason)])
-        return _repair_session(found, session) if mend and not is_database_address(session) else found
+        return _repair_session(found, session) if mend else found
     except StoreError as error:
         catalog.check_reachable(session)
         return _Examination("", [_build_unreadable_problem(error.reason)])

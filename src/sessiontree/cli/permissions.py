@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,8 @@ from sessiontree.config import CHOICES
 
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import Permissions
+    from sessiontree.agent.setup import AgentOptions
+    from sessiontree.agent.tool import Tool
     from sessiontree.config import Config, PermissionMode
 
 MAX_SUGGESTED_RULE = 500
@@ -36,20 +39,43 @@ def permission_options(function: F) -> F:
 
 
 def build_permissions(settings: Config, mode: PermissionMode | None, allow: tuple[str, ...]) -> Permissions:
-    """What the user's rules and these options allow, where nobody can be asked. Raises `ConfigError`."""
-    from sessiontree.agent.permissions import Permissions, find_invalid_rules
+    """Return the permissions of the user with these options. Raises `ConfigError`."""
+    from sessiontree.agent.permissions import Permissions
     from sessiontree.home import get_home
+
+    _check_options(mode, allow)
+    return Permissions.load_user(settings, get_home(), mode=mode, allow=allow)
+
+
+def load_options(
+    settings: Config,
+    mode: PermissionMode | None,
+    allow: tuple[str, ...],
+    *,
+    tools: Sequence[Tool] | None = None,
+    cwd: str | None = None,
+) -> AgentOptions:
+    """Return the options of an agent that cannot ask questions. Raises `ConfigError`."""
+    from sessiontree.agent.setup import load_agent_options
+
+    _check_options(mode, allow)
+    return load_agent_options(settings, tools=tools, mode=mode, allow=allow, cwd=cwd)
+
+
+def _check_options(mode: PermissionMode | None, allow: tuple[str, ...]) -> None:
+    from sessiontree.agent.permissions import find_invalid_rules
 
     for wrong in find_invalid_rules(allow):
         raise click.UsageError(f"--allow takes TOOL or TOOL:PATTERN, not {wrong!r}")
     if mode == "read-only" and allow:
         raise click.UsageError("--allow does nothing with --permission-mode read-only: give one of them")
-    return Permissions.load_user(settings, get_home(), mode=mode, allow=allow)
 
 
-def print_denials(permissions: Permissions) -> None:
+def print_denials(permissions: Permissions | None) -> None:
     """Name what was denied, each call once, and how to allow it."""
-    for title, (reason, rule) in {denial.title: (denial.reason, denial.rule) for denial in permissions.denials}.items():
+    found = () if permissions is None else permissions.denials
+    denials = {denial.title: (denial.reason, denial.rule) for denial in found}
+    for title, (reason, rule) in denials.items():
         warn(f"denied {escape_line(title)}: {escape_line(reason)}")
         if rule is not None and len(rule) <= MAX_SUGGESTED_RULE and rule.isprintable():
             click.echo(f"  to allow it: --allow {shlex.quote(rule)}", err=True)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
 from sessiontree.cli.app import (
@@ -27,7 +28,7 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.output import dim, echo_json, escape_line, escape_lines, warn
-from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
+from sessiontree.cli.permissions import load_options, permission_options, print_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.core.number_text import pluralize
@@ -110,7 +111,7 @@ def prompt(
     text, images, is_command = _build_prompt(words)
     chosen = select_tools(tools, no_tools)
     settings, hooks = config.load(), Hooks()
-    permissions = build_permissions(settings, permission_mode, allow)
+    options = load_options(settings, permission_mode, allow, tools=chosen, cwd=cwd)
     source: Session | None = None
     if recent or session or fork or branch:
         source = open_session(fork or session or catalog.RECENT_ALIAS, read_only=fork is not None)
@@ -140,19 +141,15 @@ def prompt(
                 target,
                 branch=on,
                 model=asked,
-                tools=chosen,
+                options=msgspec.structs.replace(options, thinking=level),
                 hooks=hooks,
-                settings=settings,
-                thinking=level,
                 ui=StderrUi(),
-                cwd=cwd,
-                permissions=permissions,
             )
             desk.no_model_message = no_model or desk.no_model_message
             code = _run_and_report(RunningController(desk, extensions), text, images, mode, is_command=is_command)
             warn_set_aside(target)
     finally:
-        print_denials(permissions)
+        print_denials(options.permissions)
         if source is None and not no_session:
             _drop_if_unused(target)
     return code

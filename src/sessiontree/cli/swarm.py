@@ -27,7 +27,7 @@ from sessiontree.cli.app import (
 from sessiontree.cli.budget import budget_options, budget_override_options, build_budget, override_budget
 from sessiontree.cli.live import ProgressTable
 from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
+from sessiontree.cli.permissions import load_options, permission_options, print_denials
 from sessiontree.cli.swarm_output import (
     build_status_rows,
     format_event,
@@ -417,16 +417,15 @@ class _SwarmSetup:
         if durable is not None and (mode is not None or allow):
             raise click.UsageError("workers have permissions of their own: give these options to `sessiontree worker`")
         self._settings = config.load()
-        self._permissions = build_permissions(self._settings, mode, allow)
         self._hooks = Hooks()
-        self._tools = select_tools(None if named is None else ",".join(named) or None, named == [])
+        tools = select_tools(None if named is None else ",".join(named) or None, named == [])
+        self._options = load_options(self._settings, mode, allow, tools=tools, cwd=cwd)
         named_twice = (*(() if said is None else said.extensions), *extensions)
         self._extensions = tuple(dict.fromkeys(locate_extension(path).path for path in named_twice))
         self._content = (
             None if said is None or file is None else _load_trusted_extensions(os.path.abspath(file), said, extensions)
         )
         self._durable = durable
-        self._cwd = cwd
         self._executor: DurableExecutor | None = None
 
     def resolve_model(self, name: str | None, branch: Branch | None = None) -> Model:
@@ -444,7 +443,7 @@ class _SwarmSetup:
             "system": None if self._swarm_file is None else self._swarm_file.system,
             "thinking": None if self._swarm_file is None else self._swarm_file.thinking,
             "executor": self._executor,
-            "permissions": self._permissions,
+            "permissions": self._options.permissions,
         }
 
     def run_to_end(
@@ -474,16 +473,13 @@ class _SwarmSetup:
 
         desk = SessionController(
             session,
-            tools=self._tools,
+            options=self._options,
             hooks=self._hooks,
-            settings=self._settings,
             ui=StderrUi(),
-            cwd=self._cwd,
-            permissions=self._permissions,
         )
         status = run_async(run_swarm())
         warn_set_aside(session)
-        print_denials(self._permissions)
+        print_denials(self._options.permissions)
         print_status(status, session, as_json=as_json, durable=self._durable is not None)
         failed = any(agent.status == "failed" for agent in status.agents)
         if status.status == "running":

@@ -11,7 +11,7 @@ import click
 from sessiontree.cli.agent_setup import RunningController, StderrUi, extension_option, project_option
 from sessiontree.cli.app import STOPPED, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.cli.permissions import build_permissions, permission_options, print_denials
+from sessiontree.cli.permissions import build_permissions, load_options, permission_options, print_denials
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
@@ -124,15 +124,12 @@ class _SwarmOpener:
         from sessiontree.swarm.swarm import Swarm
 
         cwd = resolve_project_folder(session.cwd, self._projects)
-        permissions = build_permissions(self._settings, self._mode, self._allow)
+        options = load_options(self._settings, self._mode, self._allow, tools=self._tools, cwd=cwd)
         desk = SessionController(
             session,
-            tools=self._tools,
+            options=options,
             hooks=hooks,
-            settings=self._settings,
             ui=StderrUi(),
-            cwd=cwd,
-            permissions=permissions,
         )
         async with RunningController(desk, self._extensions):
             allowed = [tool for tool in desk.tools if order.tools is None or tool.name in order.tools]
@@ -147,9 +144,9 @@ class _SwarmOpener:
                 system=order.system,
                 thinking=order.thinking,
                 override_saved=True,
-                permissions=permissions,
+                permissions=options.permissions,
             )
-        print_denials(permissions)
+        print_denials(options.permissions)
 
 
 async def _run_until_signal(worker: DurableWorker) -> None:

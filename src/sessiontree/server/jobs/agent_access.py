@@ -19,13 +19,13 @@ import msgspec
 from msgspec import Struct
 
 from sessiontree import config
-from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion, Permissions
+from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion
 from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox, resolve_project_folder
+from sessiontree.agent.setup import AgentOptions, load_agent_options
 from sessiontree.config import Config, PermissionMode
 from sessiontree.core.sanitize import escape_line
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.home import get_home
 from sessiontree.server import schemas
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError, make_insufficient_rights
@@ -127,9 +127,9 @@ class PermissionBroker:
         self._open_questions: dict[str, dict[str, OpenQuestion]] = {}
         """By the file of the session, and by id."""
 
-    def load_permissions(self, settings: Config) -> Permissions:
-        """What the user's rules allow agents of this server. Raises `ConfigError`."""
-        return Permissions.load_user(settings, get_home(), mode=self._mode, allow=self._allow)
+    def load_options(self, settings: Config, cwd: str) -> AgentOptions:
+        """Return the options of the server's agents, with the user's permission rules. Raises `ConfigError`."""
+        return load_agent_options(settings, mode=self._mode, allow=self._allow, cwd=cwd)
 
     @property
     def default_mode(self) -> PermissionMode:

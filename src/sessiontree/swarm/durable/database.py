@@ -23,7 +23,7 @@ from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
 from sessiontree.store.files import format_os_error, make_private_directory, open_private
 from sessiontree.store.lock_wait import lock_file
-from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
+from sessiontree.store.postgres.address import find_address
 from sessiontree.swarm.executor import SwarmJob
 
 APPLICATION = "sessiontree"
@@ -44,9 +44,7 @@ class WorkDatabase:
 
         Raises `InvalidOperation` for any other address.
         """
-        address = (
-            parse_address(where) if is_database_address(where) else get_default_address() if where is None else None
-        )
+        address = find_address(where)
         if address is not None:
             self.display_name, self.url = address.safe_url, _move_hosts_to_query(address.url)
         else:

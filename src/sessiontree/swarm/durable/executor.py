@@ -20,9 +20,9 @@ from sqlalchemy.exc import ProgrammingError, SQLAlchemyError
 
 from sessiontree.core.entries import AgentAction, Entry, JsonObject, Message, iter_entries
 from sessiontree.core.messages import coerce_string, extract_text, get_role, get_tool_calls, sum_usage
-from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.errors import StoreError
+from sessiontree.library import catalog
 from sessiontree.session import Session
-from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
 from sessiontree.swarm.agent_runner import MAX_TOOL_TEXT
 from sessiontree.swarm.durable.database import (
     APPLICATION,
@@ -164,7 +164,7 @@ class DurableExecutor:
         `database` is the argument of `WorkDatabase`. `concurrency` limits the agents that run at the same time.
         `tools` lists the tools that agents may use. Workers get `tools`, `system` and `thinking` with each job.
         """
-        self._location = _build_location(session)
+        self._location = catalog.build_worker_location(session)
         self._tools = None if tools is None else tuple(tools)
         self._system, self._thinking = system, thinking
         self._slots = nullcontext() if concurrency is None else asyncio.Semaphore(concurrency)
@@ -349,18 +349,3 @@ def has_active_jobs(swarm: str, database: str | None = None) -> bool:
         raise StoreError(jobs.display_name, describe_error(error)) from error
     finally:
         client.destroy()
-
-
-def _build_location(session: Session) -> str:
-    """Return the path, address or id that workers open the session by.
-
-    An id is used for the default database, because each worker may have its own address for it.
-    """
-    if session.file is not None:
-        return os.path.abspath(session.file)
-    if not is_database_address(session.location):
-        raise InvalidOperation("workers cannot open a session in memory; use a session in a file or a database")
-    default = get_default_address()
-    if default is not None and parse_address(session.location).safe_url == default.safe_url:
-        return session.id
-    return session.location
