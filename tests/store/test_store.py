@@ -13,6 +13,7 @@ from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.store import PostgresStore
+from tests.store.encrypted_store import EncryptedStore
 
 Open = Callable[[], Store]
 
@@ -31,7 +32,11 @@ def postgres(folder: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: PostgresStore(address)
 
 
-STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres}
+def encrypted(folder: Path, request: pytest.FixtureRequest) -> Open:
+    return lambda: EncryptedStore(str(folder / "s.jsonl"))
+
+
+STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres, "encrypted": encrypted}
 
 
 @pytest.fixture(params=STORES)
@@ -66,6 +71,23 @@ def test_reading_goes_on_where_it_stopped(handle: Open) -> None:
 def test_a_session_that_does_not_exist_cannot_be_read(handle: Open) -> None:
     with pytest.raises(NotFound):
         handle().read()
+
+
+def test_a_whole_session_is_streamed_line_by_line_and_as_bytes(handle: Open) -> None:
+    lines = [b"header", *(b"x" * 1000 for _ in range(3000))]
+    handle().create(lines)
+    store = handle()
+
+    assert list(store.stream_lines()) == lines
+    with store.open_file() as file:
+        assert file.read() == b"\n".join([*lines, b""])
+
+
+def test_a_session_that_does_not_exist_cannot_be_streamed(handle: Open) -> None:
+    with pytest.raises(NotFound):
+        handle().stream_lines()
+    with pytest.raises(NotFound):
+        handle().open_file()
 
 
 def test_a_session_cannot_be_made_twice(handle: Open) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -47,6 +47,7 @@ from sessiontree.store.files import (
     make_private_directory,
     open_nonblocking,
     read_all,
+    read_pieces,
     sync_data,
     sync_directory,
     truncate_if_unshared,
@@ -230,6 +231,17 @@ class JsonlStore(Store):
         if around.strip(b"\n"):  # lines are between newlines; only the last line may lack one
             raise self._build_changed_error()
         return data
+
+    def stream_bytes(self) -> Iterator[bytes]:
+        return read_pieces(self.open_file())
+
+    def open_file(self) -> IO[bytes]:
+        try:
+            return open(self._real_path, "rb")
+        except FileNotFoundError:
+            raise NotFound("session file", self.path) from None
+        except OSError as error:
+            raise StoreError(self.location, format_os_error(error)) from error
 
     def open_reader(self) -> RangeReader:
         """Open the file for range reads, without loading it. Raises `OSError`."""
