@@ -18,7 +18,7 @@ def test_an_entry_is_on_a_path_if_walking_up_from_the_leaf_meets_it(entries):
             assert spans.has_any_below(id, spans.sort_positions([leaf])) is (id in way)
 
 
-def test_the_path_to_the_root_is_empty_and_an_unknown_id_is_on_no_path():
+def test_the_path_to_the_place_before_the_first_entry_is_empty_and_an_unknown_id_is_on_no_path():
     spans = AncestryIndex(grow("a>b"))
 
     assert not spans.is_on_path("a", None)

@@ -87,7 +87,7 @@ def test_a_conversation_is_its_messages():
     assert get_roles(seen.messages) == ["user", "assistant"]
 
 
-def test_the_context_at_the_root_is_empty():
+def test_the_context_before_the_first_entry_is_empty():
     seen = build_context(grow("a"), None)
 
     assert (seen.leaf, seen.messages, seen.model, seen.thinking_level) == (None, (), None, "off")

@@ -55,7 +55,7 @@ def test_the_first_record_of_a_file_sets_all_heads_and_clears_the_undo_history()
 # Lines of this program
 
 
-def test_a_new_session_is_at_the_root_of_main():
+def test_a_new_session_is_before_the_first_entry_of_main():
     heads = Heads()
 
     assert (heads.current, heads.leaf, heads.heads) == ("main", None, {"main": None})
@@ -304,7 +304,7 @@ def test_a_record_that_drops_the_current_branch_makes_another_one_current():
     assert heads.archived == {"side"}
 
 
-def test_an_invalid_head_is_not_treated_as_the_root():
+def test_an_invalid_head_is_not_the_place_before_the_first_entry():
     heads = replayed(*START, make_record("c", "a", current="main", heads={"main": 5, "side": None}))
 
     assert heads.heads == {"main": NO_ID, "side": None}

@@ -114,7 +114,7 @@ def test_the_active_branch_comes_first_and_is_marked():
     ]
 
 
-def test_at_the_root_no_row_is_active():
+def test_before_the_first_entry_no_row_is_active():
     assert not any(row.active or row.on_path for row in build_outline(grow("a>b"), None))
 
 

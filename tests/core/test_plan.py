@@ -41,7 +41,7 @@ def test_selecting_a_user_message_moves_before_it_and_edits_its_text():
     assert plan.is_move
 
 
-def test_selecting_the_first_message_moves_to_the_root():
+def test_selecting_the_first_message_moves_before_the_first_entry():
     plan = plan_navigate(grow("a>b", a=user("one"), b=REPLY), "b", "a")
 
     assert (plan.new_leaf, plan.editor_text) == (None, "one")
@@ -82,7 +82,7 @@ def test_the_parent_of_an_edited_message_is_a_real_entry():
     assert plan_navigate(grow("a>n>b", a=REPLY, n=Usage(kind="warm")), "a", "b").new_leaf == "a"
 
 
-def test_moving_to_the_root_abandons_everything():
+def test_moving_before_the_first_entry_abandons_everything():
     plan = plan_navigate(grow("a>b"), "b", None)
 
     assert (plan.new_leaf, plan.editor_text, ids(plan.abandoned)) == (None, None, "ab")
@@ -186,7 +186,7 @@ def test_current_labels_of_copied_entries_are_set_again():
     assert ids(plan_fork(tree, "b").labels) == "lm"
 
 
-def test_a_fork_at_the_root_is_empty():
+def test_a_fork_before_the_first_entry_is_empty():
     plan = plan_fork(grow("a"), None)
 
     assert (plan.entries, plan.leaf) == ((), None)

@@ -59,7 +59,7 @@ def test_a_path_goes_from_the_root_to_the_leaf():
     assert ids(tree.walk_up("d")) == "dba"
 
 
-def test_the_path_to_the_root_is_empty():
+def test_the_path_to_the_place_before_the_first_entry_is_empty():
     assert grow("a>b").path(None) == []
 
 

@@ -84,12 +84,12 @@ def test_a_new_name_is_the_name_of_the_fork():
     assert Tree(fork_path(tree, "b")).name == "old"
 
 
-def test_a_fork_at_the_root_has_only_its_name():
+def test_a_fork_before_the_first_entry_has_only_its_name():
     assert fork_path(grow("a"), None) == []
     assert [entry.body for entry in fork_path(grow("a"), None, name="new")] == [SessionInfo("new")]
 
 
-def test_a_fork_of_annotations_has_its_head_at_the_root():
+def test_a_fork_of_annotations_has_its_head_before_the_first_entry():
     tree = grow("a>b", a=Usage(kind="warm"), b=Label(target="a", text="x"))
 
     entries = fork_path(tree, "b")

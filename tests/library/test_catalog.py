@@ -657,7 +657,7 @@ def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
 
     assert len(fork.head.context().messages) == 3
     assert st.open(fork.id).head.leaf == fork.head.leaf
-    with pytest.raises(st.InvalidOperation, match="no move"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         fork.undo()
 
 

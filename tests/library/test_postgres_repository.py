@@ -91,7 +91,7 @@ def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
     session = st.create(name="auth")
 
     for act in (st.open, trash.archive, trash.delete, trash.restore, trash.purge):
-        with pytest.raises(st.InvalidOperation, match="names no session"):
+        with pytest.raises(st.InvalidOperation, match="has no session"):
             act(store)
     assert [summary.id for summary in st.sessions()] == [session.id]
 

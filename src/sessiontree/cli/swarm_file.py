@@ -77,7 +77,7 @@ def load_swarm_file(path: str) -> SwarmFile:
     try:
         raw = read_regular_file(path)
     except OSError as error:
-        raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
+        raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
     found: SwarmFile = convert_setting(path, SwarmFile, parse_toml(path, raw))
     if found.agents is not None and found.agent:
         raise ConfigError(path, "agents", "give a number of agents or [[agent]] tables, not both")

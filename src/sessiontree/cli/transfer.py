@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import click
 
@@ -22,8 +22,7 @@ from sessiontree.export import (
     stream_export,
 )
 from sessiontree.home import list_user_homes
-from sessiontree.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.store.files import write_private
 
 STDOUT = "-"
 
@@ -64,7 +63,7 @@ def export_command(
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
             raise click.ClickException(f"{target} is the session itself; export it to another file")
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
-            pieces = _read_bytes(source)
+            pieces = source.store.stream_bytes()
         else:
             pieces = stream_export(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
         if target == STDOUT:
@@ -84,14 +83,6 @@ def _detect_format(file: str) -> str:
             f"{file!r} does not end in one of {', '.join(FORMAT_BY_SUFFIX)}; --format says which form it has"
         )
     return form or "html"
-
-
-def _read_bytes(session: Session) -> Iterator[bytes]:
-    """The whole session as it is: byte for byte the file, where there is one."""
-    if session.file is None:
-        yield from (line + b"\n" for line in session.read_lines())
-        return
-    yield from read_pieces(session.file.open("rb"))
 
 
 def _write_file(target: str, pieces: Iterable[bytes], *, force: bool) -> None:

@@ -206,7 +206,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
-    """Return what the model sees at `leaf`; `None` is the root. Raises `NotFound`."""
+    """Return what the model sees at `leaf`; `None` is the place before the first entry. Raises `NotFound`."""
     return _copy_messages(build_shared_context(tree, leaf))
 
 

@@ -130,14 +130,12 @@ def format_entry(entry: Entry, raw: bytes | None = None) -> str:
     if preview is not None:
         return format_message_text(preview)
     match entry.decode():
-        case Message():
-            return entry.type
         case CustomMessage(content=content):
             return shorten_to_line(extract_text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
             return shorten_to_line(summary)
         case body:
-            return body.describe().line or entry.type
+            return entry.type if isinstance(body, Message) else body.describe().line or entry.type
 
 
 # Full text

@@ -31,7 +31,7 @@ from sessiontree.library.repository import (
 from sessiontree.library.session_files import resolve_folder
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.writer import generate_id
-from sessiontree.store.jsonl import Durability, JsonlStore
+from sessiontree.store.jsonl import Durability
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def build_store(
 ) -> Store:
     """Return the store for a new session. Nothing is created yet."""
     if file is not None:
-        return JsonlStore(os.fspath(file), durability=durability)
+        return open_folder_of(os.fspath(file)).get_store(os.fspath(file), durability)
     repository = open_repository(dir)
     stamp = format_timestamp(time.time_ns() // 1_000_000)
     return repository.get_store(repository.build_location(id, cwd=cwd, timestamp=stamp), durability)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
+from sessiontree.core.entry_text import VisibleEntries, build_full_text, get_speaker
 from sessiontree.core.query import Query
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import (
@@ -27,7 +27,7 @@ from sessiontree.errors import (
 )
 from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import read_tail_heads
-from sessiontree.library.index.session_search import Hit, build_snippet, map_branches
+from sessiontree.library.index.session_search import Hit, build_snippet, map_branches, match_entry
 from sessiontree.library.index.session_summary import SessionSummary, build_tally, find_first_fault
 from sessiontree.library.recent import find_most_recent
 from sessiontree.library.repository import RECENT_ALIAS, Progress, StoredSession
@@ -424,13 +424,9 @@ class _DatabaseMatch(NamedTuple):
 
 
 def _build_match(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _DatabaseMatch | None:
-    moment = parse_timestamp(entry.timestamp) or 0
-    if query.since is not None and moment < query.since:
+    if match_entry(entry, query) is None:
         return None
-    if not query.accepts_role(get_speaker(entry)):
-        return None
-    said = get_text_parts(entry)
-    return _DatabaseMatch(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
+    return _DatabaseMatch(parse_timestamp(entry.timestamp) or 0, session, position, name, entry)
 
 
 class _HitContext:

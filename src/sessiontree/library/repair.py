@@ -23,7 +23,7 @@ from sessiontree.format.codec import NotJson, read_entry, write_entry, write_hea
 from sessiontree.format.line_repair import Repair, repair_heads, repair_lines
 from sessiontree.library.catalog import check_copyable, generate_session_id, get_session_location
 from sessiontree.library.folder_repository import FolderRepository, encode_folder_name
-from sessiontree.library.repository import find_repository, is_address
+from sessiontree.library.repository import find_repository, is_address, open_folder_of
 from sessiontree.library.session_files import list_session_files, resolve_folder
 from sessiontree.session import Session
 from sessiontree.session.writer import find_write_parent
@@ -61,7 +61,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
         return RepairReport(repairs=sound.repairs, file=None)
     id, stamp = generate_session_id(), format_timestamp(time.time_ns() // 1_000_000)
     if file is not None:
-        store: Store = JsonlStore(os.fspath(file))
+        store = open_folder_of(os.fspath(file)).get_store(os.fspath(file))
     elif session.address is None:
         raise InvalidOperation("a session in memory has no place next to it: name a file for the repaired copy")
     else:

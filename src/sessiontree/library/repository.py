@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from sessiontree.errors import InvalidOperation
 from sessiontree.home import CONFIG_NAME, get_home
-from sessiontree.library.session_files import SESSION_SUFFIX
+from sessiontree.library.session_files import SESSION_SUFFIX, OpenStore
+from sessiontree.store.jsonl import JsonlStore
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry
@@ -188,6 +189,7 @@ class Repository(Protocol):
 # Choosing one
 
 _schemes: dict[str, Callable[[str], Repository]] = {}
+_file_store: OpenStore = JsonlStore
 
 
 def register_scheme(scheme: str, open_address: Callable[[str], Repository]) -> None:
@@ -229,12 +231,22 @@ def open_folder_of(file: str) -> Repository:
     return open_folder(os.path.dirname(file) or ".", "folder")
 
 
-@cache
 def open_folder(root: str, layout: Layout) -> Repository:
     """Return the repository in a folder, the same object for every call: it remembers what it has scanned."""
+    return _open_folder(root, layout, _file_store)
+
+
+@cache
+def _open_folder(root: str, layout: Layout, open_store: OpenStore) -> Repository:
     from sessiontree.library.folder_repository import FolderRepository
 
-    return FolderRepository(root, layout=layout)
+    return FolderRepository(root, layout=layout, open_store=open_store)
+
+
+def set_file_store(open_store: OpenStore) -> None:
+    """Open session files with another store from now on, such as one that encrypts them."""
+    global _file_store
+    _file_store = open_store
 
 
 def find_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:

@@ -32,7 +32,6 @@ from sessiontree.server.live_events import EventFeed, SessionWatcher
 from sessiontree.server.rendering import HtmlCache
 from sessiontree.server.request_checks import ServerLimits
 from sessiontree.session import Session
-from sessiontree.store.jsonl import JsonlStore
 
 T = TypeVar("T")
 
@@ -289,8 +288,6 @@ class SessionCache:
         The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
         """
         store = opened.session.store
-        if not isinstance(store, JsonlStore):
-            return
         wait = store.get_lock_wait()
         if wait is None:
             return

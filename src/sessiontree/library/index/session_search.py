@@ -35,6 +35,7 @@ from sessiontree.library.index.session_summary import (
 )
 from sessiontree.library.index.sqlite import IndexDatabase
 from sessiontree.library.index.word_index import IndexedFile, find_candidates, index_texts, load_files
+from sessiontree.session import Session
 from sessiontree.store.range_reader import RangeReader
 
 MIN_INDEX_SECONDS, MAX_INDEX_SECONDS = 0.25, 3.0
@@ -244,12 +245,10 @@ def _iter_matches(
     try:
         with isolate_errors(part.file.path):
             for position, entry in _iter_entries(part, sieve, least, passed):
-                moment = parse_timestamp(entry.timestamp) or 0
-                if moment < least() or (query.roles and not query.accepts_role(get_speaker(entry))):
-                    continue
-                said = get_text_parts(entry)
-                if said and query.matches(fold_parts(said)):
-                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(said))
+                parts = match_entry(entry, query, since=least())
+                if parts is not None:
+                    moment = parse_timestamp(entry.timestamp) or 0
+                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(parts))
     except (OSError, SessionTreeError):
         return  # taken away since it was listed
 
@@ -356,6 +355,40 @@ def map_branches(heads: Heads, up: Callable[[EntryId | None], Iterable[EntryId]]
                 break
             branches[id] = name
     return branches
+
+
+def match_entry(entry: Entry, query: Query, *, since: int | None = None) -> list[str] | None:
+    """Return the texts of an entry if the query matches it; `None` otherwise. `since` is a later limit than its own."""
+    oldest = query.since if since is None else since
+    if oldest is not None and (parse_timestamp(entry.timestamp) or 0) < oldest:
+        return None
+    if query.roles and not query.accepts_role(get_speaker(entry)):
+        return None
+    parts = get_text_parts(entry)
+    return parts if parts and query.matches(fold_parts(parts)) else None
+
+
+def find_hits(session: Session, query: Query) -> list[Hit]:
+    """Search one open session, without the index."""
+    tree, heads = session.tree, session.heads
+    branches = map_branches(heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
+    visible = VisibleEntries(session.context())
+    return [
+        Hit(
+            session=session.id,
+            file=session.location,
+            name=session.name,
+            entry=entry.id,
+            type=entry.type,
+            role=get_speaker(entry),
+            timestamp=entry.timestamp,
+            branch=branches.get(entry.id),
+            in_context=visible.contains(entry),
+            snippet=build_snippet("\n".join(parts), query.terms),
+        )
+        for entry in tree
+        if (parts := match_entry(entry, query)) is not None
+    ]
 
 
 def _build_hit(match: _FileMatch, summary: SessionSummary, sight: _EntryContext, query: Query) -> Hit:

@@ -355,6 +355,13 @@ def find_first_fault(session: Session) -> str | None:
     return next((f"line {fault.line}: {fault.message}" if fault.line else fault.message for fault in faults), None)
 
 
+def summarize_session(session: Session, *, modified: int, archived: bool = False) -> SessionSummary:
+    """Summarize an open session. `modified` is when it was last written, in nanoseconds since the epoch."""
+    found = SessionFile(session.location, 0, modified, 0)
+    summary = _build_summary(found, build_tally(session), find_first_fault(session))
+    return msgspec.structs.replace(summary, archived=archived)
+
+
 def _build_summary(found: SessionFile, tally: SessionTotals, damage: str | None) -> SessionSummary:
     return SessionSummary(
         id=replace_unencodable(tally.id),
