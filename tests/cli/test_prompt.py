@@ -126,7 +126,7 @@ def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Pa
     assert "neither text nor an image" in fails("-p", "x", "@binary", code=2)
     assert "gone" in fails("-p", "x", "@gone")
     (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
-    assert "too large to look at" in fails("-p", "x", "@large.png")
+    assert "is too large" in fails("-p", "x", "@large.png")
     assert server.requests == []
     assert st.sessions() == []
 

@@ -126,7 +126,7 @@ async def test_escape_and_no_tell_the_model_that_it_was_denied(running: Running,
         await app.wait_until_idle()
 
         assert precious.exists()
-        assert "the user said no" in str(app.model.requests[-1].messages[-1])
+        assert "denied by the user" in str(app.model.requests[-1].messages[-1])
 
 
 async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor(
@@ -169,7 +169,7 @@ async def test_the_reason_for_a_no_is_told_to_the_model(running: Running, precio
         await app.press(*"keep", "enter")
         await app.wait_until_idle()
 
-        assert "the user said no: keep" in str(app.model.requests[-1].messages[-1])
+        assert "denied by the user: keep" in str(app.model.requests[-1].messages[-1])
 
 
 async def test_aborting_the_run_takes_the_question_away(running: Running, precious: Path) -> None:
