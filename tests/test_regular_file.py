@@ -49,7 +49,11 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("config.toml", "from sessiontree import config; config.load()", True),
         ("tokens.json", "from sessiontree.server.auth import Tokens; Tokens().kept()", True),
         ("trust.json", "from sessiontree.extensions.trust import Trust; Trust({home!r})._read()", True),
-        ("swarm.toml", "from sessiontree.cli.swarm_file import load; load({home!r} + '/swarm.toml')", True),
+        (
+            "swarm.toml",
+            "from sessiontree.cli.swarm_setup import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
+            True,
+        ),
         ("it.py", "from sessiontree.extensions.loader import Unit; Unit('it', {home!r} + '/it.py').load()", True),
         ("history.jsonl", "from sessiontree.tui.services.drafts import History; assert History().lines == []", False),
         (

@@ -18,8 +18,8 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.swarm import swarm
-from sessiontree.cli.swarm_file import AgentTable, BudgetTable, SwarmFile, load_swarm_file
 from sessiontree.cli.swarm_output import format_resume_command
+from sessiontree.cli.swarm_setup import AgentTable, BudgetTable, SwarmFile, load_swarm_file
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
 from sessiontree.extensions.source_files import read_named_extensions

@@ -96,15 +96,18 @@ COMMAND_GROUPS = {
         "navigate": "branch_ops",
         "undo": "edit",
     },
-    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "inspect"),
+    "Looking": {
+        **dict.fromkeys(("tree", "log", "show", "context", "compare", "diff"), "inspect"),
+        "doctor": "doctor",
+    },
     "Many sessions": dict.fromkeys(("ls", "search"), "sessions"),
     "Putting aside": dict.fromkeys(("archive", "delete"), "sessions"),
     "Files": {
         "fork": "edit",
         "migrate": "edit",
         "export": "transfer",
-        "copy": "copy",
-        "verify": "copy",
+        "copy": "transfer",
+        "verify": "transfer",
     },
     "Summaries and copies": dict.fromkeys(
         ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"

@@ -6,9 +6,8 @@ import os
 
 import click
 
-from sessiontree.cli.agent_setup import cwd_option
+from sessiontree.cli.agent_setup import build_permissions, cwd_option, permission_options
 from sessiontree.cli.app import app, branch_option, is_terminal, open_session, session_option
-from sessiontree.cli.permissions import build_permissions, permission_options
 from sessiontree.config import PermissionMode
 from sessiontree.errors import InvalidOperation
 from sessiontree.library import catalog

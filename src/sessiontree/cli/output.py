@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +13,17 @@ from sessiontree.core.sanitize import escape_json, escape_raw
 from sessiontree.core.sanitize import escape_line as escape_line
 from sessiontree.core.sanitize import escape_lines as escape_lines
 
+if TYPE_CHECKING:
+    import asyncio
+
 SLOW_SECONDS = 0.5
 """Progress is shown of what takes longer."""
 FLUSH_CHARS = 1 << 16
 """Characters of JSON that are printed at once."""
 MAX_LIST_CHARS = 240
 """Characters of a name or a sentence that a list shows."""
+REDRAW_SECONDS = 0.25
+"""Seconds between two drawings."""
 
 
 def echo_json(value: Any) -> None:
@@ -123,3 +128,59 @@ def create_progress(what: str) -> Callable[[int, int], None] | None:
             click.echo(f"\r\x1b[K{what}: {percent} %" if done < total else "\r\x1b[K", nl=False, err=True)
 
     return report
+
+
+class ProgressTable:
+    """Shows rows as they are now, for as long as it is entered. Where no table can be drawn, `tell` prints lines."""
+
+    def __init__(self, rows: Callable[[], Sequence[Sequence[str]]], *, quiet: bool = False) -> None:
+        """`rows` gives safe texts, the heading first."""
+        self._rows = rows
+        self._quiet = quiet
+        self._live: Any = None
+        self._redraw_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> ProgressTable:
+        if not self._quiet and sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.live import Live
+            except ModuleNotFoundError:  # it comes with the terminal app
+                return self
+            import asyncio
+
+            console = Console(stderr=True)
+            self._live = Live(get_renderable=self._build_table, console=console, transient=True, auto_refresh=False)
+            self._live.start()
+            self._redraw_task = asyncio.create_task(self._redraw())
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        if self._redraw_task is not None:
+            import asyncio
+
+            self._redraw_task.cancel()
+            await asyncio.wait([self._redraw_task])
+            self._live.stop()
+
+    def print_line(self, line: str) -> None:
+        """Say that something happened: a safe line, where no table shows it."""
+        if not self._quiet and self._live is None:
+            click.echo(line, err=True)
+
+    async def _redraw(self) -> None:
+        import asyncio
+
+        while True:
+            self._live.refresh()
+            await asyncio.sleep(REDRAW_SECONDS)
+
+    def _build_table(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        heading, *rows = self._rows()
+        table = Table(*heading, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+        return table

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree import config
-from sessiontree.cli.agent_setup import project_option
+from sessiontree.cli.agent_setup import build_permissions, permission_options, project_option
 from sessiontree.cli.app import F, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table
-from sessiontree.cli.permissions import build_permissions, permission_options
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
