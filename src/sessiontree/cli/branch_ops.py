@@ -26,7 +26,7 @@ from sessiontree.cli.app import (
     session_argument,
     warn_set_aside,
 )
-from sessiontree.cli.edit import plan_to_wire, print_plan
+from sessiontree.cli.edit import encode_plan, print_plan
 from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan, plan_move
@@ -204,7 +204,7 @@ def _print_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_
     moved = msgspec.structs.replace(plan, new_leaf=outcome.new_leaf)
     entry = None if outcome.summary_entry is None else outcome.summary_entry.id
     if as_json:
-        echo_json({**plan_to_wire(moved), "summaryEntry": entry, "cancelled": outcome.cancelled})
+        echo_json({**encode_plan(moved), "summaryEntry": entry, "cancelled": outcome.cancelled})
     elif outcome.cancelled:
         echo("cancelled")
     else:

@@ -37,67 +37,67 @@ if TYPE_CHECKING:
 
 @app.command(epilog="\b\nExamples:\n  sessiontree doctor @\n  sessiontree doctor ~/.sessiontree/sessions --repair")
 @click.argument("session", metavar="SESSION|DIR|DATABASE")
-@click.option("--repair", "mend", is_flag=True, help="Write a sound copy beside each damaged file; the file stays.")
+@click.option("--repair", "repair", is_flag=True, help="Write a repaired copy next to each damaged file.")
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
-    """List what is wrong with a session, or with all in a folder or database; exit with 1 when there is a fault."""
+def doctor(ctx: click.Context, session: str, repair: bool, as_json: bool) -> None:
+    """Check a session, or all sessions of a folder or database. The exit code is 1 if there is a fault."""
     count, faulty = 0, False
-    for examined in _examine_all(session, mend):
-        count, faulty = count + 1, faulty or examined.is_faulty
+    for examination in _examine_all(session, repair):
+        count, faulty = count + 1, faulty or examination.is_faulty
         if as_json:
-            echo_json(_examination_to_wire(examined))
+            echo_json(_encode_examination(examination))
         else:
-            _print_examination(examined)
+            _print_examination(examination)
     if not count and not as_json:
-        echo("no sessions there")
+        echo("no sessions found")
     ctx.exit(1 if faulty else 0)
 
 
 class _Examination(NamedTuple):
-    """What is wrong with a session, and what was done about it."""
+    """The problems of a session and the result of its repair."""
 
     name: str
-    """Of one among many; the only one needs none."""
+    """Path or address of the session; empty if it is the only one."""
     problems: list[Problem]
     report: RepairReport | None = None
     repair_error: str | None = None
-    """Why it was not repaired."""
+    """Why the repair failed."""
 
     @property
     def is_faulty(self) -> bool:
         return any(problem.severity == "fault" for problem in self.problems)
 
 
-def _examine_all(place: str, mend: bool) -> Iterator[_Examination]:
-    """The one session, or every session of a database, or in a folder and below it."""
+def _examine_all(place: str, repair: bool) -> Iterator[_Examination]:
+    """Examine one session, or every session of a database or a folder tree."""
     place = catalog.locate(place)
     if not catalog.is_container(place):
-        yield _examine(place, mend)
+        yield _examine(place, repair)
     elif os.path.isdir(place):
-        yield from _examine_folder(place, mend)
+        yield from _examine_folder(place, repair)
     else:
         for address in catalog.list_addresses(place):
-            with suppress(NotFound):  # it was taken away meanwhile
-                yield _examine(address, mend)._replace(name=address)
+            with suppress(NotFound):  # deleted since it was listed
+                yield _examine(address, repair)._replace(name=address)
 
 
-def _examine_folder(folder: str, mend: bool) -> Iterator[_Examination]:
-    """What cannot be opened is a fault of its own, and stops nothing."""
-    closed: list[OSError] = []
-    for file in _iter_session_files(folder, closed):
+def _examine_folder(folder: str, repair: bool) -> Iterator[_Examination]:
+    """Examine all files in a folder tree. Report files and folders that cannot be read as faults."""
+    errors: list[OSError] = []
+    for file in _iter_session_files(folder, errors):
         if os.path.islink(file):
-            yield _Examination(file, [_build_unreadable_problem("a link, which is not followed")])
+            yield _Examination(file, [_build_unreadable_problem("symbolic link, not followed")])
         else:
-            with suppress(NotFound):  # it was taken away meanwhile
-                yield _examine(file, mend)._replace(name=file)
-    for error in closed:
+            with suppress(NotFound):  # deleted since it was listed
+                yield _examine(file, repair)._replace(name=file)
+    for error in errors:
         yield _Examination(str(error.filename), [_build_unreadable_problem(error.strerror or str(error))])
 
 
 def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
-    """What is called like a session in a folder and below it, and in those that links right in it lead to."""
-    resolve_folder(folder)  # which says so where the current folder was deleted
+    """Yield session files in a folder tree, and in folders that links directly in `folder` point to."""
+    resolve_folder(folder)  # raises if the current folder was deleted
     inside = os.path.join(os.path.realpath(folder), "")
     links = [below for below in list_folders(folder) if os.path.islink(below)]
     linked = [link for link in links if not os.path.join(os.path.realpath(link), "").startswith(inside)]
@@ -107,70 +107,70 @@ def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
                 if name.endswith(catalog.SESSION_SUFFIX) and not name.startswith("."):
                     yield os.path.join(at, name)
             if top in linked:
-                folders.clear()  # it may lead to where everything is
+                folders.clear()  # a link may point to a large tree, so do not descend
             folders.sort()
 
 
-def _examine(session: str, mend: bool) -> _Examination:
-    """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
+def _examine(session: str, repair: bool) -> _Examination:
+    """Examine one session. Raises `NotFound`, and `StoreError` if the database is no longer reachable."""
     from sessiontree.library.index.session_summary import check_size
 
     try:
         if not is_database_address(session):
             check_size(session)
-        with isolate_errors(session), open_session(session, read_only=not mend) as examined:
-            found = _Examination("", examined.problems)
-            return _repair_session(found, examined) if mend and found.is_faulty else found
+        with isolate_errors(session), open_session(session, read_only=not repair) as opened:
+            examination = _Examination("", opened.problems)
+            return _repair_session(examination, opened) if repair and examination.is_faulty else examination
     except FormatError as error:
-        found = _Examination("", [_build_unreadable_problem(error.reason)])
-        return _repair_session(found, session) if mend and not is_database_address(session) else found
+        examination = _Examination("", [_build_unreadable_problem(error.reason)])
+        return _repair_session(examination, session) if repair and not is_database_address(session) else examination
     except StoreError as error:
         catalog.check_reachable(session)
         return _Examination("", [_build_unreadable_problem(error.reason)])
 
 
-def _repair_session(found: _Examination, damaged: Session | str) -> _Examination:
-    """What is left of a session, or of a file whose header is gone, repaired."""
+def _repair_session(examination: _Examination, damaged: Session | str) -> _Examination:
+    """Repair a session, or a file that has lost its header."""
     from sessiontree.library.repair import repair, rescue
 
     try:
-        return found._replace(report=rescue(damaged) if isinstance(damaged, str) else repair(damaged))
+        return examination._replace(report=rescue(damaged) if isinstance(damaged, str) else repair(damaged))
     except SessionTreeError as error:
-        return found._replace(repair_error=str(error))
+        return examination._replace(repair_error=str(error))
 
 
 def _build_unreadable_problem(reason: str) -> Problem:
     return Problem(kind="no_session", severity="fault", message=reason)
 
 
-def _examination_to_wire(examined: _Examination) -> JsonObject:
-    wire: JsonObject = {"file": examined.name} if examined.name else {}
-    wire["problems"] = [encode_problem(problem) for problem in examined.problems]
-    if examined.report is not None:
+def _encode_examination(examination: _Examination) -> JsonObject:
+    wire: JsonObject = {"file": examination.name} if examination.name else {}
+    wire["problems"] = [encode_problem(problem) for problem in examination.problems]
+    if examination.report is not None:
         from sessiontree.format.line_repair import encode_repair
 
-        wire["repairs"] = [encode_repair(item) for item in examined.report.repairs]
-        wire["repaired"] = examined.report.file
-    if examined.repair_error is not None:
-        wire["refused"] = examined.repair_error
+        wire["repairs"] = [encode_repair(item) for item in examination.report.repairs]
+        wire["repaired"] = examination.report.file
+    if examination.repair_error is not None:
+        wire["refused"] = examination.repair_error
     return wire
 
 
-def _print_examination(examined: _Examination) -> None:
-    if examined.name:
-        echo(bold(escape_line(examined.name)))
-    for problem in examined.problems:
+def _print_examination(examination: _Examination) -> None:
+    if examination.name:
+        echo(bold(escape_line(examination.name)))
+    for problem in examination.problems:
         color = "red" if problem.severity == "fault" else "yellow"
         place = f"line {problem.line}" if problem.line else ""
         echo(colorize(problem.severity, color), dim(f"{problem.kind} {place}"), shorten(problem.message))
-    if not examined.problems:
-        echo("nothing is wrong")
-    if examined.repair_error is not None:
-        echo(colorize("not repaired", "red"), escape_line(examined.repair_error))
-    report = examined.report
+    if not examination.problems:
+        echo("no problems found")
+    if examination.repair_error is not None:
+        echo(colorize("not repaired", "red"), escape_line(examination.repair_error))
+    report = examination.report
     for item in report.repairs if report is not None else ():
         place = f"line {item.line}" if item.line else ""
         echo(colorize("repaired", "green"), dim(f"{item.kind} {place}"), escape_line(item.message))
     if report is not None:
-        where = f"the sound copy is {report.file}" if report.file else "a line was appended"
+        where = f"repaired copy: {report.file}" if report.file else "a line was appended"
         echo(bold(escape_line(where)))

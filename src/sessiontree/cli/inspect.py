@@ -1,11 +1,10 @@
-"""Commands that only read: tree, log, show, context, branches, compare, diff, doctor."""
+"""Commands that show parts of a session: tree, log, show, context, branches, compare, diff."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import click
 
@@ -57,43 +56,40 @@ from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.errors import InvalidOperation
 from sessiontree.session.session import Session
 
-if TYPE_CHECKING:
-    pass
-
 NO_ENTRIES = "(no entries)"
 BATCH_SIZE = 512
-"""Rows whose lines are read together."""
+"""Number of rows whose lines are read at once."""
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --filter labeled-only --json")
 @session_argument
-@click.option("--filter", type=click.Choice(FILTERS), help="Which entries to show; --json shows all by default.")
-@click.option("--interactive", is_flag=True, help="Choose a place in the tree, and go there.")
+@click.option("--filter", type=click.Choice(FILTERS), help="Entries to show. Default: default, or all with --json.")
+@click.option("--interactive", is_flag=True, help="Choose a place in the tree and navigate to it.")
 @json_option
 @click.pass_context
 def tree(context: click.Context, session: str, filter: str | None, interactive: bool, as_json: bool) -> None:
     """Draw the tree of a session.
 
-    Chains stay flat; what is indented is where branches part. The active path has bullets.
+    Entries are indented only where branches fork. Bullets mark the active path.
     """
     if interactive:
         _choose_and_navigate(context, session)
         return
-    opened_session = open_session(session, read_only=True)
+    opened = open_session(session, read_only=True)
     if as_json:
-        _echo_tree_json(opened_session, filter or "all")
+        _echo_tree_json(opened, filter or "all")
     else:
-        _print_tree(opened_session, filter or "default")
+        _print_tree(opened, filter or "default")
 
 
 def _choose_and_navigate(context: click.Context, name: str) -> None:
-    """Have a place chosen in the terminal, and carry out `navigate` with it."""
+    """Let the user choose a place in the terminal, then run `navigate`."""
     if not is_terminal():
         raise click.UsageError("--interactive needs a terminal")
     try:
         from sessiontree.tui.screens.tree_screen import choose_entry
     except ModuleNotFoundError as error:
-        raise InvalidOperation("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
+        raise InvalidOperation("--interactive needs an extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
     from sessiontree.cli.branch_ops import navigate
 
@@ -145,7 +141,7 @@ def _echo_tree_json(session: Session, filter: str) -> None:
 
 
 def _find_leaf(session: Session) -> str | None:
-    """The current leaf, unless damage took it away."""
+    """Return the current leaf, or `None` if it is missing from a damaged session."""
     return session.heads.leaf if session.heads.leaf in session.tree else None
 
 
@@ -162,12 +158,12 @@ def _print_tree(session: Session, filter: str) -> None:
         hidden = session.tree.real_count
         echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
-        echo(dim("(the head is before everything)"))
+        echo(dim("(the head is at the root)"))
     _warn_problems(session)
 
 
 def _format_rows(rows: Outline, session: Session) -> Iterator[str]:
-    """The rows of a drawing as lines."""
+    """Yield the rows of the tree as lines."""
     tree, calls = session.tree, CallLookup(session.tree)
     drawn = draw_rows(rows, session.heads)
     while several := list(islice(drawn, BATCH_SIZE)):
@@ -203,19 +199,19 @@ def _warn_problems(session: Session) -> None:
 
 @app.command(epilog="\b\nExample:\n  sessiontree log @ --at HEAD~2")
 @session_argument
-@place_option("--at", default="HEAD", show_default=True, help="The place whose path to list.")
+@place_option("--at", default="HEAD", show_default=True, help="Place whose path to list.")
 @json_option
 def log(session: str, at: str, as_json: bool) -> None:
     """List the entries from the root to a place."""
-    opened_session = open_session(session, read_only=True)
-    path = opened_session.tree.path(opened_session.resolve_place(at))
-    names = _group_branch_names(opened_session)
-    calls = CallLookup(opened_session.tree)
+    opened = open_session(session, read_only=True)
+    path = opened.tree.path(opened.resolve_place(at))
+    names = _group_branch_names(opened)
+    calls = CallLookup(opened.tree)
     for entry in path:
         if as_json:
             echo_raw(entry.raw)
             continue
-        label = opened_session.tree.label(entry.id)
+        label = opened.tree.label(entry.id)
         echo(
             dim(f"{format_id(entry.id)}  {escape_line(format_local_time(entry.timestamp, seconds=True)):19}"),
             colorize(f"[{escape_line(label)}]", "yellow") if label else "",
@@ -232,19 +228,19 @@ def log(session: str, at: str, as_json: bool) -> None:
 @json_option
 def show(session: str, entry: str, as_json: bool) -> None:
     """Show one entry in full."""
-    opened_session = open_session(session, read_only=True)
-    id = opened_session.resolve_place(entry)
+    opened = open_session(session, read_only=True)
+    id = opened.resolve_place(entry)
     if id is None:
-        raise click.UsageError("there is no entry at the place before everything")
-    shown = opened_session.tree[id]
+        raise click.UsageError("root is not an entry")
+    shown = opened.tree[id]
     if as_json:
         echo_raw(shown.raw)
         return
-    label = opened_session.tree.label(id)
+    label = opened.tree.label(id)
     kind = shown.type + (f" ({get_entry_role(shown)})" if get_entry_role(shown) else "")
     for name, value in (
         ("entry", id),
-        ("parent", opened_session.tree.parent(id) or "root"),
+        ("parent", opened.tree.parent(id) or "root"),
         ("kind", kind),
         ("time", shown.timestamp),
         ("branch", shown.branch if isinstance(shown.branch, str) else ""),
@@ -273,7 +269,7 @@ def _format_body(entry: Entry) -> str:
 
 
 def format_message(message: JsonObject) -> str:
-    """A message in full, tool calls included."""
+    """Return the full text of a message, with its tool calls."""
     import json
 
     parts = [extract_text(message.get("content")) or coerce_string(message.get("summary"))]
@@ -290,18 +286,24 @@ def format_message(message: JsonObject) -> str:
 
 @app.command(epilog="\b\nExample:\n  sessiontree context @ --at HEAD~2 --explain")
 @session_argument
-@place_option("--at", "places", multiple=True, help="The place to look from, HEAD by default; may be given again.")
-@click.option("--llm", is_flag=True, help="Messages in the roles that a model takes, failed turns still among them.")
-@click.option("--request", is_flag=True, help="Exactly what a request carries: failed turns left out, calls answered.")
-@click.option("--explain", "explained", is_flag=True, help="For every entry of the path: does it reach the model?")
+@place_option("--at", "places", multiple=True, help="Place whose context to show; repeatable. Default: HEAD.")
+@click.option("--llm", is_flag=True, help="Convert messages to the roles that models accept; keep failed turns.")
+@click.option(
+    "--request",
+    is_flag=True,
+    help="Show the messages of a request: without failed turns, with a result for each tool call.",
+)
+@click.option(
+    "--explain", "explained", is_flag=True, help="Explain for every entry on the path whether the model sees it."
+)
 @json_option
 def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
-    """Show what the model sees from a place."""
-    opened_session = open_session(session, read_only=True)
-    for seen in [opened_session.context(place) for place in places or ("HEAD",)]:
+    """Show the context that the model sees at a place."""
+    opened = open_session(session, read_only=True)
+    for seen in [opened.context(place) for place in places or ("HEAD",)]:
         leaf = seen.leaf
         messages = seen.to_llm() if request else seen.convert_messages() if llm else list(seen.messages)
-        explanation = explain(opened_session.tree, leaf) if explained else None
+        explanation = explain(opened.tree, leaf) if explained else None
         if as_json:
             wire: JsonObject = {
                 "leaf": leaf,
@@ -350,7 +352,7 @@ def _print_explanation(explanation: Explanation) -> None:
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
 @session_argument
-@click.option("--all", "show_all", is_flag=True, help="Archived branches too.")
+@click.option("--all", "show_all", is_flag=True, help="Include archived branches.")
 @json_option
 def branches(session: str, show_all: bool, as_json: bool) -> None:
     """List the branches of a session."""
@@ -376,7 +378,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
             }
         )
         return
-    rows = [["", "branch", "head", "entries", "made", "description"]]
+    rows = [["", "branch", "head", "entries", "created", "description"]]
     for info in session.branches:
         if info.archived and not show_all:
             continue
@@ -397,10 +399,10 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
 @app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
 @session_argument
 @branch_argument("branches", nargs=-1, required=True, metavar="A B...")
-@click.option("--metric", default="cost", show_default=True, help="What decides: cost, tokens, entries or time.")
+@click.option("--metric", default="cost", show_default=True, help="Metric that decides: cost, tokens, entries or time.")
 @json_option
 def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
-    """Compare branches from where they part."""
+    """Compare branches from their common ancestor."""
     from sessiontree.comparison import comparison_to_wire
     from sessiontree.session.session import compare as compare_in
 
@@ -408,7 +410,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     if as_json:
         echo_json(comparison_to_wire(result))
         return
-    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
+    echo(dim(f"since their common ancestor {format_id(result.common_ancestor)}"))
     rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
     for stats in result.branches:
         tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
@@ -435,17 +437,17 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 @place_argument("b", metavar="B")
 @json_option
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
-    """Show how two places differ, from where their paths part."""
+    """Show how the paths of two places differ after their common ancestor."""
     from sessiontree.comparison import diff_to_wire, format_usage
     from sessiontree.session.session import diff as diff_in
 
-    opened_session = open_session(session, read_only=True)
-    result = diff_in(opened_session, a, b)
+    opened = open_session(session, read_only=True)
+    result = diff_in(opened, a, b)
     if as_json:
         echo_json(diff_to_wire(result))
         return
-    calls = CallLookup(opened_session.tree)
-    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
+    calls = CallLookup(opened.tree)
+    echo(dim(f"since their common ancestor {format_id(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
         echo(bold(f"{sign * 3} {escape_line(stats.name)}"), dim(", ".join(format_usage(stats))))
         for entry in entries:

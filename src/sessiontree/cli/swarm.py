@@ -33,10 +33,10 @@ from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, prin
 from sessiontree.cli.swarm_output import (
     EventPrinter,
     StartedSwarm,
+    encode_status,
     format_usage,
     get_display_state,
     print_status,
-    status_to_wire,
 )
 from sessiontree.cli.swarm_worker import database_option
 from sessiontree.commands.formatting import format_local_time
@@ -355,7 +355,7 @@ def _control_swarm(
         status = swarm.status()
         warn_set_aside(target)
     if as_json:
-        echo_json(status_to_wire(status))
+        echo_json(encode_status(status))
     else:
         echo(bold(escape_line(status.branch)), status.status, dim(escape_line(status.reason or "")))
 
@@ -373,7 +373,7 @@ def ls(session: str | None, everywhere: bool, as_json: bool) -> None:
     for found in _find_sessions(session, everywhere=everywhere):
         for status in _load_swarms(found):
             if as_json:
-                echo_json(status_to_wire(status))
+                echo_json(encode_status(status))
                 continue
             done = sum(agent.status == "completed" for agent in status.agents)
             figures = [f"{done} of {len(status.agents)}", *format_usage(status.tokens, status.cost)]

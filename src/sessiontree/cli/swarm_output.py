@@ -106,7 +106,7 @@ def print_status(status: SwarmStatus, session: Session, *, as_json: bool, durabl
     from sessiontree.swarm.budget import EXHAUSTED_TEXT, UNENFORCEABLE_TEXT, Budget
 
     if as_json:
-        echo_json(status_to_wire(status))
+        echo_json(encode_status(status))
         return
     details = f"{format_id(status.id)} in session {status.session_id}, {status.strategy}"
     state = get_display_state(status, session)
@@ -158,7 +158,7 @@ def get_display_state(status: SwarmStatus, session: Session) -> str:
     return ORPHANED if status.status == "running" and not is_leased(session, status.id) else status.status
 
 
-def status_to_wire(status: SwarmStatus) -> JsonObject:
+def encode_status(status: SwarmStatus) -> JsonObject:
     """Return all fields, with camelCase names."""
     import msgspec
 
