@@ -686,7 +686,7 @@ def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, 
     out = cli("demo")
 
     assert list(tmp_path.glob("sessiontree-demo-*/*"))
-    for told in ("winner: dict", "← active", "no problems found", "The files are in"):
+    for told in ("winner: dict", "← active", "no problems found", "The session files are in"):
         assert told in out
 
 

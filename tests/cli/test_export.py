@@ -94,7 +94,7 @@ def test_no_export_is_written_over_the_session_itself(fails: Run, talk: Path, he
     (here / "link.jsonl").symlink_to(talk)
 
     for name in ("talk.jsonl", str(talk), "link.jsonl"):
-        assert f"{name} is the session itself" in fails("export", "talk.jsonl", *arguments, "-o", name, "--force")
+        assert f"{name} is the session file itself" in fails("export", "talk.jsonl", *arguments, "-o", name, "--force")
 
     assert talk.read_bytes() == before
     assert (here / "link.jsonl").is_symlink()
@@ -150,7 +150,7 @@ def test_a_redacted_session_is_not_gone_on_with(cli: Run, fails: Run, talk: Path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--pattern", "x"], "--pattern needs --redact"),
+        (["--pattern", "x"], "--pattern requires --redact"),
         (["--branch", "main", "--subtree", "main"], "are mutually exclusive"),
         (["--format", "pdf"], "pdf"),
     ],

@@ -123,7 +123,7 @@ def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Pa
     (here / "binary").write_bytes(b"\0")
 
     assert "empty prompt" in fails("-p", code=2)
-    assert "neither text nor an image" in fails("-p", "x", "@binary", code=2)
+    assert "not a text or image file" in fails("-p", "x", "@binary", code=2)
     assert "gone" in fails("-p", "x", "@gone")
     (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
     assert "too large to look at" in fails("-p", "x", "@large.png")
@@ -192,7 +192,7 @@ def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: F
 
 def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: FakeServer) -> None:
     assert "are mutually exclusive" in fails("-p", "-c", "--no-session", "x", code=2)
-    assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
+    assert "--tools and --no-tools are mutually exclusive" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
     assert "no tool 'nonsense'" in fails("-p", "--tools", "nonsense", "x")
     assert "this folder has none" in fails("-p", "-c", "x")
     assert "--branch needs a session" in fails("-p", "--branch", "main", "--no-session", "x", code=2)

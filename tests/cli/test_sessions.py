@@ -102,7 +102,7 @@ def test_archived_sessions_are_listed_when_asked(rows, cli, fails, talk: st.Sess
     assert (rows("ls"), [row["id"] for row in rows("ls", "--archived")]) == ([], [talk.id])
     assert "no sessions in this folder" in cli("ls")
     assert "this folder has none, or archived ones only, which `sessiontree ls --archived` shows" in fails("tree", "@")
-    assert "back in listings" in cli("archive", "auth", "--undo")
+    assert "unarchived" in cli("archive", "auth", "--undo")
     assert len(rows("ls")) == 1
     assert "archived" in cli("archive", "auth")
 
@@ -149,8 +149,8 @@ def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, 
     text = cli("search", "cache", "--source", "pi", "--all")
     assert text.startswith(str(pi.file))
     assert "no branch not in context" in text
-    assert cli("search", "nowhere").strip() == "nothing found in sessions of this folder"
-    assert cli("search", "nowhere", "--all").strip() == "nothing found"
+    assert cli("search", "nowhere").strip() == "no matches in sessions of this folder"
+    assert cli("search", "nowhere", "--all").strip() == "no matches"
 
 
 def test_copies_of_a_session_are_told_by_their_files(cli, talk: st.Session) -> None:

@@ -131,7 +131,7 @@ def test_what_workers_have_is_not_done_by_another_process_too(server: FakeServer
     running.kill()
     running.communicate(timeout=LONG)
 
-    assert "resume with `sessiontree swarm resume review --durable`" in fails("swarm", "resume", "review")
+    assert "`sessiontree swarm resume review --durable`" in fails("swarm", "resume", "review")
     assert server.requests == []
 
 
