@@ -26,7 +26,7 @@ from tests.postgres import Server  # noqa: E402
 import sessiontree as st  # noqa: E402
 from ours import messages  # noqa: E402
 from sessiontree.library.transfer import copy  # noqa: E402
-from sessiontree.session.session import Session  # noqa: E402
+from sessiontree.session import Session  # noqa: E402
 from sessiontree.store.postgres.store import PostgresStore  # noqa: E402
 
 BATCH = 16

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import sessiontree as st
 from sessiontree.core.tree import Tree
 from sessiontree.errors import BranchMoved, Conflict, InvalidOperation
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.base import Store
 from sessiontree.store.memory import MemoryStore
 

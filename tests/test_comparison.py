@@ -11,7 +11,7 @@ from sessiontree import comparison
 from sessiontree.comparison import MAX_NAMES, METRICS, PathStats, comparison_to_wire, compute_stats, diff_to_wire
 from sessiontree.export import export
 from sessiontree.export.snapshot import read_snapshot
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from tests.shapes import tree_of
 from tests.strategies import damaged_sessions, sessions

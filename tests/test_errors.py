@@ -30,7 +30,7 @@ from sessiontree.library.index.session_summary import OversizedLine
 from sessiontree.model.base import ModelError
 from sessiontree.model.selection import NoModel
 from sessiontree.ops.summarize import SummaryFailed
-from sessiontree.swarm.meter import BudgetExhausted
+from sessiontree.swarm.admission import BudgetExhausted
 from sessiontree.swarm.scheduler import SwarmFailed
 
 ONE_OF_EACH = [
@@ -93,7 +93,7 @@ def test_an_error_can_be_copied_with_the_notes_on_it() -> None:
     error.add_note("while looking for it")
 
     for made in (copy.copy(error), copy.deepcopy(error)):
-        assert (str(made), vars(made)) == ("no branch 'gone'", vars(error))
+        assert (str(made), vars(made)) == ("branch 'gone' not found", vars(error))
 
 
 def refused(branch: str) -> None:
@@ -102,7 +102,7 @@ def refused(branch: str) -> None:
 
 def test_a_refusal_in_a_worker_process_reaches_whoever_waits_and_leaves_the_pool_whole() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        with pytest.raises(NotFound, match="no place 'nowhere'") as caught:
+        with pytest.raises(NotFound, match="place 'nowhere' not found") as caught:
             pool.submit(refused, "nowhere").result(timeout=60)
 
         assert caught.value.name == "nowhere"

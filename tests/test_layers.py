@@ -80,7 +80,7 @@ def test_every_module_says_what_it_holds() -> None:
 
 def test_the_layer_rule_would_notice_an_import_that_points_up(tmp_path: Path) -> None:
     path = tmp_path / "tree.py"
-    path.write_text("from sessiontree.session.session import Session\n")
+    path.write_text("from sessiontree.session import Session\n")
 
     with pytest.raises(AssertionError):
         test_imports_point_down("core", path)

@@ -16,7 +16,7 @@ from sessiontree.core.messages import extract_text, get_role
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import EVENT_NAMES, Event
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 
 MakeAgent = Callable[..., Agent]
 

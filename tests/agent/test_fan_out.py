@@ -8,6 +8,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.agent.fan_out import Variant, fan_out
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import HookContext, Hooks
@@ -15,7 +16,8 @@ from sessiontree.hooks.events import MessageEnd
 from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import promote
-from sessiontree.session.session import Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Session
 from tests.agent.conftest import said
 
 
@@ -111,7 +113,7 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: s
 
     model = [ScriptedModel([[ToolCall("1", "look", {})], "Done."]) for _ in "ab"]
     variants = [Variant(prompt="go", name=name, model=each) for name, each in zip("ab", model, strict=True)]
-    await fan_out(session, "HEAD", variants, tools=[look], hooks=hooks, watch=watch)
+    await fan_out(session, "HEAD", variants, options=AgentOptions(tools=[look]), hooks=hooks, watch=watch)
 
     assert seen == {"a", "b"}
     assert watched == {("a", "a"), ("b", "b")}
@@ -124,7 +126,7 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: s
     ("variants", "reason"),
     [
         ([], "no variant"),
-        ([Variant()], "nothing to answer"),
+        ([Variant()], "no message to answer"),
         ([Variant(prompt="a", name="main")], "'main' already"),
         ([Variant(prompt="a", name="x"), Variant(prompt="b", name="x")], "'x' already"),
     ],
@@ -161,7 +163,12 @@ async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Sessio
     hooks = Hooks()
     cache, table = await fan_out(session, "HEAD", ["a cache", "a table"], model=echoing(), hooks=hooks)
 
-    await promote(table.branch, session.head, hooks=hooks, model=ScriptedModel(["The cache was too large."]))
+    await promote(
+        table.branch,
+        session.head,
+        hooks=hooks,
+        summary=SummaryRequest(model=ScriptedModel(["The cache was too large."])),
+    )
 
     assert session.heads.current == "main"
     assert said(session.head)[-1] == "assistant: I heard 'a table'"

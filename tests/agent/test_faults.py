@@ -11,7 +11,7 @@ from sessiontree.agent.tool import tool
 from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import EVENT_NAMES, BeforeToolCall, Notice
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, recorded, said, scripted
 
 EVENTS = [

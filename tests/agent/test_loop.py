@@ -26,7 +26,7 @@ from sessiontree.hooks.bus import HookContext, Hooks
 from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice, RunEnd, ToolEnd, ToolUpdate, TurnEnd
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, alive, last, messages, names, recorded, said, scripted, sent
 
 

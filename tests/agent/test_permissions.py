@@ -16,7 +16,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Notice, ToolDenied, ToolStart
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 from .conftest import said
 

@@ -19,7 +19,7 @@ from sessiontree.format.codec import LINE_LIMIT
 from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
 
 

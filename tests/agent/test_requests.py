@@ -30,7 +30,8 @@ from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import ModelError
 from sessiontree.model.providers import ModelTarget
 from sessiontree.ops.navigate import navigate
-from sessiontree.session.session import Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Session
 from tests.agent.conftest import last, recorded, said
 from tests.model.fake_server import FakeServer, calls, cut, fail, overflow, slow
 
@@ -127,7 +128,7 @@ async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: Fa
     start = session.head.leaf
     await agent.prompt("2")
 
-    await navigate(session, start, hooks=agent.hooks, model=agent.model, summarize=True)
+    await navigate(session, start, hooks=agent.hooks, summary=SummaryRequest(model=agent.model))
     await agent.prompt("3")
 
     sent = wire(server)

@@ -16,7 +16,7 @@ from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import ModelError
 from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import MakeAgent, last, messages, recorded, said, scripted, sent
 from tests.model.fake_server import FakeServer, cut
 

@@ -18,6 +18,7 @@ from sessiontree.model.base import ModelEvent, Request
 from sessiontree.model.scripted import INFO, ScriptedModel
 from sessiontree.ops.merge import merge
 from sessiontree.ops.navigate import navigate
+from sessiontree.ops.summarize import SummaryRequest
 from tests.reliability.harness import times
 
 OUTPUT = "data " * 1600
@@ -90,11 +91,13 @@ async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path
                 side = Agent(branch, model, [fetch], system="")
                 assert (await side.prompt("beside")).ok
                 side.close()
-                assert (await merge(branch, session.head, hooks=agent.hooks, model=model)).summary_entry
+                assert (
+                    await merge(branch, session.head, hooks=agent.hooks, summary=SummaryRequest(model=model))
+                ).summary_entry
                 session.archive_branch(branch.name)
             if turn % 30 == 0:
                 back = [entry for entry in session.head.path() if entry.type == "message"][-6]
-                moved = await navigate(session, back, hooks=agent.hooks, model=model, summarize=True)
+                moved = await navigate(session, back, hooks=agent.hooks, summary=SummaryRequest(model=model))
                 assert moved.summary_entry
             memory.append(tracemalloc.get_traced_memory()[0])
     finally:

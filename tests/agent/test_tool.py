@@ -260,7 +260,7 @@ def test_what_only_looks_like_blocks_is_told_as_json(value: Any) -> None:
 def test_built_in_tools_are_chosen_by_name() -> None:
     assert [made.name for made in builtin_tools()] == ["read", "write", "edit", "bash", "grep", "find", "ls"]
     assert builtin_tools("ls") == (BUILTIN_TOOLS["ls"],)
-    with pytest.raises(NotFound, match="no tool 'nonsense'"):
+    with pytest.raises(NotFound, match="tool 'nonsense' not found"):
         builtin_tools("ls", "nonsense")
 
 

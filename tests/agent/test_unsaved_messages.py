@@ -33,7 +33,7 @@ from sessiontree.model.adapter import ProviderModel
 from sessiontree.model.base import INCOMPLETE_CALL, TextDelta, ToolCallDelta, ToolCallStart
 from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import INFO, ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.agent.conftest import last, messages, recorded, said
 from tests.model.fake_server import Answer, FakeServer
 from tests.store.test_files import room_for

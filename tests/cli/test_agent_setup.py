@@ -83,7 +83,7 @@ def test_as_json_what_a_command_says_is_a_line(cli: Run, server: FakeServer) -> 
 def test_an_unknown_command_is_refused_and_a_path_is_not_taken_for_one(
     fails: Run, cli: Run, server: FakeServer
 ) -> None:
-    assert "no command '/treee' (near: /tree" in fails("-p", "--no-session", "/treee")
+    assert "command '/treee' not found; near: /tree" in fails("-p", "--no-session", "/treee")
 
     server.add("A folder.")
     assert cli("-p", "--no-session", "/usr/bin", "is what?") == "A folder.\n"
@@ -129,7 +129,7 @@ def test_an_extension_guards_tools_and_is_told_of_the_end(
 
 
 def test_an_extension_that_is_not_there_ends_it_before_anything_is_said(fails: Run, server: FakeServer) -> None:
-    assert fails("-p", "-e", "none.py", "hello") == "sessiontree: no extension 'none.py'\n"
+    assert fails("-p", "-e", "none.py", "hello") == "sessiontree: extension 'none.py' not found\n"
 
     assert not server.requests
 

@@ -196,7 +196,7 @@ def test_popping_takes_one_way_of_summarizing_and_needs_a_message(fails: Run, cl
         "pop", "speed", "--summary", "x", "--no-summary", code=2
     )
     cli("switch", "speed", "root")
-    assert "there is no message of the user to go back to" in fails("pop", "speed")
+    assert "branch 'main' has no user message to go back to" in fails("pop", "speed")
 
 
 def test_where_no_model_can_be_used_that_alone_is_told(
@@ -244,7 +244,7 @@ def test_a_compaction_may_be_given_for_any_branch(cli: Run, ids) -> None:
 
 
 def test_what_was_not_compacted_cannot_be_taken_back(fails: Run, ids) -> None:
-    assert "there is no compaction on branch 'main'" in fails("uncompact", "speed")
+    assert "branch 'main' has no compaction" in fails("uncompact", "speed")
 
 
 # Merging

@@ -907,7 +907,7 @@ def test_options_that_would_be_ignored_are_refused(talk, fails, arguments) -> No
 
 
 def test_an_unknown_branch_is_called_a_branch(talk, fails) -> None:
-    assert "no branch 'nope'" in fails("append", "@", "--role", "user", "x", "--branch", "nope")
+    assert "branch 'nope' not found" in fails("append", "@", "--role", "user", "x", "--branch", "nope")
 
 
 def test_many_shells_may_append_at_once(data, talk) -> None:

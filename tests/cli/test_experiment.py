@@ -209,7 +209,7 @@ def test_what_makes_no_sense_is_wrong_usage(
     [
         (("--arm", "a=1"), "an experiment takes two arms or more"),
         ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is no amount"),
-        (("--resume", "ab-7"), "no experiment 'ab-7'"),
+        (("--resume", "ab-7"), "experiment 'ab-7' not found"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(

@@ -64,7 +64,7 @@ def test_a_configuration_that_is_wrong_is_told_in_one_sentence(fails: Run, home:
     (home / ".sessiontree").mkdir(parents=True)
     (home / ".sessiontree" / "config.toml").write_text("modl = 1")
 
-    assert "config.toml: modl: there is no such setting" in fails("models")
+    assert "config.toml: modl: unknown setting" in fails("models")
 
 
 def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

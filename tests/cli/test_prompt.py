@@ -193,10 +193,12 @@ def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: F
 def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: FakeServer) -> None:
     assert "are mutually exclusive" in fails("-p", "-c", "--no-session", "x", code=2)
     assert "--tools and --no-tools are mutually exclusive" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
-    assert "no tool 'nonsense'" in fails("-p", "--tools", "nonsense", "x")
+    assert "tool 'nonsense' not found" in fails("-p", "--tools", "nonsense", "x")
     assert "this folder has none" in fails("-p", "-c", "x")
-    assert "--branch needs a session" in fails("-p", "--branch", "main", "--no-session", "x", code=2)
-    assert "no provider 'nowhere'" in fails("-p", "--model", "nowhere:x", "x")
+    assert "--branch and --no-session are mutually exclusive" in fails(
+        "-p", "--branch", "main", "--no-session", "x", code=2
+    )
+    assert "provider 'nowhere' not found" in fails("-p", "--model", "nowhere:x", "x")
     assert st.sessions() == []
 
 

@@ -421,26 +421,28 @@ def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: F
 
 
 def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeServer, file: Path) -> None:
-    assert "no swarm 'review'" in fails("swarm", "show", "review")
+    assert "swarm 'review' not found" in fails("swarm", "show", "review")
     assert "nowhere.toml" in fails("swarm", "run", "nowhere.toml")
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")
     assert "swarm review is completed already" in fails("swarm", "stop", "review")
     assert "swarm review is completed" in fails("swarm", "resume", "review")
-    assert "no agent 'nobody' (agents: worker-1, worker-2)" in fails("swarm", "events", "review", "--agent", "nobody")
+    assert "agent 'nobody' not found; agents: worker-1, worker-2" in fails(
+        "swarm", "events", "review", "--agent", "nobody"
+    )
     assert "unknown event 'gossip'" in fails("swarm", "events", "review", "--type", "gossip", code=2)
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("name = ", "it is no TOML"),
-        ("name = " + "[" * 9000, "it is too deeply nested"),
-        ("", "name: it is not given"),
-        ('name = "x"\n', "task: it is not given"),
+        ("name = ", "not valid TOML"),
+        ("name = " + "[" * 9000, "nested too deeply"),
+        ("", "name: required, but missing"),
+        ('name = "x"\n', "task: required, but missing"),
         (REVIEW + "agent = 3\n", "agent: expected array, got int"),
         (REVIEW + "[budget]\ncost = 'much'\n", "budget.cost: expected float"),
-        (REVIEW + "[budget]\nmoney = 1\n", "budget.money: there is no such setting"),
+        (REVIEW + "[budget]\nmoney = 1\n", "budget.money: unknown setting"),
         (REVIEW + "thinking = 'hard'\n", "thinking: choose one of off, minimal"),
         (REVIEW + "[[agent]]\nname = 'a'\n", "agents: use a number of agents or [[agent]] tables, not both"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.commands.controller import SessionController
 from sessiontree.commands.host import HeadlessHost
 from sessiontree.errors import NotFound
@@ -16,7 +17,7 @@ from sessiontree.hooks.events import Event
 from sessiontree.hooks.ui_protocol import NoUi
 from sessiontree.model.base import Model, ModelInfo
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 MakeController = Callable[..., SessionController]
 
@@ -100,10 +101,16 @@ def desk(session: Session) -> MakeController:
     def make(*answers: Any, **options: Any) -> SessionController:
         options.setdefault("model", make_scripted_model("usual", *answers))
         options.setdefault("system", "Be brief.")
+        options["options"] = take_agent_options(options)
         options.setdefault("models", ScriptedModels())
         return SessionController(options.pop("session", session), **options)
 
     return make
+
+
+def take_agent_options(options: dict[str, Any]) -> AgentOptions:
+    """Remove the options of agents from keyword arguments, and return them."""
+    return AgentOptions(**{name: options.pop(name) for name in AgentOptions.__struct_fields__ if name in options})
 
 
 def talk(session: Session, *texts: str) -> list[str]:

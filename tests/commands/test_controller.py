@@ -28,7 +28,7 @@ from sessiontree.hooks.events import (
     ToolUpdate,
 )
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from tests.agent.test_tracing import Tracer
 from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, record_events, run, talk
 
@@ -225,7 +225,7 @@ async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
 
     assert at.is_running
     for line in ("hello", "/pop", "/merge side", "/new", "/clone", "/switch side", "/undo", "/compact", "/clear"):
-        with pytest.raises(InvalidOperation, match="a move or a merge is under way"):
+        with pytest.raises(InvalidOperation, match="a move or a merge is in progress"):
             await at.submit(line)
     idle = asyncio.create_task(at.wait_until_idle())
     await asyncio.sleep(0)

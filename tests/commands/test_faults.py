@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.agent.tool import tool
 from sessiontree.commands.controller import SessionController
 from sessiontree.core.messages import ToolCall
@@ -39,7 +40,10 @@ async def run_scenario(event: str | None, handler: Any) -> tuple[list[str], list
     large = make_scripted_model("large", *[long] * 12)
     first = st.memory()
     desk = SessionController(
-        first, model=make_scripted_model("usual", *answers), models=ScriptedModels(large=large), tools=[look], system=""
+        first,
+        model=make_scripted_model("usual", *answers),
+        models=ScriptedModels(large=large),
+        options=AgentOptions(tools=[look], system=""),
     )
     told = record_events(desk)
     if event is not None:

@@ -16,7 +16,7 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelInfo
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.commands.conftest import (
     FakeHost,
     MakeController,
@@ -107,7 +107,7 @@ async def test_another_model_goes_on_from_here(desk: MakeController, session: Se
 async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(desk: MakeController) -> None:
     person = Person()
 
-    with pytest.raises(NotFound, match="no model"):
+    with pytest.raises(NotFound, match="not found"):
         await run(desk(model=None, models=ScriptedModels(), ui=person), "/model")
 
     assert person.questions == []

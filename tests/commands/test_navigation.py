@@ -8,7 +8,7 @@ from sessiontree.core.entries import BranchSummary, Compaction
 from sessiontree.core.messages import user
 from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import BeforeNavigate, Navigated
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.commands.conftest import FakeHost, MakeController, Person, record_events, run, talk
 
 
@@ -303,5 +303,5 @@ async def test_an_empty_conversation_has_nothing_to_compact_or_answer(desk: Make
     assert await run(at, "/compact") == "there is nothing to compact"
     with pytest.raises(InvalidOperation, match="no message of the user"):
         await run(at, "/retry")
-    with pytest.raises(InvalidOperation, match="no move to undo"):
+    with pytest.raises(InvalidOperation, match="nothing to undo"):
         await run(at, "/undo")

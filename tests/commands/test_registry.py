@@ -20,7 +20,7 @@ from sessiontree.commands.registry import (
     quote_word,
 )
 from sessiontree.errors import InvalidOperation, NotFound
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.commands.conftest import MakeController, ScriptedModels, make_scripted_model, run, talk
 
 ALL = (
@@ -82,7 +82,7 @@ def test_too_many_and_too_few_words_are_refused_with_the_usage() -> None:
 
 
 async def test_an_unknown_command_is_refused_with_what_comes_near(desk: MakeController) -> None:
-    with pytest.raises(NotFound, match=r"no command '/brnch' \(near: /branch"):
+    with pytest.raises(NotFound, match=r"command '/brnch' not found; near: /branch"):
         await run(desk(), "/brnch")
     with pytest.raises(NotFound, match="/help lists them all"):
         await run(desk(), "/zzzzz")

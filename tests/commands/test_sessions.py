@@ -12,7 +12,7 @@ import sessiontree as st
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.export import build_file_name
 from sessiontree.hooks.events import BeforeFork, BeforeSwitch, Forked, SessionShutdown, SessionStart, Switched
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.commands.conftest import (
     MakeController,
     Person,

@@ -10,7 +10,7 @@ from typing import Any
 
 import sessiontree as st
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Message, ModelChange, ThinkingLevelChange
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 
 SECRET = "sk-ant-api03-" + "Zx9" * 12

@@ -7,7 +7,7 @@ from hypothesis import given
 from sessiontree.errors import FormatError
 from sessiontree.export import export
 from sessiontree.export.snapshot import read_snapshot
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from tests.builders import entry, file_of, header
 from tests.strategies import marred_sessions

@@ -12,7 +12,7 @@ import sessiontree as st
 from sessiontree.commands.controller import SessionController
 from sessiontree.extensions.loader import ExtensionLoader
 from sessiontree.hooks.events import Notice
-from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events
+from tests.commands.conftest import ScriptedModels, make_scripted_model, record_events, take_agent_options
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "extensions"
 
@@ -59,7 +59,8 @@ def load(project: Path) -> Load:
         options.setdefault("models", ScriptedModels())
         session = options.pop("session", None) or st.create(cwd=project)
         options.setdefault("cwd", session.cwd)
-        desk = SessionController(session, system="Be brief.", **options)
+        options["system"] = "Be brief."
+        desk = SessionController(session, options=take_agent_options(options), **options)
         made = LoadedProject(desk, ExtensionLoader(desk, [str(file) for file in files]))
         await made.extensions.load()
         return made

@@ -17,7 +17,15 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.extensions.api import ExtensionApi, UiRegistry
 from sessiontree.extensions.source_files import ExtensionError
 from sessiontree.hooks.events import Notice, TurnEnd
-from tests.commands.conftest import Person, ScriptedModels, make_scripted_model, record_events, run, talk
+from tests.commands.conftest import (
+    Person,
+    ScriptedModels,
+    make_scripted_model,
+    record_events,
+    run,
+    take_agent_options,
+    talk,
+)
 
 
 @pytest.fixture
@@ -27,7 +35,10 @@ def api(tmp_path: Path) -> ExtensionApi:
 
 def make_controller(folder: Path, *answers: Any, **options: Any) -> SessionController:
     options.setdefault("model", make_scripted_model("usual", *answers))
-    return SessionController(st.create(cwd=folder), models=ScriptedModels(), system="", **options)
+    options["system"] = ""
+    return SessionController(
+        st.create(cwd=folder), models=ScriptedModels(), options=take_agent_options(options), **options
+    )
 
 
 def get_controller(api: ExtensionApi) -> SessionController:
@@ -223,7 +234,7 @@ async def test_the_person_is_asked_through_the_ui(tmp_path: Path) -> None:
 async def test_names_that_are_taken_are_refused(api: ExtensionApi) -> None:
     with pytest.raises(InvalidOperation, match="/tree already"):
         api.register_command("tree", lambda args, ctx: None)
-    with pytest.raises(NotFound, match="no event 'nonsense'"):
+    with pytest.raises(NotFound, match="event 'nonsense' not found"):
         api.on("nonsense", print)
 
 

@@ -47,7 +47,7 @@ async def test_a_file_may_be_named(load: Load, tmp_path: Path) -> None:
     assert done.outcome is not None
     assert done.outcome.text == "Hello, Ada."
     assert loaded.desk.model.requests[0].messages[0]["content"] == "Say hello to Ada"
-    with pytest.raises(NotFound, match=r"no extension '.*none\.py'"):
+    with pytest.raises(NotFound, match=r"extension '.*none\.py' not found"):
         await load(files=(tmp_path / "none.py",))
 
 
@@ -73,7 +73,7 @@ async def test_an_installed_package_has_extensions_as_entry_points(
         ("def setup(api) nonsense\n", "SyntaxError"),
         ("import sys\nsys.exit(1)\n", "SystemExit"),
         ("x = 1\n", "no function `setup`"),
-        ("async def setup(api):\n    api.on('nonsense', print)\n", "no event 'nonsense'"),
+        ("async def setup(api):\n    api.on('nonsense', print)\n", "event 'nonsense' not found"),
     ],
 )
 async def test_one_that_fails_is_told_of_and_leaves_the_others_whole(

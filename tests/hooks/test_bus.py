@@ -553,7 +553,7 @@ async def test_the_names_that_peers_use_mean_the_same_events(hooks: Hooks, alias
 
 
 def test_an_unknown_event_is_an_error_that_lists_the_events(hooks: Hooks) -> None:
-    with pytest.raises(NotFound, match=r"no event 'nonsense' .*before_navigate"):
+    with pytest.raises(NotFound, match=r"event 'nonsense' not found; .*before_navigate"):
         hooks.on("nonsense", lambda event, ctx: None)
 
 

@@ -83,14 +83,16 @@ def test_a_provider_that_takes_no_request_without_a_key_is_not_used(monkeypatch:
 
 
 def test_a_provider_that_nobody_knows_needs_an_address() -> None:
-    with pytest.raises(NotFound, match=r"no provider .acme..*any other needs a base_url"):
+    with pytest.raises(NotFound, match=r"provider .acme. not found.*any other needs a base_url"):
         find_model("acme:one")
 
 
 def test_a_name_without_a_provider_is_told_how_models_are_named() -> None:
     settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
 
-    with pytest.raises(NotFound, match=r"no provider .gpt-5. \(a model is named provider:model; .*, local, acme;"):
+    with pytest.raises(
+        NotFound, match=r"provider .gpt-5. not found; a model is named provider:model; .*, local, acme;"
+    ):
         find_model("gpt-5", settings)
 
 
@@ -99,7 +101,7 @@ def test_a_model_that_the_configuration_does_not_have_is_told_which_it_has_of_it
     described = ModelSettings(base_url="http://127.0.0.1:9/v1")
     settings = Config(models={"acme:one": described, "acme:two": ModelSettings(context_window=4096)})
 
-    with pytest.raises(NotFound, match=r"no model .*\(the configuration has a base_url for acme:one\)"):
+    with pytest.raises(NotFound, match=r"model .* not found; the configuration has a base_url for acme:one"):
         find_model(name, settings)
 
 

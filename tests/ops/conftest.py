@@ -8,7 +8,7 @@ import sessiontree as st
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event
 from sessiontree.model.base import ModelInfo
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 SMALL = ModelInfo(provider="scripted", model="small", context_window=4096, output_limit=2000)
 

@@ -10,7 +10,8 @@ from sessiontree.hooks.events import BeforeCompact, Compacted, CompactFailed, Na
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.compact import CompactOutcome, compact, compute_token_budget, uncompact
-from sessiontree.session.session import Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Session
 from tests.ops.conftest import SMALL, asked, talk, words
 
 
@@ -26,7 +27,7 @@ def names(told) -> list[str]:
 async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(session, hooks, told, ids) -> None:
     model = ScriptedModel(["What happened."], info=SMALL)
 
-    outcome = await compact(session.head, model, hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=model))
 
     assert outcome.entry is not None
     assert session.head.leaf == outcome.entry.id
@@ -45,7 +46,7 @@ async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(sessio
 async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) -> None:
     before = session.read_lines()
 
-    await compact(session.head, ScriptedModel(["s"], info=SMALL), hooks)
+    await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"], info=SMALL)))
 
     assert session.read_lines()[: len(before)] == before
 
@@ -56,10 +57,10 @@ async def test_the_next_compaction_goes_on_from_the_last_and_carries_its_files(s
     model = ScriptedModel(["FIRST", "SECOND"])
     settings = CompactionSettings(keep_recent_tokens=100)
     talk(session, words(120))
-    await compact(session.head, model, hooks, settings=settings)
+    await compact(session.head, hooks, summary=SummaryRequest(model=model), settings=settings)
     talk(session, words(120))
 
-    outcome = await compact(session.head, model, hooks, settings=settings)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=model), settings=settings)
 
     assert outcome.entry is not None
     assert outcome.entry.body.summary == "SECOND\n\n<read-files>\na.py\n</read-files>"
@@ -70,7 +71,14 @@ async def test_handlers_are_shown_what_would_be_done(session, hooks, told, ids) 
     signal = Signal()
     model = ScriptedModel(["s"], info=SMALL)
 
-    await compact(session.head, model, hooks, instructions="tests", reason="overflow", will_retry=True, signal=signal)
+    await compact(
+        session.head,
+        hooks,
+        summary=SummaryRequest(model=model, instructions="tests"),
+        reason="overflow",
+        will_retry=True,
+        signal=signal,
+    )
 
     event = told[0]
     assert isinstance(event, BeforeCompact)
@@ -86,10 +94,10 @@ async def test_earlier_compactions_are_shown_newest_first(session, hooks, told, 
     model = ScriptedModel(["s"] * 9, info=SMALL)
     made = []
     for _ in range(3):
-        made.insert(0, (await compact(session.head, model, hooks)).entry)
+        made.insert(0, (await compact(session.head, hooks, summary=SummaryRequest(model=model))).entry)
         talk(session, words(300), words(300))
 
-    await compact(session.head, model, hooks)
+    await compact(session.head, hooks, summary=SummaryRequest(model=model))
 
     last = [event for event in told if isinstance(event, BeforeCompact)][-1]
     assert list(last.previous_compactions) == made
@@ -99,7 +107,7 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
     before = session.read_lines()
     hooks.on(BeforeCompact, lambda event, ctx: {"cancel": True})
 
-    outcome = await compact(session.head, ScriptedModel([]), hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])))
 
     assert outcome == CompactOutcome(cancelled=True)
     assert session.read_lines() == before
@@ -111,7 +119,7 @@ async def test_a_handler_may_supply_the_compaction(session, hooks, told, ids) ->
     hooks.on("session_before_compact", lambda event, ctx: {"compaction": supplied})
     model = ScriptedModel([])
 
-    outcome = await compact(session.head, model, hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=model))
 
     assert outcome.from_hook
     assert outcome.entry is not None
@@ -126,7 +134,7 @@ async def test_a_handler_may_supply_the_compaction(session, hooks, told, ids) ->
 async def test_a_supplied_compaction_keeps_what_was_planned_unless_it_says_otherwise(session, hooks, ids) -> None:
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "MINE"}})
 
-    outcome = await compact(session.head, ScriptedModel([], info=SMALL), hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([], info=SMALL)))
 
     assert outcome.entry is not None
     assert (outcome.entry.body.first_kept, outcome.entry.body.tokens_before > 0) == (ids[4], True)
@@ -135,7 +143,7 @@ async def test_a_supplied_compaction_keeps_what_was_planned_unless_it_says_other
 async def test_a_supplied_compaction_may_keep_nothing(session, hooks, ids) -> None:
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "MINE", "first_kept": None}})
 
-    outcome = await compact(session.head, ScriptedModel([]), hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])))
 
     assert outcome.entry is not None
     assert [message["role"] for message in session.context().messages] == ["compactionSummary"]
@@ -144,14 +152,14 @@ async def test_a_supplied_compaction_may_keep_nothing(session, hooks, ids) -> No
 async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session, hooks, told, ids) -> None:
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "a handler's"}})
 
-    outcome = await compact(session.head, None, hooks, summary="My own words.")
+    outcome = await compact(session.head, hooks, summary="My own words.")
 
     assert outcome.entry is not None
     body = outcome.entry.body
     assert (body.summary, body.from_hook, outcome.from_hook) == ("My own words.", None, False)
     assert told[0].model is None
     with pytest.raises(InvalidOperation, match="a summary needs a model"):
-        await compact(session.head, None, hooks)
+        await compact(session.head, hooks)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +178,7 @@ async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_i
     given = {key: result.id if value == "RESULT" else value for key, value in supplied.items()}
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": given})
 
-    outcome = await compact(session.head, ScriptedModel(["OURS"], info=SMALL), hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["OURS"], info=SMALL)))
 
     assert outcome.entry is not None
     assert outcome.entry.body.summary.startswith("OURS")
@@ -182,7 +190,9 @@ async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks
     before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError) as failed:
-        await compact(session.head, ScriptedModel([answer], info=SMALL), hooks, reason="threshold")
+        await compact(
+            session.head, hooks, summary=SummaryRequest(model=ScriptedModel([answer], info=SMALL)), reason="threshold"
+        )
 
     assert session.read_lines() == before
     assert told[-1] == CompactFailed(reason="threshold", error=str(failed.value), aborted=False)
@@ -192,7 +202,12 @@ async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks,
     before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
-        compact(session.head, ScriptedModel([[Delay(30), "s"]], info=SMALL), hooks, signal=signal)
+        compact(
+            session.head,
+            hooks,
+            summary=SummaryRequest(model=ScriptedModel([[Delay(30), "s"]], info=SMALL)),
+            signal=signal,
+        )
     )
     await asyncio.sleep(0.01)
 
@@ -209,7 +224,9 @@ async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, i
 
     hooks.on(BeforeCompact, hang)
     signal = Signal()
-    work = asyncio.ensure_future(compact(session.head, ScriptedModel([]), hooks, signal=signal))
+    work = asyncio.ensure_future(
+        compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])), signal=signal)
+    )
     await asyncio.sleep(0.01)
 
     signal.abort()
@@ -218,21 +235,24 @@ async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, i
 
 
 async def test_nothing_to_compact_is_an_outcome_and_nobody_is_asked(session, hooks, told) -> None:
-    assert await compact(session.head, ScriptedModel([]), hooks) == CompactOutcome()
+    assert await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([]))) == CompactOutcome()
 
     talk(session, "hi", "hello")
-    assert await compact(session.head, ScriptedModel([]), hooks, reason="threshold") == CompactOutcome()
+    assert (
+        await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])), reason="threshold")
+        == CompactOutcome()
+    )
     assert told == []
 
 
 async def test_a_person_may_compact_a_short_conversation(session, hooks) -> None:
     ids = talk(session, "hi", "hello", "how are you?", "fine")
 
-    outcome = await compact(session.head, ScriptedModel(["Greetings."]), hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["Greetings."])))
 
     assert outcome.entry is not None
     assert outcome.entry.body.first_kept == ids[2]
-    again = await compact(session.head, ScriptedModel([]), hooks)
+    again = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])))
     assert again == CompactOutcome()
 
 
@@ -241,7 +261,7 @@ async def test_a_branch_that_grew_meanwhile_is_compacted_at_its_end(session, hoo
         session.append(st.user("one more"))
         return "s"
 
-    outcome = await compact(session.head, ScriptedModel([grow], info=SMALL), hooks)
+    outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([grow], info=SMALL)))
 
     assert outcome.entry is not None
     assert session.head.leaf == outcome.entry.id
@@ -254,7 +274,7 @@ async def test_a_branch_that_was_moved_meanwhile_is_left_alone(session, hooks, t
         return "s"
 
     with pytest.raises(BranchMoved):
-        await compact(session.head, ScriptedModel([move, "s"], info=SMALL), hooks)
+        await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([move, "s"], info=SMALL)))
 
     assert session.head.leaf == ids[1]
     assert isinstance(told[-1], CompactFailed)
@@ -263,7 +283,9 @@ async def test_a_branch_that_was_moved_meanwhile_is_left_alone(session, hooks, t
 async def test_another_branch_than_the_current_one_can_be_compacted(session, hooks, ids) -> None:
     session.create_branch("side", at=session.tree[ids[0]])
 
-    outcome = await compact(session.branch("main"), ScriptedModel(["s"] * 2, info=SMALL), hooks)
+    outcome = await compact(
+        session.branch("main"), hooks, summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL))
+    )
 
     assert outcome.entry is not None
     assert session.branch("main").leaf == outcome.entry.id
@@ -282,7 +304,9 @@ def test_the_window_is_shared_as_the_settings_say() -> None:
 
 
 async def test_going_on_from_before_a_compaction_is_a_move_that_can_be_undone(session, hooks, told, ids) -> None:
-    compaction = (await compact(session.head, ScriptedModel(["s"] * 2, info=SMALL), hooks)).entry
+    compaction = (
+        await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
+    ).entry
     assert compaction is not None
     (later,) = talk(session, "later")
 
@@ -297,22 +321,22 @@ async def test_going_on_from_before_a_compaction_is_a_move_that_can_be_undone(se
 
 async def test_the_last_of_several_compactions_is_taken_back(session, hooks, ids) -> None:
     model = ScriptedModel(["s"] * 9, info=SMALL)
-    first = (await compact(session.head, model, hooks)).entry
+    first = (await compact(session.head, hooks, summary=SummaryRequest(model=model))).entry
     assert first is not None
     talk(session, words(300), words(300))
-    await compact(session.head, model, hooks)
+    await compact(session.head, hooks, summary=SummaryRequest(model=model))
 
     await uncompact(session.head, hooks)
 
     assert first in session.head.path()
     await uncompact(session.head, hooks)
     assert session.head.leaf == ids[5]
-    with pytest.raises(InvalidOperation, match="no compaction on branch 'main'"):
+    with pytest.raises(InvalidOperation, match="branch 'main' has no compaction"):
         await uncompact(session.head, hooks)
 
 
 async def test_a_handler_may_keep_a_compaction(session, hooks, ids) -> None:
-    await compact(session.head, ScriptedModel(["s"] * 2, info=SMALL), hooks)
+    await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
     leaf = session.head.leaf
     hooks.on("before_navigate", lambda event, ctx: {"cancel": True})
 
@@ -323,7 +347,7 @@ async def test_a_handler_may_keep_a_compaction(session, hooks, ids) -> None:
 
 
 async def test_a_compaction_on_another_branch_is_taken_back_there(session, ids) -> None:
-    await compact(session.head, ScriptedModel(["s"] * 2, info=SMALL), Hooks())
+    await compact(session.head, Hooks(), summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
     session.create_branch("side", at=session.tree[ids[0]])
 
     await uncompact(session.branch("main"), Hooks())

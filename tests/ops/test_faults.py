@@ -16,22 +16,27 @@ from sessiontree.ops.compact import compact, uncompact
 from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
-from sessiontree.session.session import Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 
 Operation = Callable[[Session, Hooks], Awaitable[Any]]
 
 OPERATIONS: dict[str, Operation] = {
-    "compact": lambda session, hooks: compact(session.head, ScriptedModel(["S"] * 3), hooks),
+    "compact": lambda session, hooks: compact(
+        session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["S"] * 3))
+    ),
     "uncompact": lambda session, hooks: uncompact(session.branch("short"), hooks),
     "navigate": lambda session, hooks: navigate(session, "start", hooks=hooks, label="here"),
     "navigate_summary": lambda session, hooks: navigate(
-        session, "start", hooks=hooks, model=ScriptedModel(["S"]), summarize=True, label="here"
+        session, "start", hooks=hooks, summary=SummaryRequest(model=ScriptedModel(["S"])), label="here"
     ),
     "fork": lambda session, hooks: fork(session, "start", hooks=hooks),
-    "merge": lambda session, hooks: merge(session.branch("a"), session.head, hooks=hooks, model=ScriptedModel(["S"])),
+    "merge": lambda session, hooks: merge(
+        session.branch("a"), session.head, hooks=hooks, summary=SummaryRequest(model=ScriptedModel(["S"]))
+    ),
     "promote": lambda session, hooks: promote(
-        session.branch("a"), session.branch("base"), hooks=hooks, model=ScriptedModel(["S"] * 3)
+        session.branch("a"), session.branch("base"), hooks=hooks, summary=SummaryRequest(model=ScriptedModel(["S"] * 3))
     ),
     "cherry_pick": lambda session, hooks: cherry_pick(session.head, ["a"], hooks=hooks),
     "rebase": lambda session, hooks: rebase(session.branch("a"), "b", hooks=hooks),

@@ -16,7 +16,8 @@ from sessiontree.model.scripted import ScriptedModel
 from sessiontree.ops.compact import compact, uncompact
 from sessiontree.ops.merge import cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
-from sessiontree.session.session import Branch, Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, Session
 from sessiontree.store.memory import MemoryStore
 
 
@@ -63,18 +64,23 @@ class History:
         self.session.create_branch(next(self.names), at=self.place(a), current=b % 2 == 0)
 
     async def navigate(self, a: int, b: int) -> None:
-        options: Any = {} if b % 2 else {"summarize": True, "model": self.model}
+        summary = None if b % 2 else SummaryRequest(model=self.model)
         label = "x" if b % 3 == 0 and self.place(a) is not None else None
-        await navigate(self.session, self.place(a), hooks=self.hooks, label=label, **options)
+        await navigate(self.session, self.place(a), hooks=self.hooks, summary=summary, label=label)
 
     async def compact(self, a: int, b: int) -> None:
-        await compact(self.branch(a), self.model, self.hooks, reason="manual" if b % 2 else "threshold")
+        await compact(
+            self.branch(a),
+            self.hooks,
+            summary=SummaryRequest(model=self.model),
+            reason="manual" if b % 2 else "threshold",
+        )
 
     async def uncompact(self, a: int, b: int) -> None:
         await uncompact(self.branch(a), self.hooks)
 
     async def merge(self, a: int, b: int) -> None:
-        await merge(self.branch(a), self.branch(b), hooks=self.hooks, model=self.model)
+        await merge(self.branch(a), self.branch(b), hooks=self.hooks, summary=SummaryRequest(model=self.model))
 
     async def cherry_pick(self, a: int, b: int) -> None:
         await cherry_pick(self.branch(a), [self.place(b), self.place(a * 7 + b)], hooks=self.hooks)
@@ -83,7 +89,7 @@ class History:
         await rebase(self.branch(a), self.place(b), hooks=self.hooks)
 
     async def promote(self, a: int, b: int) -> None:
-        await promote(self.branch(a), self.branch(b), hooks=self.hooks, model=self.model)
+        await promote(self.branch(a), self.branch(b), hooks=self.hooks, summary=SummaryRequest(model=self.model))
 
     async def undo(self, a: int, b: int) -> None:
         self.session.undo()
@@ -155,7 +161,7 @@ def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(histor
         here = session.switch({"into": into, **ways}[on].name)
         heads, archived = dict(session.heads.heads), set(session.heads.archived)
 
-        await promote(ways["winner"], into, hooks=played.hooks, model=played.model)
+        await promote(ways["winner"], into, hooks=played.hooks, summary=SummaryRequest(model=played.model))
         assert (session.head, ways["other"].name in session.heads.archived) == (into, True)
         session.undo()
 

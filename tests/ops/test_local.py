@@ -10,6 +10,7 @@ from sessiontree.model.base import Request, complete
 from sessiontree.model.local_model import LocalModel
 from sessiontree.ops.compact import compact
 from sessiontree.ops.navigate import navigate
+from sessiontree.ops.summarize import SummaryRequest
 from tests.model.local_weights import local_model  # noqa: F401 - a fixture
 
 
@@ -31,9 +32,9 @@ async def test_a_conversation_with_the_local_model_is_summarized_compacted_and_f
         assert start is not None
         await say(session.head, local_model, "What is a list?")
 
-        left = await navigate(session, session.tree[start], hooks=Hooks(), model=local_model, summarize=True)
+        left = await navigate(session, session.tree[start], hooks=Hooks(), summary=SummaryRequest(model=local_model))
         await say(session.head, local_model, "And what is a dict?")
-        compacted = await compact(session.head, local_model, Hooks())
+        compacted = await compact(session.head, Hooks(), summary=SummaryRequest(model=local_model))
         leaf = session.head.leaf
 
     assert left.summary_entry is not None

@@ -14,7 +14,8 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge, promote, rebase
 from sessiontree.ops.navigate import navigate
-from sessiontree.session.session import Branch, Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, Session
 from tests.ops.conftest import asked, talk
 
 
@@ -52,14 +53,14 @@ async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, ma
     cache, leaf = session.branch("cache"), main.leaf
     makes = model()
 
-    outcome = await merge(cache, main, hooks=hooks, model=makes)
+    outcome = await merge(cache, main, hooks=hooks, summary=SummaryRequest(model=makes))
 
     entry = outcome.summary_entry
     assert entry is not None
     assert (entry.parent, main.leaf, outcome.new_leaf) == (leaf, entry.id, entry.id)
     body = entry.body
     assert isinstance(body, st.BranchSummary)
-    assert body.summary.startswith("The results of branch cache are merged here. What came out of it:\n\nIt works.")
+    assert body.summary.startswith("Branch cache is merged here. Its results:\n\nIt works.")
     assert body.details == {"kind": "merge", "sources": [cache.leaf], "readFiles": [], "modifiedFiles": ["cache"]}
     assert body.abandoned_leaf == cache.leaf
     assert body.usage is not None
@@ -83,12 +84,12 @@ async def test_what_was_merged_before_is_not_merged_again(main, session, hooks) 
     cache = session.branch("cache")
     await merge(cache, main, hooks=hooks, summary="once")
 
-    with pytest.raises(InvalidOperation, match="branch 'cache' has nothing that 'main' does not have"):
+    with pytest.raises(InvalidOperation, match="branch 'cache' has no entries to merge into 'main'"):
         await merge(cache, main, hooks=hooks, summary="twice")
 
     cache.append(st.user("one more thing"))
     makes = model()
-    await merge(cache, main, hooks=hooks, model=makes)
+    await merge(cache, main, hooks=hooks, summary=SummaryRequest(model=makes))
     assert "one more thing" in asked(makes.requests[0])
     assert "try a cache" not in asked(makes.requests[0])
 
@@ -96,7 +97,9 @@ async def test_what_was_merged_before_is_not_merged_again(main, session, hooks) 
 async def test_handlers_are_shown_what_is_merged_and_may_supply_the_summary(main, session, hooks, told) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": {"x": 1, "kind": "odd"}}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model(), custom_instructions="speed")
+    outcome = await merge(
+        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model(), instructions="speed")
+    )
 
     event = told[0]
     assert (event.kind, event.branch, event.sources, event.custom_instructions) == ("merge", "main", ("dict",), "speed")
@@ -112,7 +115,7 @@ async def test_a_handler_may_change_the_instructions(main, session, hooks) -> No
     hooks.on(BeforeMerge, lambda event, ctx: {"custom_instructions": "memory", "summary": {"summary": " "}})
     makes = model()
 
-    await merge(session.branch("dict"), main, hooks=hooks, model=makes, custom_instructions="speed")
+    await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=makes, instructions="speed"))
 
     assert asked(makes.requests[0]).endswith("Pay special attention to this: memory")
 
@@ -120,19 +123,19 @@ async def test_a_handler_may_change_the_instructions(main, session, hooks) -> No
 async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(main, session, hooks, told) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": " "}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert "It works." in outcome.summary_entry.body.summary
-    assert notices(told) == ["a handler supplied a summary that is empty"]
+    assert notices(told) == ["a handler supplied an empty summary"]
 
 
 async def test_details_of_a_handler_that_cannot_be_kept_are_told(main, session, hooks, told) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": ["x"]}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert outcome.summary_entry.body.summary == "MINE"
-    assert notices(told) == ["a handler supplied details that are no object"]
+    assert notices(told) == ["a handler supplied details that are not an object"]
 
 
 async def test_an_abort_when_all_is_written_waits_for_no_handler_that_is_told(main, session, hooks) -> None:
@@ -156,7 +159,7 @@ async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:
     before = session.read_lines()
     hooks.on(BeforeMerge, lambda event, ctx: {"cancel": True})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, model=model())
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True)
     assert session.read_lines() == before
@@ -175,9 +178,20 @@ async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, sess
     signal = Signal()
 
     with pytest.raises(ModelError):
-        await merge(session.branch("dict"), main, hooks=hooks, model=model(ModelError("m", "auth", "no")))
+        await merge(
+            session.branch("dict"),
+            main,
+            hooks=hooks,
+            summary=SummaryRequest(model=model(ModelError("m", "auth", "no"))),
+        )
     work = asyncio.ensure_future(
-        merge(session.branch("dict"), main, hooks=hooks, model=model([Delay(30), "s"]), signal=signal)
+        merge(
+            session.branch("dict"),
+            main,
+            hooks=hooks,
+            summary=SummaryRequest(model=model([Delay(30), "s"])),
+            signal=signal,
+        )
     )
     await asyncio.sleep(0.01)
     signal.abort()
@@ -194,7 +208,7 @@ async def test_a_branch_that_was_moved_while_the_summary_was_made_has_none(main,
     hooks.on(BeforeMerge, move)
 
     with pytest.raises(BranchMoved):
-        await merge(session.branch("cache"), main, hooks=hooks, model=model())
+        await merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert "branch_summary" not in [entry.type for entry in session.tree]
 
@@ -214,7 +228,8 @@ async def test_of_two_merges_of_one_branch_at_once_one_is_written(main, session,
     slow = model([Delay(0), "It works."], [Delay(0), "It works."])
 
     outcomes = await asyncio.gather(
-        *(merge(session.branch("cache"), main, hooks=hooks, model=slow) for _ in range(2)), return_exceptions=True
+        *(merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=slow)) for _ in range(2)),
+        return_exceptions=True,
     )
 
     assert {type(outcome) for outcome in outcomes} == {MergeOutcome, BranchMoved}
@@ -224,19 +239,19 @@ async def test_of_two_merges_of_one_branch_at_once_one_is_written(main, session,
 async def test_what_two_branches_have_of_each_other_is_not_merged_back(main, session, hooks) -> None:
     cache = session.branch("cache")
     await merge(cache, main, hooks=hooks, summary="It works.")
-    with pytest.raises(InvalidOperation, match="branch 'main' has nothing that 'cache' does not have"):
+    with pytest.raises(InvalidOperation, match="branch 'main' has no entries to merge into 'cache'"):
         await merge(main, cache, hooks=hooks, summary="It works.")
     main.append(st.user("Go on."))
     await merge(main, cache, hooks=hooks, summary="It is to go on.")
 
-    with pytest.raises(InvalidOperation, match="branch 'cache' has nothing that 'main' does not have"):
+    with pytest.raises(InvalidOperation, match="branch 'cache' has no entries to merge into 'main'"):
         await merge(cache, main, hooks=hooks, summary="again")
 
 
 async def test_branches_are_merged_within_one_session_and_not_into_themselves(main, hooks) -> None:
     with pytest.raises(InvalidOperation, match="cannot be merged into itself"):
         await merge(main, main, hooks=hooks, summary="x")
-    with pytest.raises(InvalidOperation, match="of another session"):
+    with pytest.raises(InvalidOperation, match="belongs to another session"):
         await merge(st.memory().head, main, hooks=hooks, summary="x")
 
 
@@ -351,12 +366,12 @@ async def test_the_winner_becomes_the_way_on_with_a_summary_of_the_others(main, 
     cache, by_key = session.branch("cache"), session.branch("dict")
     makes = model("The cache grew.")
 
-    outcome = await promote(by_key, main, hooks=hooks, model=makes)
+    outcome = await promote(by_key, main, hooks=hooks, summary=SummaryRequest(model=makes))
 
     entry = outcome.summary_entry
     assert entry is not None
     assert (entry.parent, main.leaf, outcome.new_leaf) == (by_key.leaf, entry.id, entry.id)
-    assert entry.body.summary.startswith("The user chose to go on with branch dict. What came out of the others:")
+    assert entry.body.summary.startswith("The user chose branch dict. Results of the other branches:")
     assert "# Branch cache\n\nThe cache grew." in entry.body.summary
     assert entry.body.details["sources"] == [cache.leaf]
     assert session.head == main
@@ -429,7 +444,7 @@ async def test_promoting_a_branch_over_nothing_to_where_it_is_changes_nothing(ma
 async def test_a_branch_that_has_gone_on_by_itself_is_not_moved(main, session, hooks, told) -> None:
     main.append(st.user("meanwhile"))
 
-    with pytest.raises(InvalidOperation, match="'dict' does not go on from the head of 'main': merge it instead"):
+    with pytest.raises(InvalidOperation, match="'dict' does not continue from the head of 'main'; merge it instead"):
         await promote(session.branch("dict"), main, hooks=hooks, summary="x")
 
     assert told == []
@@ -448,9 +463,11 @@ async def test_a_cancelled_or_aborted_promotion_leaves_the_session_as_it_was(mai
     before, signal = session.read_lines(), Signal()
     signal.abort()
 
-    aborted = await promote(session.branch("dict"), main, hooks=hooks, model=model(), signal=signal)
+    aborted = await promote(
+        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()), signal=signal
+    )
     hooks.on("before_merge", lambda event, ctx: {"cancel": True})
-    cancelled = await promote(session.branch("dict"), main, hooks=hooks, model=model())
+    cancelled = await promote(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert (aborted.aborted, cancelled.cancelled, cancelled.aborted) == (True, True, False)
     assert session.read_lines() == before
@@ -520,9 +537,9 @@ async def test_a_copied_answer_does_not_measure_the_conversation_that_it_is_copi
 
 
 async def test_what_cannot_be_picked_is_refused(main, hooks, told) -> None:
-    with pytest.raises(InvalidOperation, match="nothing to copy at root"):
+    with pytest.raises(InvalidOperation, match="cannot copy root"):
         await cherry_pick(main, ["root"], hooks=hooks)
-    with pytest.raises(InvalidOperation, match="nothing to copy"):
+    with pytest.raises(InvalidOperation, match="no messages to copy"):
         await cherry_pick(main, [], hooks=hooks)
     with pytest.raises(NotFound):
         await cherry_pick(main, ["nowhere"], hooks=hooks)

@@ -10,7 +10,8 @@ from sessiontree.hooks.events import BeforeNavigate, Navigated, Notice, Signal
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.navigate import NavigateOutcome, find_previous_prompt, navigate
-from sessiontree.session.session import Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from tests.ops.conftest import SMALL, asked, talk, words
 
@@ -73,15 +74,8 @@ async def test_an_unknown_place_is_an_error_before_anybody_is_asked(session, hoo
 async def test_handlers_are_always_asked_and_shown_the_whole_plan(session, hooks, told, ids) -> None:
     signal = Signal()
 
-    await navigate(
-        session,
-        ids[2],
-        hooks=hooks,
-        custom_instructions="the API",
-        replace_instructions=True,
-        label="back",
-        signal=signal,
-    )
+    summary = SummaryRequest(text="mine", instructions="the API", replace_instructions=True)
+    await navigate(session, ids[2], hooks=hooks, summary=summary, label="back", signal=signal)
 
     event = told[0]
     assert isinstance(event, BeforeNavigate)
@@ -96,7 +90,7 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
     before = session.read_lines()
     hooks.on("session_before_tree", lambda event, ctx: {"cancel": True})
 
-    outcome = await navigate(session, ids[2], hooks=hooks, summarize=True, model=model())
+    outcome = await navigate(session, ids[2], hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[5], cancelled=True)
     assert session.read_lines() == before
@@ -109,7 +103,7 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
 async def test_the_summary_of_what_is_left_stands_at_the_new_place(session, hooks, told, ids) -> None:
     makes = model()
 
-    outcome = await navigate(session, ids[2], hooks=hooks, summarize=True, model=makes)
+    outcome = await navigate(session, ids[2], hooks=hooks, summary=SummaryRequest(model=makes))
 
     entry = outcome.summary_entry
     assert entry is not None
@@ -128,7 +122,7 @@ async def test_the_summary_of_what_is_left_stands_at_the_new_place(session, hook
 
 
 async def test_a_move_with_a_summary_can_be_undone(session, hooks, ids) -> None:
-    await navigate(session, ids[2], hooks=hooks, summarize=True, model=model())
+    await navigate(session, ids[2], hooks=hooks, summary=SummaryRequest(model=model()))
 
     session.undo()
 
@@ -137,16 +131,13 @@ async def test_a_move_with_a_summary_can_be_undone(session, hooks, ids) -> None:
 
 async def test_instructions_are_added_or_take_the_place_of_ours(session, hooks, ids) -> None:
     makes = model("s", "s")
-    await navigate(session, ids[3], hooks=hooks, summarize=True, model=makes, custom_instructions="the API")
+    await navigate(session, ids[3], hooks=hooks, summary=SummaryRequest(model=makes, instructions="the API"))
     session.undo()
     await navigate(
         session,
         ids[3],
         hooks=hooks,
-        summarize=True,
-        model=makes,
-        custom_instructions="Briefly.",
-        replace_instructions=True,
+        summary=SummaryRequest(model=makes, instructions="Briefly.", replace_instructions=True),
     )
 
     added, replaced = (asked(request) for request in makes.requests)
@@ -160,7 +151,7 @@ async def test_files_that_were_touched_on_the_branch_are_listed(session, hooks, 
     calls = [st.tool_call("1", "read", {"path": "a.py"}), st.tool_call("2", "edit", {"path": "b.py"})]
     session.append(st.assistant(calls))
 
-    outcome = await navigate(session, ids[1], hooks=hooks, summarize=True, model=model())
+    outcome = await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert outcome.summary_entry is not None
     body = outcome.summary_entry.body
@@ -173,7 +164,7 @@ async def test_a_compaction_stands_for_what_came_before_it_on_the_branch(session
     session.append(st.user("seven"))
     makes = model()
 
-    await navigate(session, ids[1], hooks=hooks, summarize=True, model=makes)
+    await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=makes))
 
     prompt = asked(makes.requests[0])
     assert "COMPACTED" in prompt
@@ -185,7 +176,7 @@ async def test_context_edits_hold_for_the_summary_too(session, hooks, ids) -> No
     session.append(st.ContextEdit(target=ids[4], replacement={"content": "redacted"}))
     makes = model()
 
-    await navigate(session, ids[1], hooks=hooks, summarize=True, model=makes)
+    await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=makes))
 
     assert "redacted" in asked(makes.requests[0])
     assert "five" not in asked(makes.requests[0])
@@ -195,7 +186,7 @@ async def test_only_the_newest_part_of_a_long_branch_is_shown_to_a_small_model(s
     talk(session, *(words(900, f"m{number}x") for number in range(6)))
     makes = ScriptedModel(["s"], info=SMALL)
 
-    await navigate(session, ids[1], hooks=hooks, summarize=True, model=makes)
+    await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=makes))
 
     prompt = asked(makes.requests[0])
     assert "m5x" in prompt
@@ -219,8 +210,8 @@ async def test_a_handler_may_supply_the_summary_if_one_is_wanted(session, hooks,
     hooks.on(BeforeNavigate, lambda event, ctx: {"summary": supplied})
     makes = model()
 
-    unwanted = await navigate(session, ids[4], hooks=hooks, model=makes)
-    wanted = await navigate(session, ids[1], hooks=hooks, model=makes, summarize=True)
+    unwanted = await navigate(session, ids[4], hooks=hooks)
+    wanted = await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=makes))
 
     assert unwanted.summary_entry is None
     assert wanted.summary_entry is not None
@@ -233,7 +224,7 @@ async def test_a_handler_may_supply_the_summary_if_one_is_wanted(session, hooks,
 async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(session, hooks, told, ids) -> None:
     hooks.on(BeforeNavigate, lambda event, ctx: {"summary": {"summary": " "}})
 
-    outcome = await navigate(session, ids[1], hooks=hooks, model=model(), summarize=True)
+    outcome = await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model()))
 
     assert outcome.summary_entry is not None
     assert outcome.summary_entry.body.summary.endswith("What happened.")
@@ -262,7 +253,7 @@ async def test_a_handler_may_change_instructions_and_label(session, hooks, ids) 
     )
     makes = model()
 
-    outcome = await navigate(session, ids[1], hooks=hooks, model=makes, summarize=True)
+    outcome = await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=makes))
 
     assert asked(makes.requests[0]).endswith("In a word.")
     assert outcome.summary_entry is not None
@@ -271,7 +262,7 @@ async def test_a_handler_may_change_instructions_and_label(session, hooks, ids) 
 
 async def test_without_a_model_a_summary_fails_at_once(session, hooks, told, ids) -> None:
     with pytest.raises(InvalidOperation, match="a summary needs a model"):
-        await navigate(session, ids[1], hooks=hooks, summarize=True)
+        await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest())
 
     assert told == []
 
@@ -280,7 +271,7 @@ async def test_where_nothing_is_left_behind_there_is_no_summary(session, hooks, 
     session.switch(ids[1])
     makes = model()
 
-    outcome = await navigate(session, ids[3], hooks=hooks, model=makes, summarize=True)
+    outcome = await navigate(session, ids[3], hooks=hooks, summary=SummaryRequest(model=makes))
 
     assert (outcome.new_leaf, outcome.summary_entry) == (ids[3], None)
     assert makes.requests == []
@@ -311,7 +302,7 @@ async def test_the_label_goes_on_the_summary_and_else_on_the_target(session, hoo
 async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> None:
     before = session.read_lines()
 
-    with pytest.raises(InvalidOperation, match="cannot have a label"):
+    with pytest.raises(InvalidOperation, match="cannot label root"):
         await navigate(session, "root", hooks=hooks, label="x")
 
     assert session.read_lines() == before
@@ -325,7 +316,7 @@ async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, 
     before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError):
-        await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(answer), label="x")
+        await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model(answer)), label="x")
 
     assert session.read_lines() == before
     assert len(told) == 1
@@ -335,7 +326,7 @@ async def test_aborting_leaves_the_head_where_it_is(session, hooks, ids) -> None
     before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
-        navigate(session, ids[1], hooks=hooks, summarize=True, model=model([Delay(30), "s"]), signal=signal)
+        navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model([Delay(30), "s"])), signal=signal)
     )
     await asyncio.sleep(0.01)
 
@@ -352,7 +343,7 @@ async def test_a_branch_that_went_on_meanwhile_is_left_alone(session, hooks, ids
         return "s"
 
     with pytest.raises(BranchMoved):
-        await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(grow))
+        await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model(grow)))
 
     assert session.context().messages[-1]["content"] == "seven"
 
@@ -362,7 +353,7 @@ async def test_the_branch_that_was_current_when_it_began_is_the_one_that_moves(s
         session.create_branch("side")
         return "s"
 
-    outcome = await navigate(session, ids[1], hooks=hooks, summarize=True, model=model(switch))
+    outcome = await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model(switch)))
 
     assert session.branch("main").leaf == outcome.new_leaf
     assert session.head.name == "side"
@@ -389,7 +380,7 @@ def test_the_previous_prompt_is_the_last_message_of_the_user(session, ids) -> No
     assert find_previous_prompt(session.head).id == ids[4]
 
     session.switch("root")
-    with pytest.raises(InvalidOperation, match="no message of the user"):
+    with pytest.raises(InvalidOperation, match="no user message to go back to"):
         find_previous_prompt(session.head)
 
 

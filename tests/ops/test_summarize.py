@@ -41,16 +41,16 @@ async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (["half of", ScriptedStop("length")], "the answer was cut off because it grew too long"),
-        (["half of", ScriptedStop("error")], "it ended with error"),
-        (["half of", ScriptedStop("aborted")], "it ended with aborted"),
-        ([ToolCall("c", "read", {"path": "x"})], "it called a tool instead"),
-        (["text", ToolCall("c", "read", {"path": "x"})], "it called a tool instead"),
-        ([" \n"], "it said nothing"),
+        (["half of", ScriptedStop("length")], "the answer reached its length limit"),
+        (["half of", ScriptedStop("error")], "the answer ended with error"),
+        (["half of", ScriptedStop("aborted")], "the answer ended with aborted"),
+        ([ToolCall("c", "read", {"path": "x"})], "the answer is a tool call"),
+        (["text", ToolCall("c", "read", {"path": "x"})], "the answer is a tool call"),
+        ([" \n"], "the answer is empty"),
     ],
 )
 async def test_whatever_is_no_whole_text_is_a_failure(answer, reason) -> None:
-    with pytest.raises(SummaryFailed, match=f"scripted:scripted made no summary: {reason}") as failed:
+    with pytest.raises(SummaryFailed, match=f"scripted:scripted did not write a summary: {reason}") as failed:
         await summarizer(ScriptedModel([answer])).summarize_branch(TALK)
 
     assert (failed.value.model, failed.value.reason) == ("scripted:scripted", reason)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from sessiontree.session.session import session as sessions
+from sessiontree.session import session as sessions
 from sessiontree.store import batch_journal, files, jsonl, lock, lock_wait
 from sessiontree.store.base import Cursor
 from sessiontree.store.jsonl import JsonlStore
@@ -32,18 +32,18 @@ def pieces() -> None:
 def late_write() -> None:
     """Appends are acknowledged while they wait in memory, a few at a time."""
     append = JsonlStore.append
-    lock_wait: list[bytes] = []
+    pending: list[bytes] = []
     begun: list[Cursor] = []
 
     def late(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         begun[:] = begun or [after]
-        lock_wait.extend(lines)
-        if len(lock_wait) < 4:
+        pending.extend(lines)
+        if len(pending) < 4:
             identity, start, seen = after.value
             data = b"".join(line + b"\n" for line in lines)
             return Cursor((identity, start + len(data), (seen + data)[-jsonl.CURSOR_CONTEXT_SIZE :]))
-        cursor = append(self, lock_wait, after=begun.pop())
-        lock_wait.clear()
+        cursor = append(self, pending, after=begun.pop())
+        pending.clear()
         return cursor
 
     JsonlStore.append = late
@@ -119,7 +119,7 @@ def no_lock() -> None:
 
 def no_notes() -> None:
     """Nobody notes that a batch is on its way."""
-    lock.batch = _Without(batch_journal, "note")
+    lock.batch_journal = _Without(batch_journal, "write_note")
 
 
 def newline_apart() -> None:

@@ -105,7 +105,7 @@ for number in range(int(sys.argv[3])):
     lock = os.open(f"{file}.lock", os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(lock)
-    store.append([last], after=store.end().cursor)
+    store.append([last], after=store.read_end().cursor)
     lines = open(file, "rb").read().split()
     assert lines in ([b"{}", old, last], [b"{}", new, last]), lines
     assert old in lines or open(f"{file}.bak", "rb").read().split() == [b"{}", old], "the backup is missing"
@@ -147,7 +147,7 @@ def test_what_was_written_before_it_broke_in_is_seen(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(Tree, "grow" if alone else "extend", break_in)
+        broken.setattr(Tree, "try_append_message" if alone else "extend", break_in)
         with pytest.raises(KeyboardInterrupt):
             session.append(st.user("two")) if alone else session.extend([st.user("two")])
 
@@ -226,7 +226,7 @@ def test_what_was_written_is_seen_when_a_signal_handler_lets_out_that_it_was_ref
 
     with monkeypatch.context() as signals:
         signals.setattr(lock.FileLock, "release", interrupted)
-        with pytest.raises(st.InvalidOperation, match="under way"):
+        with pytest.raises(st.InvalidOperation, match="during a write"):
             session.append(st.user("two"))
     session.append(st.user("three"))
 
@@ -270,14 +270,14 @@ def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
         def interrupted(*given: Any) -> Any:
             nonlocal refused
             for _ in range(2):
-                with pytest.raises(st.InvalidOperation, match="under way"):
+                with pytest.raises(st.InvalidOperation, match="during a write"):
                     works[work]()
             refused += 1
             return real(*given)
 
         return interrupted
 
-    moments: list[tuple[Any, str]] = [(jsonl, "write"), (Tree, "grow"), (Tree, "extend")]
+    moments: list[tuple[Any, str]] = [(jsonl, "write"), (Tree, "try_append_message"), (Tree, "extend")]
     for owner, moment in moments:
         with st.open(session.file) as other:
             other.append(st.user("elsewhere"), branch="side")
@@ -347,7 +347,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
     assert broken_in
     with st.open(session.file) as beside:
         beside.append(st.user("three"))
-    assert not session.store._lock.turn._is_owned()
+    assert not session.store._lock.thread_lock._is_owned()
 
 
 def test_a_batch_whose_taking_back_was_broken_in_on_is_no_part_of_the_session(

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 
 import sessiontree as st
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.postgres.store import PostgresStore
 from tests.postgres import Proxy, Server
@@ -161,7 +161,7 @@ def test_a_store_that_only_tried_again_would_be_found_out(
             return append(self, lines, after=self.read_end().cursor)
 
     def forgets(*_: object) -> None:
-        raise st.Conflict("here", "others wrote first")
+        raise st.Conflict("here", "another writer appended first")
 
     monkeypatch.setattr(PostgresStore, "_explain_refusal", forgets)
     monkeypatch.setattr(PostgresStore, "append", again)

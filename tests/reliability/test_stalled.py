@@ -67,7 +67,7 @@ def test_an_append_gives_up_and_names_the_process_that_holds_the_lock(
         with stopped_holder(lock_of(session)) as pid, pytest.raises(st.LockTimeout) as raised:
             writer.append(st.user("two"))
         assert raised.value.pid == pid
-        assert f"process {pid}, which is stopped" in str(raised.value)
+        assert f"process {pid} (suspended)" in str(raised.value)
         assert raised.value.seconds >= 1.5
         assert len(reported) == 1
         assert f"process {pid}" in reported[0]
@@ -97,8 +97,8 @@ def test_a_command_says_what_it_waits_for_and_gives_up(session: st.Session, comm
     assert done.returncode == 1
     waits, gave_up = done.stderr.splitlines()
     assert "waiting for the lock" in waits
-    assert f"process {pid}, which is stopped" in waits
-    assert "gave up after waiting" in gave_up
+    assert f"process {pid} (suspended)" in waits
+    assert "timed out after" in gave_up
     assert f"process {pid}" in gave_up
     assert session.file.exists()
     assert seconds >= 2

@@ -126,12 +126,12 @@ async def open_client(app: FastAPI, made: IssuedToken, base: str = BASE) -> Asyn
 
 
 @contextlib.contextmanager
-def run_server(house: ServerEnv, **options: Any) -> Iterator[str]:
+def run_server(env: ServerEnv, **options: Any) -> Iterator[str]:
     """The address of a real server in a thread."""
     listening = bind_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     ready = threading.Event()
-    server = HttpServer(house.build_app(port, **options), house.limits, ready.set)
+    server = HttpServer(env.build_app(port, **options), env.limits, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -145,13 +145,13 @@ def run_server(house: ServerEnv, **options: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> ServerEnv:
+def env(tmp_path: Path) -> ServerEnv:
     return ServerEnv(tmp_path)
 
 
 @pytest.fixture
-async def client(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
-    async with open_client(house.build_app(), house.owner) as client:
+async def client(env: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
+    async with open_client(env.build_app(), env.owner) as client:
         yield client
 
 

@@ -13,9 +13,9 @@ from tests.server.conftest import ServerEnv, open_client
 from tests.server.test_roles import list_api_routes
 
 
-async def open_three_and_delete_one(client: httpx.AsyncClient, house: ServerEnv, serving: AppState) -> list[Path]:
+async def open_three_and_delete_one(client: httpx.AsyncClient, env: ServerEnv, serving: AppState) -> list[Path]:
     """The files of sessions with something to write when they are closed; the first one's is there no more."""
-    for id in [house.create_session() for _ in range(3)]:
+    for id in [env.create_session() for _ in range(3)]:
         made = await client.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": False})
         assert made.status_code == 201, made.text
     gone, *others = (Path(opened.file) for opened in serving.sessions.list_open())
@@ -29,20 +29,20 @@ def list_closed(files: list[Path]) -> list[bool]:
 
 
 async def test_a_session_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
-    house = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, idle_seconds=-1))
-    app = house.build_app()
-    async with open_client(app, house.owner) as client:
-        others = await open_three_and_delete_one(client, house, app.state.serving)
+    env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, idle_seconds=-1))
+    app = env.build_app()
+    async with open_client(app, env.owner) as client:
+        others = await open_three_and_delete_one(client, env, app.state.app_state)
 
-        await app.state.serving.tidy()
+        await app.state.app_state.clean_up()
 
         assert list_closed(others) == [True, True]
 
 
-async def test_a_server_ends_whatever_cannot_be_closed(house: ServerEnv) -> None:
-    app = house.build_app()
-    async with open_client(app, house.owner) as client:
-        others = await open_three_and_delete_one(client, house, app.state.serving)
+async def test_a_server_ends_whatever_cannot_be_closed(env: ServerEnv) -> None:
+    app = env.build_app()
+    async with open_client(app, env.owner) as client:
+        others = await open_three_and_delete_one(client, env, app.state.app_state)
         assert list_closed(others) == [False, False]
 
     assert list_closed(others) == [True, True]
@@ -51,9 +51,9 @@ async def test_a_server_ends_whatever_cannot_be_closed(house: ServerEnv) -> None
 # Query parameters
 
 
-async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(house: ServerEnv) -> None:
-    app = house.build_app()
-    async with open_client(app, house.owner) as client:
+async def test_no_route_ignores_a_query_parameter_that_it_does_not_know(env: ServerEnv) -> None:
+    app = env.build_app()
+    async with open_client(app, env.owner) as client:
         for route in list_api_routes(app):
             for method in route.methods:
                 path = re.sub(r"{[^}]*}", "x", route.path)

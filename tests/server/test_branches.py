@@ -13,14 +13,14 @@ from tests.server.conftest import ServerEnv, open_client
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> ServerEnv:
+def env(tmp_path: Path) -> ServerEnv:
     return ServerEnv(tmp_path, *["A summary by the model."] * 5)
 
 
 @pytest.fixture
-def id(house: ServerEnv) -> str:
+def id(env: ServerEnv) -> str:
     """A session with a branch `other` that goes on from `main`."""
-    session = house.create_session()
+    session = env.create_session()
     with st.open(session) as opened:
         other = opened.create_branch("other", current=False)
         other.extend([st.user("Another way?"), st.assistant("An index.")])
@@ -135,7 +135,7 @@ async def test_another_branch_is_moved_and_nobody_else(client: httpx.AsyncClient
 
 
 async def test_what_is_left_is_summarized_in_ones_own_words_or_by_the_model(
-    house: ServerEnv, client: httpx.AsyncClient, id: str
+    env: ServerEnv, client: httpx.AsyncClient, id: str
 ) -> None:
     await post(client, id, "switch-branch", branch="other")
     own = await post(client, id, "navigate", to="main", summary="It took too long.")
@@ -158,15 +158,15 @@ async def test_a_summary_of_ones_own_has_words(client: httpx.AsyncClient, id: st
         assert (answer.status_code, answer.json()["error"]["message"][:8]) == (422, "summary:")
 
 
-async def test_only_who_may_run_has_a_model_summarize(house: ServerEnv, id: str) -> None:
-    async with open_client(house.build_app(), house.create_token("read", "write")) as client:
+async def test_only_who_may_run_has_a_model_summarize(env: ServerEnv, id: str) -> None:
+    async with open_client(env.build_app(), env.create_token("read", "write")) as client:
         for path, said in (
             ("navigate", {"to": "root", "summarize": True}),
             ("merge", {"from": "other"}),
         ):
             answer = await client.post(f"/api/sessions/{id}/{path}", json=said)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden"), path
-    assert not house.models.model.requests
+    assert not env.models.model.requests
 
 
 async def test_a_label_is_put_and_taken_away(client: httpx.AsyncClient, id: str) -> None:
@@ -218,11 +218,11 @@ async def test_what_cannot_be_is_told_in_the_words_of_the_library(client: httpx.
     answer = await client.post(f"/api/sessions/{id}/merge", json={"from": "main", "into": "other", "summary": "x"})
 
     assert answer.status_code == 409
-    assert answer.json()["error"]["message"] == "branch 'main' has nothing that 'other' does not have"
+    assert answer.json()["error"]["message"] == "branch 'main' has no entries to merge into 'other'"
 
 
-async def test_a_session_that_cannot_be_written_says_why(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_session_that_cannot_be_written_says_why(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     file.write_bytes(file.read_bytes().replace(b'"version":3', b'"version":9', 1))
@@ -243,11 +243,11 @@ def setup(api):
 """
 
 
-async def test_handlers_of_the_user_are_asked(house: ServerEnv, id: str, home: Path) -> None:
+async def test_handlers_of_the_user_are_asked(env: ServerEnv, id: str, home: Path) -> None:
     folder = home / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "guard.py").write_text(GUARD)
-    async with open_client(house.build_app(), house.owner) as client:
+    async with open_client(env.build_app(), env.owner) as client:
         moved = await post(client, id, "navigate", to="HEAD~1")
         forked = await client.post(f"/api/sessions/{id}/fork", json={})
 
@@ -255,19 +255,19 @@ async def test_handlers_of_the_user_are_asked(house: ServerEnv, id: str, home: P
     assert (forked.status_code, forked.json()["error"]["code"]) == (409, "cancelled")
 
 
-async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(house: ServerEnv, id: str) -> None:
-    folder = house.project / ".sessiontree" / "extensions"
+async def test_extensions_of_a_project_that_nobody_trusts_are_not_run(env: ServerEnv, id: str) -> None:
+    folder = env.project / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
-    (folder / "guard.py").write_text(f"open({str(house.project / 'ran')!r}, 'w')\n{GUARD}")
-    async with open_client(house.build_app(), house.owner) as client:
+    (folder / "guard.py").write_text(f"open({str(env.project / 'ran')!r}, 'w')\n{GUARD}")
+    async with open_client(env.build_app(), env.owner) as client:
         moved = await post(client, id, "navigate", to="HEAD~1")
 
     assert moved["cancelled"] is False
-    assert not (house.project / "ran").exists()
+    assert not (env.project / "ran").exists()
 
 
 async def test_a_move_is_refused_by_who_has_seen_something_else(
-    house: ServerEnv, client: httpx.AsyncClient, id: str
+    env: ServerEnv, client: httpx.AsyncClient, id: str
 ) -> None:
     seen = (await client.get(f"/api/sessions/{id}")).headers["etag"]
     await post(client, id, "entries", role="user", text="more")

@@ -24,10 +24,10 @@ CLIENTS, ENTRIES = 12, 120
 
 
 @pytest.fixture
-async def run_real_server(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of a real server."""
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+async def real_client(env: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a real_client server."""
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             yield client
 
 
@@ -44,8 +44,8 @@ def read_lines(session: str) -> list[str]:
         return [entry.id for entry in opened.tree.entries]
 
 
-async def test_what_another_process_writes_is_told(house: ServerEnv, real: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_what_another_process_writes_is_told(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     path = f"/api/sessions/{id}/events"
     heard: list[ServerSentEvent] = []
     written: list[str] = []
@@ -55,7 +55,7 @@ async def test_what_another_process_writes_is_told(house: ServerEnv, real: httpx
             written.append(other.head.append(st.user("from elsewhere")).id)
 
     # Well before the stream would look again by itself.
-    async with asyncio.timeout(10), real.stream("GET", path) as answer:
+    async with asyncio.timeout(10), real_client.stream("GET", path) as answer:
         async for event in read_events(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "entry":
@@ -68,35 +68,35 @@ async def test_what_another_process_writes_is_told(house: ServerEnv, real: httpx
     assert (row["role"], row["branch"], row["html"], row["active"]) == ("user", "main", "<p>from elsewhere</p>\n", True)
 
 
-async def test_heads_are_told_at_the_start_and_when_they_move(house: ServerEnv, real: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_heads_are_told_at_the_start_and_when_they_move(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     path = f"/api/sessions/{id}/events"
 
-    first = await read_until(real, path, lambda event: event.kind == "head")
-    await real.post(f"/api/sessions/{id}/branches", json={"name": "cache"})
-    second = await read_until(real, path, lambda event: event.kind == "head", last=first[-1].id)
+    first = await read_until(real_client, path, lambda event: event.kind == "head")
+    await real_client.post(f"/api/sessions/{id}/branches", json={"name": "cache"})
+    second = await read_until(real_client, path, lambda event: event.kind == "head", last=first[-1].id)
 
     assert first[0].data["current"] == "main"
     assert second[-1].data["current"] == "cache"
     assert set(second[-1].data["heads"]) == {"main", "cache"}
 
 
-async def test_from_the_beginning_all_entries_are_told(house: ServerEnv, real: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_from_the_beginning_all_entries_are_told(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         session.head.extend([st.user(f"entry {number}") for number in range(450)])  # more than are read at once
     beginning = SessionPosition(0, f"{zlib.crc32(id.encode()):08x}")
 
-    heard = await read_until(real, f"/api/sessions/{id}/events", match_text("entry 449"), after=str(beginning))
+    heard = await read_until(real_client, f"/api/sessions/{id}/events", match_text("entry 449"), after=str(beginning))
 
     assert list_ids(heard) == read_lines(id)[: len(list_ids(heard))]
     assert len(list_ids(heard)) >= 450
 
 
-async def test_clients_killed_and_back_at_random_miss_nothing(house: ServerEnv, real: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_clients_killed_and_back_at_random_miss_nothing(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     path = f"/api/sessions/{id}/events"
-    etag = (await real.get(f"/api/sessions/{id}")).headers["etag"].strip('"')
+    etag = (await real_client.get(f"/api/sessions/{id}")).headers["etag"].strip('"')
     before = len(read_lines(id))
 
     async def client(seed: int) -> list[ServerSentEvent]:
@@ -104,7 +104,7 @@ async def test_clients_killed_and_back_at_random_miss_nothing(house: ServerEnv, 
         while not (heard and match_text("the end")(heard[-1])):
             patience = dice.randint(1, 12)
             headers = {"last-event-id": last}
-            async with real.stream("GET", path, headers=headers) as answer:
+            async with real_client.stream("GET", path, headers=headers) as answer:
                 assert answer.status_code == 200, await answer.aread()
                 async for event in read_events(answer.aiter_lines()):
                     last = event.id
@@ -118,10 +118,10 @@ async def test_clients_killed_and_back_at_random_miss_nothing(house: ServerEnv, 
 
     async def writer(number: int) -> None:
         branch = f"writer-{number}"
-        await real.post(f"/api/sessions/{id}/branches", json={"name": branch, "switch": False})
+        await real_client.post(f"/api/sessions/{id}/branches", json={"name": branch, "switch": False})
         for turn in range(ENTRIES // 4):
             said = {"role": "user", "text": f"{branch} {turn}", "branch": branch}
-            assert (await real.post(f"/api/sessions/{id}/entries", json=said)).status_code == 201
+            assert (await real_client.post(f"/api/sessions/{id}/entries", json=said)).status_code == 201
 
     def outside() -> None:
         with st.open(id) as other:
@@ -132,7 +132,9 @@ async def test_clients_killed_and_back_at_random_miss_nothing(house: ServerEnv, 
     async with asyncio.timeout(60):
         clients = [asyncio.create_task(client(seed)) for seed in range(CLIENTS)]
         await asyncio.gather(*(writer(number) for number in range(3)), asyncio.to_thread(outside))
-        await real.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "the end", "branch": "main"})
+        await real_client.post(
+            f"/api/sessions/{id}/entries", json={"role": "user", "text": "the end", "branch": "main"}
+        )
         heard = await asyncio.gather(*clients)
 
     everything = read_lines(id)[before:]
@@ -141,13 +143,13 @@ async def test_clients_killed_and_back_at_random_miss_nothing(house: ServerEnv, 
         assert match_text("the end")(told[-1])
 
 
-async def test_a_server_that_was_started_anew_goes_on_where_the_client_was(house: ServerEnv) -> None:
-    id = house.create_session()
+async def test_a_server_that_was_started_anew_goes_on_where_the_client_was(env: ServerEnv) -> None:
+    id = env.create_session()
     path = f"/api/sessions/{id}/events"
     last, heard = None, list[ServerSentEvent]()
     for round in range(3):
-        with run_server(house) as base:
-            async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+        with run_server(env) as base:
+            async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
                 if last is None:
                     last = (await client.get(f"/api/sessions/{id}")).headers["etag"]
                 for number in range(3):
@@ -165,9 +167,9 @@ async def test_a_server_that_was_started_anew_goes_on_where_the_client_was(house
     [("99-00000000", 410), ("1-00000000", 410), ("nonsense", 400), ("-1-00000000", 400), ("1-00000000.x.y", 400)],
 )
 async def test_a_place_that_is_not_there_is_no_place_to_go_on_from(
-    house: ServerEnv, client: httpx.AsyncClient, place: str, status: int
+    env: ServerEnv, client: httpx.AsyncClient, place: str, status: int
 ) -> None:
-    path = f"/api/sessions/{house.create_session()}/events"
+    path = f"/api/sessions/{env.create_session()}/events"
 
     async with asyncio.timeout(20):
         asked = [
@@ -182,11 +184,11 @@ async def test_a_place_that_is_not_there_is_no_place_to_go_on_from(
 
 async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path: Any) -> None:
     limits = ServerLimits(rate=1e6, burst=1_000_000, event_buffer=200)
-    house = ServerEnv(tmp_path, "word " * 200, limits=limits)
-    id = house.create_session()
+    env = ServerEnv(tmp_path, "word " * 200, limits=limits)
+    id = env.create_session()
     path = f"/api/sessions/{id}/events"
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             (first, *_) = await read_until(client, path, lambda event: event.kind == "head")
             await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
             async with asyncio.timeout(20):
@@ -203,17 +205,17 @@ async def test_a_client_that_was_away_for_too_long_is_told_to_read_anew(tmp_path
 
 async def test_a_client_that_does_not_read_holds_nobody_back_and_is_told_to_read_anew(tmp_path: Any) -> None:
     words = [f"{number:05} {'x' * 20_000} " for number in range(300)]
-    house = ServerEnv(tmp_path, words, limits=ServerLimits(rate=1e6, burst=1_000_000, event_buffer=100_000))
-    id = house.create_session()
-    with run_server(house) as base:
+    env = ServerEnv(tmp_path, words, limits=ServerLimits(rate=1e6, burst=1_000_000, event_buffer=100_000))
+    id = env.create_session()
+    with run_server(env) as base:
         slow = socket.socket()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.settimeout(20)
         slow.connect(("127.0.0.1", int(base.rpartition(":")[2])))
         head = [f"GET /api/sessions/{id}/events HTTP/1.1", f"Host: {base.removeprefix('http://')}"]
-        slow.sendall("\r\n".join([*head, f"Authorization: Bearer {house.owner.secret}", "", ""]).encode())
+        slow.sendall("\r\n".join([*head, f"Authorization: Bearer {env.owner.secret}", "", ""]).encode())
         assert b"200 OK" in await asyncio.to_thread(slow.recv, 15)
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
             async with asyncio.timeout(60):
                 while (await client.get(f"/api/sessions/{id}")).json()["running"]:
@@ -226,29 +228,29 @@ async def test_a_client_that_does_not_read_holds_nobody_back_and_is_told_to_read
     assert b"00299" not in read_late.partition(b"event: resync")[0]
 
 
-async def test_whose_token_is_revoked_hears_no_more(house: ServerEnv, real: httpx.AsyncClient) -> None:
-    id = house.create_session()
-    made = house.create_token("read")
+async def test_whose_token_is_revoked_hears_no_more(env: ServerEnv, real_client: httpx.AsyncClient) -> None:
+    id = env.create_session()
+    made = env.create_token("read")
     heard: list[str] = []
 
     async with (
         asyncio.timeout(20),
-        real.stream("GET", f"/api/sessions/{id}/events", headers=build_auth_headers(made)) as answer,
+        real_client.stream("GET", f"/api/sessions/{id}/events", headers=build_auth_headers(made)) as answer,
     ):
         async for event in read_events(answer.aiter_lines()):
             heard.append(event.kind)
             if len(heard) == 1:
                 TokenStore().revoke(made.token.id)
-                await real.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "secret"})
+                await real_client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "secret"})
 
     assert heard == ["head"]
 
 
 async def test_only_so_many_clients_listen_and_each_leaves_its_place(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, streams=2))
-    path = f"/api/sessions/{house.create_session()}/events"
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, streams=2))
+    path = f"/api/sessions/{env.create_session()}/events"
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             async with client.stream("GET", path) as one, client.stream("GET", path) as two:
                 assert (one.status_code, two.status_code) == (200, 200)
                 third = await client.get(path)
@@ -260,17 +262,17 @@ async def test_only_so_many_clients_listen_and_each_leaves_its_place(tmp_path: A
 
 
 async def test_a_token_that_listens_a_lot_keeps_no_other_from_listening(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, streams=4, token_streams=2))
-    reader = house.create_token("read")
-    path = f"/api/sessions/{house.create_session()}/events"
-    with run_server(house) as base:
+    env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, streams=4, token_streams=2))
+    reader = env.create_token("read")
+    path = f"/api/sessions/{env.create_session()}/events"
+    with run_server(env) as base:
         async with (
             httpx.AsyncClient(base_url=base, headers=build_auth_headers(reader), timeout=20) as client,
             client.stream("GET", path) as one,
             client.stream("GET", path) as two,
         ):
             third = await client.get(path)
-            async with client.stream("GET", path, headers=build_auth_headers(house.owner)) as owner:
+            async with client.stream("GET", path, headers=build_auth_headers(env.owner)) as owner:
                 assert (one.status_code, two.status_code, owner.status_code) == (200, 200, 200)
 
     assert third.status_code == 429
@@ -278,12 +280,12 @@ async def test_a_token_that_listens_a_lot_keeps_no_other_from_listening(tmp_path
 
 
 async def test_a_page_that_opens_its_stream_again_takes_the_place_of_the_old_one(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, token_streams=1))
-    path = f"/api/sessions/{house.create_session()}/events"
+    env = ServerEnv(tmp_path, limits=ServerLimits(rate=1e6, burst=1_000_000, token_streams=1))
+    path = f"/api/sessions/{env.create_session()}/events"
     page = {"sessiontree-page": "tab-1"}
-    with run_server(house) as base:
+    with run_server(env) as base:
         async with (
-            httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client,
+            httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client,
             client.stream("GET", path, headers=page) as old,
         ):
             lines = old.aiter_lines()
@@ -304,12 +306,12 @@ async def _status(client: httpx.AsyncClient, path: str) -> int:
 
 
 async def test_a_quiet_session_still_says_that_it_is_there(
-    house: ServerEnv, real: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    env: ServerEnv, real_client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "KEEPALIVE_SECONDS", 0.05)
-    path = f"/api/sessions/{house.create_session()}/events"
+    path = f"/api/sessions/{env.create_session()}/events"
 
-    async with asyncio.timeout(20), real.stream("GET", path) as answer:
+    async with asyncio.timeout(20), real_client.stream("GET", path) as answer:
         async for line in answer.aiter_lines():
             if line == ": quiet":
                 break
@@ -317,15 +319,15 @@ async def test_a_quiet_session_still_says_that_it_is_there(
 
 @pytest.mark.parametrize("content", [b"", b"no session\n"], ids=["empty", "no header"])
 async def test_who_listens_to_a_session_that_becomes_unreadable_is_told(
-    house: ServerEnv, real: httpx.AsyncClient, content: bytes
+    env: ServerEnv, real_client: httpx.AsyncClient, content: bytes
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id, read_only=True) as session:
         file = session.file
     assert file is not None
     heard: list[ServerSentEvent] = []
 
-    async with asyncio.timeout(20), real.stream("GET", f"/api/sessions/{id}/events") as answer:
+    async with asyncio.timeout(20), real_client.stream("GET", f"/api/sessions/{id}/events") as answer:
         async for event in read_events(answer.aiter_lines()):
             heard.append(event)
             if event.kind == "head":

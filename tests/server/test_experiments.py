@@ -11,7 +11,7 @@ import pytest
 import sessiontree as st
 from sessiontree.library import trash
 from sessiontree.model.scripted import Delay
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.experiment.experiment import Experiment
 from sessiontree.swarm.lease import open_lease
 from tests.server.conftest import Gate, ServerEnv, open_client
@@ -20,7 +20,7 @@ ARMS = [{"name": "short", "prompt": "In one word?"}, {"name": "long", "prompt": 
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> ServerEnv:
+def env(tmp_path: Any) -> ServerEnv:
     return ServerEnv(tmp_path, *["With a cache."] * 50)
 
 
@@ -32,9 +32,9 @@ async def wait_until_ended(client: httpx.AsyncClient, id: str) -> dict[str, Any]
 
 
 async def test_an_experiment_is_run_and_its_result_stands_in_the_session(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.create_session()
+    session = env.create_session()
     scorers = [{"kind": "cost"}, {"kind": "matches", "pattern": "cache", "name": "cached"}]
 
     made = await client.post(
@@ -53,9 +53,9 @@ async def test_an_experiment_is_run_and_its_result_stands_in_the_session(
 
 
 async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, *["Yes.", *[[Delay(30), "No."]] * 20])
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, *["Yes.", *[[Delay(30), "No."]] * 20])
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         made = (await client.post(f"/api/sessions/{session}/experiments", json={"arms": ARMS, "runs": 5})).json()
         async with asyncio.timeout(20):
             while not (await client.get(f"/api/experiments/{made['id']}")).json()["done"]:
@@ -65,12 +65,12 @@ async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) ->
         again = await client.post(f"/api/experiments/{made['id']}/stop", json={})
 
     state = stopped.json()
-    assert (state["status"], state["done"], state["error"]) == ("failed", 1, "it was stopped")
+    assert (state["status"], state["done"], state["error"]) == ("failed", 1, "stopped")
     assert again.status_code == 409
 
 
-async def test_an_experiment_that_nobody_runs_is_told_of(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_experiment(house.create_session())
+async def test_an_experiment_that_nobody_runs_is_told_of(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_experiment(env.create_session())
 
     state = (await client.get(f"/api/experiments/{id}")).json()
 
@@ -86,10 +86,10 @@ def start_runs(opened: Session, experiment: str) -> None:
 
 
 async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_of_it_too(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.create_session()
-    id = house.create_experiment(session)
+    session = env.create_session()
+    id = env.create_experiment(session)
     with st.open(session) as opened:
         start_runs(opened, id)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
@@ -108,10 +108,10 @@ async def test_an_experiment_is_asked_for_where_it_was_made_though_a_fork_tells_
 
 
 async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.create_session()
-    id = house.create_experiment(session)
+    session = env.create_session()
+    id = env.create_experiment(session)
     forked = (await client.post(f"/api/sessions/{session}/fork", json={"tree": True})).json()["id"]
     assert (await client.get(f"/api/experiments/{id}")).json()["sessionId"] == session
     trash.delete(session)
@@ -124,10 +124,10 @@ async def test_an_experiment_whose_session_is_gone_is_found_in_a_fork(
 
 
 async def test_an_experiment_that_another_process_runs_has_not_failed(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.create_session()
-    id = house.create_experiment(session)
+    session = env.create_session()
+    id = env.create_experiment(session)
     with st.open(session) as opened:
         hold = open_lease(opened, id)
         assert hold.acquire()
@@ -142,16 +142,16 @@ async def test_an_experiment_that_another_process_runs_has_not_failed(
 @pytest.mark.parametrize("here", [True, False])
 async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, *[gate.delay("Yes.")] * 2)
-    session = house.create_session()
-    async with open_client(house.build_app(), house.owner) as client:
+    env = ServerEnv(tmp_path, *[gate.delay("Yes.")] * 2)
+    session = env.create_session()
+    async with open_client(env.build_app(), env.owner) as client:
         base = f"/api/sessions/{session}"
         if here:
             id = (await client.post(f"{base}/experiments", json={"arms": ARMS, "runs": 1})).json()["id"]
             running = None
         else:
-            id = house.create_experiment(session)
-            elsewhere = Experiment.open(st.open(session), id, model=house.models.model)
+            id = env.create_experiment(session)
+            elsewhere = Experiment.open(st.open(session), id, model=env.models.model)
             running = asyncio.create_task(elsewhere.run())
         async with asyncio.timeout(20):
             while len(held := (await client.get(base)).json()["experimenting"]) < 2:
@@ -175,15 +175,15 @@ async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> No
     assert set(held.values()) == {id}
     assert [answer.status_code for answer in refused] == [409] * 3
     assert refused[0].json()["error"]["message"] == (
-        f"a run of an experiment is at work on branch {branch!r}: wait until it is done, or stop the experiment"
+        f"an experiment is running on branch {branch!r}; stop it or wait until it finishes"
     )
     assert [run["error"] for run in state["result"]["runs"]] == [None, None]
     assert (after["experimenting"], free.status_code) == ({}, 201)
 
 
-async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
-    id = house.create_experiment(session)
+async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
+    id = env.create_experiment(session)
     path = f"/api/sessions/{session}"
     with st.open(session) as opened:
         start_runs(opened, id)
@@ -200,9 +200,9 @@ async def test_a_run_under_way_keeps_its_branch_by_a_new_name_too(house: ServerE
     assert refused.status_code == 409
 
 
-async def test_a_run_whose_process_died_does_not_keep_its_branch(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
-    id = house.create_experiment(session)
+async def test_a_run_whose_process_died_does_not_keep_its_branch(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
+    id = env.create_experiment(session)
     with st.open(session) as opened:
         start_runs(opened, id)
         opened.append(st.AgentAction(action="spawn", agent="main", data=["experiment"]))
@@ -233,9 +233,9 @@ async def test_a_run_whose_process_died_does_not_keep_its_branch(house: ServerEn
     ],
 )
 async def test_an_experiment_that_makes_no_sense_writes_nothing(
-    house: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
+    env: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
 ) -> None:
-    session = house.create_session()
+    session = env.create_session()
 
     answer = await client.post(f"/api/sessions/{session}/experiments", json=said)
 

@@ -23,9 +23,9 @@ SECRET = "sk-" + "a1b2c3d4" * 4
 LIMITS = ServerLimits(rate=1e6, burst=1_000_000)
 
 
-def write_session_file(house: ServerEnv, content: bytes) -> str:
+def write_session_file(env: ServerEnv, content: bytes) -> str:
     """A session of the catalog with other lines."""
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     header = file.read_bytes().split(b"\n", 1)[0]
@@ -41,8 +41,8 @@ async def wait_until_finished(client: httpx.AsyncClient, job: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json", "text", "jsonl"])
-async def test_a_file_is_what_the_library_makes(house: ServerEnv, client: httpx.AsyncClient, form: str) -> None:
-    id = write_session_file(house, content_of("comb", 30))
+async def test_a_file_is_what_the_library_makes(env: ServerEnv, client: httpx.AsyncClient, form: str) -> None:
+    id = write_session_file(env, content_of("comb", 30))
     with st.open(id) as session:
         lines = session.read_lines()
 
@@ -53,9 +53,9 @@ async def test_a_file_is_what_the_library_makes(house: ServerEnv, client: httpx.
 
 
 async def test_a_job_tells_how_far_it_is_and_has_the_file_and_the_report(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         session.head.append(st.user(f"the key is {SECRET}"))
         count = len(session.read_lines())
@@ -71,9 +71,9 @@ async def test_a_job_tells_how_far_it_is_and_has_the_file_and_the_report(
     assert SECRET.encode() not in file.content
 
 
-async def test_a_job_is_nobody_elses(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    job = (await client.post(f"/api/sessions/{house.create_session()}/exports", json={})).json()
-    other = {"authorization": f"Bearer {house.create_token('read').secret}"}
+async def test_a_job_is_nobody_elses(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    job = (await client.post(f"/api/sessions/{env.create_session()}/exports", json={})).json()
+    other = {"authorization": f"Bearer {env.create_token('read').secret}"}
 
     for method, path in (("GET", ""), ("GET", "/file"), ("DELETE", "")):
         answer = await client.request(method, f"/api/exports/{job['id']}{path}", headers=other)
@@ -81,8 +81,8 @@ async def test_a_job_is_nobody_elses(house: ServerEnv, client: httpx.AsyncClient
     assert (await wait_until_finished(client, job))["state"] == "done"
 
 
-async def test_what_cannot_be_exported_is_refused_as_before(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_what_cannot_be_exported_is_refused_as_before(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
 
     answer = await client.get(f"/api/sessions/{id}/export", params={"branch": "nowhere"})
     job = await wait_until_finished(
@@ -94,7 +94,7 @@ async def test_what_cannot_be_exported_is_refused_as_before(house: ServerEnv, cl
     assert (await client.get(f"/api/exports/{job['id']}/file")).status_code == 404
 
 
-async def test_more_exports_than_can_wait_are_refused(house: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_more_exports_than_can_wait_are_refused(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
     run = ExportJob.run
 
@@ -103,10 +103,10 @@ async def test_more_exports_than_can_wait_are_refused(house: ServerEnv, monkeypa
         run(self, seconds)
 
     monkeypatch.setattr(ExportJob, "run", run_later)
-    app = house.build_app(limits=replace(LIMITS, exports=1, export_queue=3))
-    async with open_client(app, house.owner) as client:
-        id = house.create_session()
-        other = {"authorization": f"Bearer {house.create_token('read').secret}"}
+    app = env.build_app(limits=replace(LIMITS, exports=1, export_queue=3))
+    async with open_client(app, env.owner) as client:
+        id = env.create_session()
+        other = {"authorization": f"Bearer {env.create_token('read').secret}"}
         mine = [await client.post(f"/api/sessions/{id}/exports", json={}) for _ in range(3)]
         theirs = [await client.post(f"/api/sessions/{id}/exports", json={}, headers=other) for _ in range(3)]
         gate.set()
@@ -123,32 +123,32 @@ async def test_more_exports_than_can_wait_are_refused(house: ServerEnv, monkeypa
     [({"export_size": 50_000}, "the export has more than"), ({"export_seconds": 0.01}, "took more than 0.01 seconds")],
     ids=["size", "time"],
 )
-async def test_an_export_ends_at_its_limits(house: ServerEnv, limit: dict[str, Any], words: str) -> None:
-    app = house.build_app(limits=replace(LIMITS, **limit))
-    async with open_client(app, house.owner) as client:
-        answer = await client.get(f"/api/sessions/{write_session_file(house, content_of('wide', 500))}/export")
+async def test_an_export_ends_at_its_limits(env: ServerEnv, limit: dict[str, Any], words: str) -> None:
+    app = env.build_app(limits=replace(LIMITS, **limit))
+    async with open_client(app, env.owner) as client:
+        answer = await client.get(f"/api/sessions/{write_session_file(env, content_of('wide', 500))}/export")
 
     assert answer.status_code == 413
     assert words in answer.json()["error"]["message"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of memory are of POSIX")
-async def test_an_export_ends_where_it_needs_more_memory_than_it_may_have(house: ServerEnv) -> None:
-    id = write_session_file(house, content_of("chain", 200_000))
-    app = house.build_app(limits=replace(LIMITS, export_memory=120 << 20))
-    async with open_client(app, house.owner) as client:
+async def test_an_export_ends_where_it_needs_more_memory_than_it_may_have(env: ServerEnv) -> None:
+    id = write_session_file(env, content_of("chain", 200_000))
+    app = env.build_app(limits=replace(LIMITS, export_memory=120 << 20))
+    async with open_client(app, env.owner) as client:
         answer = await client.get(f"/api/sessions/{id}/export", params={"format": "json"})
 
     assert answer.status_code == 413
     assert "memory" in answer.json()["error"]["message"]
 
 
-async def test_a_cancelled_export_ends_its_process(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = write_session_file(house, content_of("wide", 20_000))
+async def test_a_cancelled_export_ends_its_process(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = write_session_file(env, content_of("wide", 20_000))
     job = (await client.post(f"/api/sessions/{id}/exports", json={"redact": True})).json()
     while (await client.get(f"/api/exports/{job['id']}")).json()["state"] == "queued":
         await asyncio.sleep(0.01)
-    running = client._transport.app.state.serving.exports._jobs[job["id"]]  # type: ignore[attr-defined]
+    running = client._transport.app.state.app_state.exports._jobs[job["id"]]  # type: ignore[attr-defined]
 
     await client.delete(f"/api/exports/{job['id']}")
     await asyncio.to_thread(running.ended.wait, 60)
@@ -158,7 +158,7 @@ async def test_a_cancelled_export_ends_its_process(house: ServerEnv, client: htt
 
 
 async def test_the_process_of_an_export_is_given_neither_environment_nor_token(
-    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "secret")
     given: list[dict[str, Any]] = []
@@ -171,8 +171,8 @@ async def test_the_process_of_an_export_is_given_neither_environment_nor_token(
         return popen(command, **options)
 
     monkeypatch.setattr(export_jobs.subprocess, "Popen", noted)
-    answer = await client.get(f"/api/sessions/{house.create_session()}/export")
+    answer = await client.get(f"/api/sessions/{env.create_session()}/export")
 
     assert answer.status_code == 200
     assert set(given[0]["env"]) == {"LANG", "PATH"}
-    assert house.owner.secret not in str(given[0]["command"])
+    assert env.owner.secret not in str(given[0]["command"])

@@ -54,8 +54,8 @@ def test_an_address_that_is_not_ours_is_said_to_be() -> None:
 
 
 def test_headers_that_never_end_are_not_waited_for(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(header_seconds=0.2))
-    with run_server(house) as base:
+    env = ServerEnv(tmp_path, limits=build_limits(header_seconds=0.2))
+    with run_server(env) as base:
         silent, slow, second = connect(base), connect(base), connect(base)
         slow.sendall(b"GET /api/health HTTP/1.1\r\nHost: x")
         second.sendall(b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -68,11 +68,11 @@ def test_headers_that_never_end_are_not_waited_for(tmp_path: Any) -> None:
 
 
 def test_a_request_that_takes_long_to_be_answered_is_not_taken_for_one_that_never_comes(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(header_seconds=0.05))
-    id = house.create_session()
+    env = ServerEnv(tmp_path, limits=build_limits(header_seconds=0.05))
+    id = env.create_session()
     with (
-        run_server(house) as base,
-        httpx.Client(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client,
+        run_server(env) as base,
+        httpx.Client(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client,
         client.stream("GET", f"/api/sessions/{id}/events") as answer,
     ):
         lines = answer.iter_lines()
@@ -85,8 +85,8 @@ def test_a_request_that_takes_long_to_be_answered_is_not_taken_for_one_that_neve
 @pytest.mark.parametrize(
     "data", [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nx: \0\r\n\r\n", b"x" * 66_000]
 )
-def test_what_is_no_http_is_told_so_in_json(house: ServerEnv, data: bytes) -> None:
-    with run_server(house) as base:
+def test_what_is_no_http_is_told_so_in_json(env: ServerEnv, data: bytes) -> None:
+    with run_server(env) as base:
         one = connect(base)
         one.sendall(data)
         answer = b""
@@ -99,19 +99,19 @@ def test_what_is_no_http_is_told_so_in_json(house: ServerEnv, data: bytes) -> No
     assert json.loads(body)["error"]["code"] == "bad_request"
 
 
-def test_idle_connections_do_no_harm(house: ServerEnv) -> None:
-    with run_server(house) as base:
+def test_idle_connections_do_no_harm(env: ServerEnv) -> None:
+    with run_server(env) as base:
         idle = [connect(base) for _ in range(100)]
-        assert httpx.get(f"{base}/api/health", headers=build_auth_headers(house.owner)).status_code == 200
+        assert httpx.get(f"{base}/api/health", headers=build_auth_headers(env.owner)).status_code == 200
         for one in idle:
             one.close()
 
 
 def test_connections_that_ask_nothing_keep_nobody_out(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(connections=3))
-    with run_server(house) as base:
+    env = ServerEnv(tmp_path, limits=build_limits(connections=3))
+    with run_server(env) as base:
         idle = [connect(base) for _ in range(5)]
-        status = httpx.get(f"{base}/api/health", headers=build_auth_headers(house.owner)).status_code
+        status = httpx.get(f"{base}/api/health", headers=build_auth_headers(env.owner)).status_code
         for one in idle:
             one.close()
 
@@ -119,11 +119,11 @@ def test_connections_that_ask_nothing_keep_nobody_out(tmp_path: Any) -> None:
 
 
 def test_more_busy_connections_than_it_takes_are_refused_in_json(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(connections=2))
-    id = house.create_session()
+    env = ServerEnv(tmp_path, limits=build_limits(connections=2))
+    id = env.create_session()
     with (
-        run_server(house) as base,
-        httpx.Client(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client,
+        run_server(env) as base,
+        httpx.Client(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client,
         client.stream("GET", f"/api/sessions/{id}/events") as one,
         client.stream("GET", f"/api/sessions/{id}/events") as two,
     ):
@@ -139,12 +139,12 @@ def test_more_busy_connections_than_it_takes_are_refused_in_json(tmp_path: Any) 
 async def test_it_closes_while_clients_listen_and_agents_work(tmp_path: Any) -> None:
     from sessiontree.model.scripted import Delay
 
-    house = ServerEnv(tmp_path, ["Begun", Delay(600)])
-    id = house.create_session()
+    env = ServerEnv(tmp_path, ["Begun", Delay(600)])
+    id = env.create_session()
     heard: list[str] = []
     began = 0.0
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             await client.post(f"/api/sessions/{id}/prompt", json={"text": "Go"})
             etag = (await client.get(f"/api/sessions/{id}")).headers["etag"]
             async with asyncio.timeout(20), client.stream("GET", f"/api/sessions/{id}/events?after={etag}") as answer:

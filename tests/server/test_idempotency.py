@@ -7,9 +7,9 @@ import asyncio
 import httpx
 import pytest
 
-from sessiontree.server import idempotency
+from sessiontree.server import middleware
 from sessiontree.server.http_errors import ApiError
-from sessiontree.server.idempotency import IdempotencyCache, StoredResponse, compute_fingerprint
+from sessiontree.server.middleware import IdempotencyCache, StoredResponse, compute_fingerprint
 from tests.server.conftest import ServerEnv, build_auth_headers, open_client
 
 
@@ -95,7 +95,7 @@ async def test_what_failed_inside_can_be_tried_again() -> None:
 
 
 async def test_only_so_many_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "KEPT", 3)
+    monkeypatch.setattr(middleware, "MAX_STORED_RESPONSES", 3)
     replies, work = IdempotencyCache(), Work()
     for number in range(5):
         await replies.run_once("me", b"%d" % number, b"request", work)
@@ -111,8 +111,8 @@ def test_parts_of_a_request_cannot_be_taken_for_one_another() -> None:
 # Over HTTP
 
 
-async def test_an_entry_is_appended_once_however_often_it_is_sent(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    path = f"/api/sessions/{house.create_session()}/entries"
+async def test_an_entry_is_appended_once_however_often_it_is_sent(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{env.create_session()}/entries"
     said = {"role": "user", "text": "Once"}
 
     answers = [await client.post(path, json=said, headers={"idempotency-key": "k"}) for _ in range(3)]
@@ -126,10 +126,10 @@ async def test_an_entry_is_appended_once_however_often_it_is_sent(house: ServerE
     assert sum(entry.get("message", {}).get("content") == "Once" for entry in entries) == 1
 
 
-async def test_one_key_of_two_tokens_is_two_requests(house: ServerEnv) -> None:
-    id = house.create_session()
-    made = house.create_token("write")
-    async with open_client(house.build_app(), house.owner) as client:
+async def test_one_key_of_two_tokens_is_two_requests(env: ServerEnv) -> None:
+    id = env.create_session()
+    made = env.create_token("write")
+    async with open_client(env.build_app(), env.owner) as client:
         path, said = f"/api/sessions/{id}/entries", {"role": "user", "text": "Once"}
         first = await client.post(path, json=said, headers={"idempotency-key": "k"})
         second = await client.post(path, json=said, headers={"idempotency-key": "k", **build_auth_headers(made)})
@@ -138,7 +138,7 @@ async def test_one_key_of_two_tokens_is_two_requests(house: ServerEnv) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201])
-async def test_a_key_that_is_none_is_refused(house: ServerEnv, client: httpx.AsyncClient, key: str) -> None:
-    path = f"/api/sessions/{house.create_session()}/undo"
+async def test_a_key_that_is_none_is_refused(env: ServerEnv, client: httpx.AsyncClient, key: str) -> None:
+    path = f"/api/sessions/{env.create_session()}/undo"
 
     assert (await client.post(path, json={}, headers={"idempotency-key": key})).status_code == 400

@@ -15,37 +15,37 @@ WRITES = 30
 
 
 @pytest.fixture
-async def run_two_servers(
-    house: ServerEnv, shared_database: str, monkeypatch: pytest.MonkeyPatch
+async def clients(
+    env: ServerEnv, shared_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-    """Clients of two servers that keep their sessions in the same place."""
+    """Clients of clients servers that keep their sessions in the same place."""
     monkeypatch.setenv("SESSIONTREE_STORE", shared_database)
-    with run_server(house) as first, run_server(house) as second:
+    with run_server(env) as first, run_server(env) as second:
         async with (
-            httpx.AsyncClient(base_url=first, headers=build_auth_headers(house.owner), timeout=20) as one,
-            httpx.AsyncClient(base_url=second, headers=build_auth_headers(house.owner), timeout=20) as other,
+            httpx.AsyncClient(base_url=first, headers=build_auth_headers(env.owner), timeout=20) as one,
+            httpx.AsyncClient(base_url=second, headers=build_auth_headers(env.owner), timeout=20) as other,
         ):
             yield one, other
 
 
-async def create_swarm(client: httpx.AsyncClient, house: ServerEnv) -> str:
-    answer = await client.post("/api/sessions", json={"cwd": str(house.project), "name": "shared"})
+async def create_swarm(client: httpx.AsyncClient, env: ServerEnv) -> str:
+    answer = await client.post("/api/sessions", json={"cwd": str(env.project), "name": "shared"})
     assert answer.status_code == 201, answer.text
     return answer.json()["id"]
 
 
 async def test_what_one_has_written_the_other_reads(
-    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
-    one, other = two
-    id = await create_swarm(one, house)
+    one, other = clients
+    id = await create_swarm(one, env)
     await other.get(f"/api/sessions/{id}/tree")  # which now has it open
 
     await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "by the first"})
     await other.post(f"/api/sessions/{id}/branches", json={"name": "side", "switch": True})
     await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "on the side"})
 
-    for client in two:
+    for client in clients:
         branches = (await client.get(f"/api/sessions/{id}/branches")).json()
         path = (await client.get(f"/api/sessions/{id}/path", params={"at": "side"})).json()
         assert branches["current"] == "side"
@@ -53,10 +53,10 @@ async def test_what_one_has_written_the_other_reads(
 
 
 async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_all(
-    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
-    one, other = two
-    path = f"/api/sessions/{await create_swarm(one, house)}"
+    one, other = clients
+    path = f"/api/sessions/{await create_swarm(one, env)}"
     seen = (await one.get(f"{path}/tree")).headers["etag"]
     said = {"role": "user", "text": "Once."}
 
@@ -71,15 +71,15 @@ async def test_a_key_is_known_to_the_server_that_was_asked_and_what_was_seen_to_
 
 
 async def test_live_events_of_one_tell_what_came_through_the_other(
-    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
-    one, other = two
-    id = await create_swarm(one, house)
+    one, other = clients
+    id = await create_swarm(one, env)
     written: list[str] = []
 
     async def write() -> None:
         for number in range(WRITES):
-            client = two[number % 2]
+            client = clients[number % 2]
             answer = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": f"{number}"})
             written.append(answer.json()["id"])
 
@@ -97,10 +97,10 @@ async def test_live_events_of_one_tell_what_came_through_the_other(
 
 
 async def test_an_event_stream_goes_on_at_the_other(
-    house: ServerEnv, two: tuple[httpx.AsyncClient, httpx.AsyncClient]
+    env: ServerEnv, clients: tuple[httpx.AsyncClient, httpx.AsyncClient]
 ) -> None:
-    one, other = two
-    id = await create_swarm(one, house)
+    one, other = clients
+    id = await create_swarm(one, env)
     start = (await one.get(f"/api/sessions/{id}")).headers["etag"]
     for text in ("a", "b", "c"):
         await one.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": text})

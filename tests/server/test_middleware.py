@@ -31,9 +31,9 @@ def read_error(answer: httpx.Response) -> tuple[int, str]:
 
 
 async def test_a_body_has_a_limit_to_the_byte(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(body=1000))
-    async with open_client(house.build_app(), house.owner) as client:
-        path = f"/api/sessions/{house.create_session()}/entries"
+    env = ServerEnv(tmp_path, limits=build_limits(body=1000))
+    async with open_client(env.build_app(), env.owner) as client:
+        path = f"/api/sessions/{env.create_session()}/entries"
         start, end = b'{"role":"user","text":"', b'"}'
         exact = start + b"x" * (1000 - len(start) - len(end)) + end
 
@@ -53,22 +53,22 @@ async def test_a_body_has_a_limit_to_the_byte(tmp_path: Any) -> None:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(body_seconds=0.05))
-    async with open_client(house.build_app(), house.owner) as client:
+    env = ServerEnv(tmp_path, limits=build_limits(body_seconds=0.05))
+    async with open_client(env.build_app(), env.owner) as client:
 
         async def stalled() -> AsyncIterator[bytes]:
             yield b"{"
             await asyncio.sleep(60)
 
-        answer = await client.post(f"/api/sessions/{house.create_session()}/undo", content=stalled(), headers=JSON)
+        answer = await client.post(f"/api/sessions/{env.create_session()}/undo", content=stalled(), headers=JSON)
 
     assert read_error(answer) == (408, "too_slow")
 
 
 async def test_one_token_may_ask_only_so_fast_and_does_not_hold_back_others(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=ServerLimits(rate=0.001, burst=5))
-    other = house.create_token("read")
-    async with open_client(house.build_app(), house.owner) as client:
+    env = ServerEnv(tmp_path, limits=ServerLimits(rate=0.001, burst=5))
+    other = env.create_token("read")
+    async with open_client(env.build_app(), env.owner) as client:
         answers = [await client.get("/api/health") for _ in range(7)]
         free = await client.get("/api/health", headers=build_auth_headers(other))
         strangers = [await client.get("/api/health", headers=build_auth_headers("wrong")) for _ in range(7)]
@@ -81,15 +81,15 @@ async def test_one_token_may_ask_only_so_fast_and_does_not_hold_back_others(tmp_
 
 
 async def test_only_so_many_requests_are_under_way(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, limits=build_limits(requests=2, body_seconds=20))
+    env = ServerEnv(tmp_path, limits=build_limits(requests=2, body_seconds=20))
     gate = asyncio.Event()
 
     async def late() -> AsyncIterator[bytes]:
         await gate.wait()
         yield b"{}"
 
-    async with open_client(house.build_app(), house.owner) as client:
-        path = f"/api/sessions/{house.create_session()}/undo"
+    async with open_client(env.build_app(), env.owner) as client:
+        path = f"/api/sessions/{env.create_session()}/undo"
         waiting = [asyncio.create_task(client.post(path, content=late(), headers=JSON)) for _ in range(2)]
         async with asyncio.timeout(10):
             while (third := await client.get("/api/health")).status_code == 200:
@@ -104,7 +104,7 @@ async def test_only_so_many_requests_are_under_way(tmp_path: Any) -> None:
 
 
 async def test_addresses_and_methods_that_are_none_are_told_in_the_same_form(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     assert read_error(await client.get("/api/nothing")) == (404, "not_found")
     assert read_error(await client.get("/nothing")) == (404, "not_found")
@@ -114,9 +114,9 @@ async def test_addresses_and_methods_that_are_none_are_told_in_the_same_form(
 
 
 async def test_bodies_that_are_no_json_or_of_another_shape_are_told_apart(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    path = f"/api/sessions/{house.create_session()}/branches"
+    path = f"/api/sessions/{env.create_session()}/branches"
 
     assert read_error(await client.post(path, content=b"{", headers=JSON)) == (400, "bad_request")
     assert read_error(await client.post(path, content=b"", headers=JSON)) == (400, "bad_request")
@@ -132,7 +132,7 @@ async def test_bodies_that_are_no_json_or_of_another_shape_are_told_apart(
 
 
 async def test_what_goes_wrong_inside_is_logged_and_not_told(
-    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(**_: Any) -> None:
         raise RuntimeError("the secret reason")
@@ -145,7 +145,7 @@ async def test_what_goes_wrong_inside_is_logged_and_not_told(
     assert "secret reason" not in answer.text
     assert "Traceback" not in answer.text
     assert "the secret reason" in caplog.text
-    assert house.owner.secret not in caplog.text
+    assert env.owner.secret not in caplog.text
 
 
 async def test_every_answer_says_that_it_is_not_to_be_kept_framed_or_guessed_at(client: httpx.AsyncClient) -> None:
@@ -159,7 +159,7 @@ async def test_every_answer_says_that_it_is_not_to_be_kept_framed_or_guessed_at(
         assert headers["cache-control"] == ("no-store" if path.startswith("/api") else "no-cache")
 
 
-async def test_a_socket_for_two_way_talk_is_closed(house: ServerEnv) -> None:
+async def test_a_socket_for_two_way_talk_is_closed(env: ServerEnv) -> None:
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -168,18 +168,18 @@ async def test_a_socket_for_two_way_talk_is_closed(house: ServerEnv) -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    await house.build_app()({"type": "websocket", "path": "/api", "headers": []}, receive, send)
+    await env.build_app()({"type": "websocket", "path": "/api", "headers": []}, receive, send)
 
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
 async def test_where_tokens_cannot_be_looked_up_nobody_is_let_in_or_told_of_files(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     make_private_directory(get_home())
     write_private(os.path.join(get_home(), "tokens.json"), b"{")
 
-    for headers in (build_auth_headers(house.owner), build_auth_headers("wrong")):
+    for headers in (build_auth_headers(env.owner), build_auth_headers("wrong")):
         answer = await client.get("/api/health", headers=headers)
         assert read_error(answer) == (500, "internal")
         assert "tokens.json" not in answer.text

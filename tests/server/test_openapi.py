@@ -59,9 +59,9 @@ def test_the_example_of_every_shape_is_one(shape: type[Any]) -> None:
     assert set(example) <= set(msgspec.to_builtins(msgspec.convert(example, shape)))
 
 
-def test_every_route_is_in_the_document_with_what_it_takes_and_gives(house: ServerEnv) -> None:
+def test_every_route_is_in_the_document_with_what_it_takes_and_gives(env: ServerEnv) -> None:
     paths = DOCUMENT["paths"]
-    for route in list_api_routes(house.build_app()):
+    for route in list_api_routes(env.build_app()):
         if route.path == "/api/openapi.json":
             continue
         for method in route.methods:
@@ -112,20 +112,20 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SESSIONTREE_HOME", str(root / "home"))
         patch.setenv("HOME", str(root))
-        house = ServerEnv(root, *["An answer."] * 1000)
-        sessions = [house.create_session(), _create_odd_session(house)]
+        env = ServerEnv(root, *["An answer."] * 1000)
+        sessions = [env.create_session(), _create_odd_session(env)]
         ids = {
             "sessions": sessions,
-            "swarms": [asyncio.run(house.create_swarm(id)) for id in sessions],
-            "experiments": [house.create_experiment(id) for id in sessions],
+            "swarms": [asyncio.run(env.create_swarm(id)) for id in sessions],
+            "experiments": [env.create_experiment(id) for id in sessions],
         }
-        with run_server(house) as base:
-            yield Target(base, ids, build_auth_headers(house.owner), str(root / "home"))
+        with run_server(env) as base:
+            yield Target(base, ids, build_auth_headers(env.owner), str(root / "home"))
 
 
-def _create_odd_session(house: ServerEnv) -> str:
+def _create_odd_session(env: ServerEnv) -> str:
     """A session with branches, a label, tools, and texts that are no Unicode."""
-    with st.create("tools", cwd=house.project) as session:
+    with st.create("tools", cwd=env.project) as session:
         call = st.tool_call("c1", "read", {"path": "a.py"})
         session.head.extend(
             [st.user("look"), st.assistant([call]), st.tool_result("c1", "read", "text"), st.assistant("seen")]

@@ -25,8 +25,8 @@ async def read_all_pages(client: httpx.AsyncClient, path: str, name: str, limit:
             return found
 
 
-async def test_branches_come_in_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_branches_come_in_pages(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         for name in ("one", "two", "three"):
             session.create_branch(name)
@@ -36,9 +36,9 @@ async def test_branches_come_in_pages(house: ServerEnv, client: httpx.AsyncClien
     assert [branch["name"] for branch in branches] == ["main", "one", "two", "three"]
 
 
-async def test_swarms_their_agents_and_branches_come_in_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
-    ids = [await house.create_swarm(session) for _ in range(3)]
+async def test_swarms_their_agents_and_branches_come_in_pages(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
+    ids = [await env.create_swarm(session) for _ in range(3)]
 
     swarms = await read_all_pages(client, "/api/swarms", "swarms", 2)
     branches = await read_all_pages(client, f"/api/swarms/{ids[0]}/branches", "branches", 1)
@@ -50,9 +50,9 @@ async def test_swarms_their_agents_and_branches_come_in_pages(house: ServerEnv, 
     assert agents == (await client.get(f"/api/swarms/{ids[0]}")).json()["agents"]
 
 
-async def test_experiments_come_in_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
-    made = [house.create_experiment(id) for _ in range(3)]
+async def test_experiments_come_in_pages(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
+    made = [env.create_experiment(id) for _ in range(3)]
 
     experiments = await read_all_pages(client, f"/api/sessions/{id}/experiments", "experiments", 2)
 
@@ -60,7 +60,7 @@ async def test_experiments_come_in_pages(house: ServerEnv, client: httpx.AsyncCl
 
 
 @pytest.mark.parametrize("path", ["branches", "experiments"])
-async def test_a_cursor_that_is_none_is_refused(house: ServerEnv, client: httpx.AsyncClient, path: str) -> None:
-    answer = await client.get(f"/api/sessions/{house.create_session()}/{path}", params={"cursor": "x"})
+async def test_a_cursor_that_is_none_is_refused(env: ServerEnv, client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(f"/api/sessions/{env.create_session()}/{path}", params={"cursor": "x"})
 
     assert answer.status_code == 400

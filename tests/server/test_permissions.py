@@ -24,14 +24,14 @@ TOUCH = [ToolCall("c1", "bash", {"command": "touch made"})]
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> ServerEnv:
+def env(tmp_path: Path) -> ServerEnv:
     return ServerEnv(tmp_path, TOUCH, "Done.", TOUCH, "Done.")
 
 
 @contextlib.asynccontextmanager
-async def client(house: ServerEnv, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    with run_server(house, **options) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as found:
+async def client(env: ServerEnv, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    with run_server(env, **options) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as found:
             yield found
 
 
@@ -50,33 +50,33 @@ async def ask(client: httpx.AsyncClient, session: str, **said: Any) -> tuple[dic
     return heard[-1].data, etag
 
 
-async def test_a_run_without_a_mode_reads_and_names_what_was_denied(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_a_run_without_a_mode_reads_and_names_what_was_denied(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         etag = (await web.get(f"/api/sessions/{session}/tree")).headers["etag"]
         await web.post(f"/api/sessions/{session}/prompt", json={"text": "go"})
         heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
 
-    assert not (house.project / "made").exists()
+    assert not (env.project / "made").exists()
     assert not [event for event in heard if event.kind == "permission"]
     (denied,) = [event.data for event in heard if event.kind == "tool" and event.data["status"] == "denied"]
     assert denied["title"] == "bash: touch made"
     assert heard[-1].data["denied"] == [
         {"call": "bash: touch made", "reason": "it can change anything, and nobody can be asked"}
     ]
-    assert "Permission denied" in str(house.models.model.requests[-1].messages[-1])
+    assert "Permission denied" in str(env.models.model.requests[-1].messages[-1])
 
 
-async def test_a_question_is_an_event_and_a_request_answers_it(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_a_question_is_an_event_and_a_request_answers_it(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         question, etag = await ask(web, session)
         pending = (await web.get(f"/api/sessions/{session}/permissions")).json()["questions"]
         answered = await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "once"})
         heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
         again = await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "once"})
 
-    assert (house.project / "made").exists()
+    assert (env.project / "made").exists()
     assert question["title"] == "bash: touch made"
     assert question["scopes"] == ["once", "session", "always", "no"]
     assert [{**one, "status": "asked"} for one in pending] == [question]
@@ -85,46 +85,46 @@ async def test_a_question_is_an_event_and_a_request_answers_it(house: ServerEnv)
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "answered"]
 
 
-async def test_a_no_and_its_reason_reach_the_model(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_a_no_and_its_reason_reach_the_model(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         question, _ = await ask(web, session)
         said = {"answer": "no", "reason": "use make"}
         await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json=said)
         await wait_until_idle(web, session)
 
-    assert not (house.project / "made").exists()
-    assert "the user said no: use make" in str(house.models.model.requests[-1].messages[-1])
+    assert not (env.project / "made").exists()
+    assert "the user said no: use make" in str(env.models.model.requests[-1].messages[-1])
 
 
-async def test_an_answer_for_the_session_counts_for_its_next_run(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_an_answer_for_the_session_counts_for_its_next_run(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         question, _ = await ask(web, session)
         await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "session"})
         await wait_until_idle(web, session)
-        (house.project / "made").unlink()
+        (env.project / "made").unlink()
         await web.post(f"/api/sessions/{session}/prompt", json={"text": "again"})
         await wait_until_idle(web, session)
 
-    assert (house.project / "made").exists()
+    assert (env.project / "made").exists()
 
 
 async def test_nobody_answering_in_time_is_a_no_that_is_said(tmp_path: Path) -> None:
-    house = ServerEnv(tmp_path, TOUCH, "Done.", limits=ServerLimits(rate=1e6, burst=1_000_000, permission_seconds=0.05))
-    session = house.create_session()
-    async with client(house) as web:
+    env = ServerEnv(tmp_path, TOUCH, "Done.", limits=ServerLimits(rate=1e6, burst=1_000_000, permission_seconds=0.05))
+    session = env.create_session()
+    async with client(env) as web:
         _, etag = await ask(web, session)
         heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
 
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "expired"]
-    assert "nobody answered the question" in str(house.models.model.requests[-1].messages[-1])
-    assert not (house.project / "made").exists()
+    assert "nobody answered the question" in str(env.models.model.requests[-1].messages[-1])
+    assert not (env.project / "made").exists()
 
 
-async def test_giving_up_a_run_withdraws_its_question(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_giving_up_a_run_withdraws_its_question(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         _, etag = await ask(web, session)
         await web.post(f"/api/sessions/{session}/abort", json={})
         heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
@@ -134,11 +134,11 @@ async def test_giving_up_a_run_withdraws_its_question(house: ServerEnv) -> None:
     assert pending == {"questions": []}
 
 
-async def test_only_a_token_that_may_run_in_the_project_answers(house: ServerEnv) -> None:
-    session = house.create_session()
-    reader, other = house.create_token("read", "write"), house.create_token("read", "run", project=house.other)
-    own = house.create_token("read", "run", project=house.project)
-    async with client(house) as web:
+async def test_only_a_token_that_may_run_in_the_project_answers(env: ServerEnv) -> None:
+    session = env.create_session()
+    reader, other = env.create_token("read", "write"), env.create_token("read", "run", project=env.other)
+    own = env.create_token("read", "run", project=env.project)
+    async with client(env) as web:
         question, _ = await ask(web, session)
         address = f"/api/sessions/{session}/permissions/{question['id']}"
         refused = [
@@ -147,7 +147,7 @@ async def test_only_a_token_that_may_run_in_the_project_answers(house: ServerEnv
         ]
         wrong = await web.post(address, json={"answer": "maybe"})
         beyond = await web.post(address, json={"answer": "once"}, headers=build_auth_headers(own))
-        assert not (house.project / "made").exists()
+        assert not (env.project / "made").exists()
         taken = await web.post(address, json={"answer": "once"})
         await wait_until_idle(web, session)
 
@@ -155,33 +155,33 @@ async def test_only_a_token_that_may_run_in_the_project_answers(house: ServerEnv
     assert (beyond.status_code, beyond.json()["error"]["code"]) == (403, "more_rights")
     assert wrong.status_code == 422
     assert taken.status_code == 200
-    assert (house.project / "made").exists()
+    assert (env.project / "made").exists()
 
 
-async def test_a_token_for_a_project_can_say_no_to_an_agent_with_more_rights(house: ServerEnv) -> None:
-    session, own = house.create_session(), house.create_token("read", "run", project=house.project)
-    async with client(house) as web:
+async def test_a_token_for_a_project_can_say_no_to_an_agent_with_more_rights(env: ServerEnv) -> None:
+    session, own = env.create_session(), env.create_token("read", "run", project=env.project)
+    async with client(env) as web:
         question, _ = await ask(web, session)
         address = f"/api/sessions/{session}/permissions/{question['id']}"
         said = await web.post(address, json={"answer": "no"}, headers=build_auth_headers(own))
         await wait_until_idle(web, session)
 
     assert said.status_code == 200
-    assert not (house.project / "made").exists()
+    assert not (env.project / "made").exists()
 
 
 async def test_what_a_token_for_a_project_allows_its_agents_does_not_count_for_agents_with_more_rights(
-    house: ServerEnv,
+    env: ServerEnv,
 ) -> None:
-    session, own = house.create_session(), house.create_token("read", "write", "run", project=house.project)
-    async with client(house) as web:
+    session, own = env.create_session(), env.create_token("read", "write", "run", project=env.project)
+    async with client(env) as web:
         web.headers.update(build_auth_headers(own))
         question, _ = await ask(web, session)
         address = f"/api/sessions/{session}/permissions/"
         allowed = await web.post(address + question["id"], json={"answer": "session"})
         await wait_until_idle(web, session)
-        assert (house.project / "made").exists()
-        web.headers.update(build_auth_headers(house.owner))
+        assert (env.project / "made").exists()
+        web.headers.update(build_auth_headers(env.owner))
         again, _ = await ask(web, session)
         await web.post(address + again["id"], json={"answer": "no"})
         await wait_until_idle(web, session)
@@ -190,25 +190,25 @@ async def test_what_a_token_for_a_project_allows_its_agents_does_not_count_for_a
     assert again["title"] == question["title"]
 
 
-async def test_a_question_of_another_session_is_not_there(house: ServerEnv) -> None:
-    session, second = house.create_session(), house.create_session()
-    async with client(house) as web:
+async def test_a_question_of_another_session_is_not_there(env: ServerEnv) -> None:
+    session, second = env.create_session(), env.create_session()
+    async with client(env) as web:
         question, _ = await ask(web, session)
         answered = await web.post(f"/api/sessions/{second}/permissions/{question['id']}", json={"answer": "once"})
         await web.post(f"/api/sessions/{session}/abort", json={})
 
     assert answered.status_code == 404
-    assert not (house.project / "made").exists()
+    assert not (env.project / "made").exists()
 
 
-async def test_always_is_written_to_the_users_rules(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_always_is_written_to_the_users_rules(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         question, _ = await ask(web, session)
         await web.post(f"/api/sessions/{session}/permissions/{question['id']}", json={"answer": "always"})
         await wait_until_idle(web, session)
 
-    assert read_user_rules(get_home()).folders[str(house.project)].allow == ("bash:touch made",)
+    assert read_user_rules(get_home()).folders[str(env.project)].allow == ("bash:touch made",)
 
 
 @pytest.mark.parametrize(
@@ -221,20 +221,20 @@ async def test_always_is_written_to_the_users_rules(house: ServerEnv) -> None:
     ],
 )
 async def test_a_flag_or_the_request_chooses_the_mode(
-    house: ServerEnv, options: dict[str, Any], said: dict[str, Any], made: bool
+    env: ServerEnv, options: dict[str, Any], said: dict[str, Any], made: bool
 ) -> None:
-    session = house.create_session()
-    async with client(house, **options) as web:
+    session = env.create_session()
+    async with client(env, **options) as web:
         await web.post(f"/api/sessions/{session}/prompt", json={"text": "go", **said})
         await wait_until_idle(web, session)
 
-    assert (house.project / "made").exists() is made
+    assert (env.project / "made").exists() is made
 
 
 @pytest.mark.parametrize("options", [{}, {"permission_mode": "ask"}])
-async def test_a_request_cannot_be_more_lenient_than_the_server(house: ServerEnv, options: dict[str, Any]) -> None:
-    session = house.create_session()
-    async with open_client(house.build_app(**options), house.owner) as web:
+async def test_a_request_cannot_be_more_lenient_than_the_server(env: ServerEnv, options: dict[str, Any]) -> None:
+    session = env.create_session()
+    async with open_client(env.build_app(**options), env.owner) as web:
         answer = await web.post(f"/api/sessions/{session}/prompt", json={"text": "go", "permissionMode": "allow-edits"})
         me = (await web.get("/api/me")).json()
 
@@ -243,9 +243,9 @@ async def test_a_request_cannot_be_more_lenient_than_the_server(house: ServerEnv
     assert me["permissionMode"] == "ask"
 
 
-async def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_its_answer_says_so(house: ServerEnv) -> None:
-    session = house.create_session()
-    async with client(house) as web:
+async def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_its_answer_says_so(env: ServerEnv) -> None:
+    session = env.create_session()
+    async with client(env) as web:
         made = await web.post(
             "/api/swarms", json={"name": "crew", "task": "Go.", "agents": 1, "session": session, "start": True}
         )
@@ -254,7 +254,7 @@ async def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_its_answer_s
             while (swarm := (await web.get(f"/api/swarms/{made.json()['id']}")).json())["status"] != "completed":
                 await asyncio.sleep(0.02)
 
-    assert not (house.project / "made").exists()
+    assert not (env.project / "made").exists()
     assert swarm["agents"][0]["denied"] == ["bash: touch made"]
     with st.open(session, read_only=True) as opened:
         assert "Permission denied" in str([entry.body for entry in opened.tree])

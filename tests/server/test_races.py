@@ -31,10 +31,10 @@ class RecordedRequest(NamedTuple):
     answer: Any = None
 
 
-async def client(address: str, house: ServerEnv, id: str, seed: int) -> list[RecordedRequest]:
+async def client(address: str, env: ServerEnv, id: str, seed: int) -> list[RecordedRequest]:
     dice = random.Random(seed)
     history: list[RecordedRequest] = []
-    async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(house.owner), timeout=60) as http:
+    async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(env.owner), timeout=60) as http:
 
         async def ask(what: str, path: str, said: str, body: Any, *, impatient: bool = False) -> None:
             headers = {"idempotency-key": f"{seed}-{len(history)}-{said}"}
@@ -69,18 +69,18 @@ async def client(address: str, house: ServerEnv, id: str, seed: int) -> list[Rec
 
 
 @pytest.fixture
-def id(house: ServerEnv) -> str:
-    session = house.create_session()
+def id(env: ServerEnv) -> str:
+    session = env.create_session()
     with st.open(session) as opened:
         for name in BRANCHES[1:]:
             opened.create_branch(name, current=False)
     return session
 
 
-async def test_fifty_clients_lose_nothing(house: ServerEnv, id: str) -> None:
-    with run_server(house) as address:
+async def test_fifty_clients_lose_nothing(env: ServerEnv, id: str) -> None:
+    with run_server(env) as address:
         async with asyncio.timeout(90):
-            told = await asyncio.gather(*(client(address, house, id, seed) for seed in range(CLIENTS)))
+            told = await asyncio.gather(*(client(address, env, id, seed) for seed in range(CLIENTS)))
     histories = [asked for history in told for asked in history]
 
     with st.open(id, read_only=True) as session:
@@ -111,13 +111,13 @@ async def test_fifty_clients_lose_nothing(house: ServerEnv, id: str) -> None:
     assert sum(asked.status is None for asked in histories) > 0, "nobody was impatient"
 
 
-async def test_of_all_who_change_what_they_have_read_none_undoes_another(house: ServerEnv, id: str) -> None:
+async def test_of_all_who_change_what_they_have_read_none_undoes_another(env: ServerEnv, id: str) -> None:
     """A counter in the session's name, counted up by many with `If-Match`."""
     session = f"/api/sessions/{id}"
 
     async def count(address: str, times: int) -> int:
         done = 0
-        async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(house.owner), timeout=60) as http:
+        async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(env.owner), timeout=60) as http:
             while done < times:
                 seen = await http.get(session)
                 number = int(seen.json()["name"].split()[-1])
@@ -127,8 +127,8 @@ async def test_of_all_who_change_what_they_have_read_none_undoes_another(house: 
                 done += answer.status_code == 200
         return done
 
-    with run_server(house) as address:
-        async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(house.owner), timeout=60) as http:
+    with run_server(env) as address:
+        async with httpx.AsyncClient(base_url=address, headers=build_auth_headers(env.owner), timeout=60) as http:
             await http.patch(session, json={"name": "count 0"})
             async with asyncio.timeout(60):
                 done = await asyncio.gather(*(count(address, 4) for _ in range(8)))

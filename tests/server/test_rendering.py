@@ -34,26 +34,26 @@ class SlowRenderer:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> SlowRenderer:
     made = SlowRenderer(rendering._render_html)  # pyright: ignore[reportPrivateUsage]
-    monkeypatch.setattr(rendering, "_rendered", made)
+    monkeypatch.setattr(rendering, "_render_html", made)
     return made
 
 
 @pytest.fixture
-async def client(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=10) as client:
+async def client(env: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=10) as client:
             yield client
 
 
 def test_texts_are_rendered_once_and_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "KEPT", 25)
+    monkeypatch.setattr(rendering, "MAX_CACHED_CHARACTERS", 25)
     made: list[str] = []
 
     def render(words: str) -> str:
         made.append(words)
         return words * 2
 
-    monkeypatch.setattr(rendering, "_rendered", render)
+    monkeypatch.setattr(rendering, "_render_html", render)
     rendered = HtmlCache()
 
     for words in ("aaaa", "aaaa", "bbbb", "aaaa", "cccc", "aaaa", "bbbb"):
@@ -68,9 +68,9 @@ def test_a_text_that_is_too_long_is_not_rendered() -> None:
 
 
 async def test_writers_do_not_wait_until_a_path_is_rendered(
-    house: ServerEnv, client: httpx.AsyncClient, slow: SlowRenderer
+    env: ServerEnv, client: httpx.AsyncClient, slow: SlowRenderer
 ) -> None:
-    session = house.create_session()
+    session = env.create_session()
     with st.open(session) as opened:
         opened.head.append(st.user("slow"))
     path = f"/api/sessions/{session}"
@@ -91,9 +91,9 @@ async def test_writers_do_not_wait_until_a_path_is_rendered(
 
 
 async def test_writers_do_not_wait_until_an_event_is_rendered(
-    house: ServerEnv, client: httpx.AsyncClient, slow: SlowRenderer
+    env: ServerEnv, client: httpx.AsyncClient, slow: SlowRenderer
 ) -> None:
-    session = house.create_session()
+    session = env.create_session()
     path = f"/api/sessions/{session}"
     etag = (await client.get(path)).headers["etag"]
 

@@ -79,10 +79,10 @@ def read_error_code(response: httpx.Response) -> str:
 
 
 class Matrix:
-    def __init__(self, house: ServerEnv) -> None:
-        self.app = house.build_app()
-        self.house = house
-        self.id = house.create_session()
+    def __init__(self, env: ServerEnv) -> None:
+        self.app = env.build_app()
+        self.env = env
+        self.id = env.create_session()
         self.ids: dict[str, str] = {}
         self.routes = list_routes(self.app)
         told = build_openapi_document(self.app)
@@ -93,7 +93,7 @@ class Matrix:
         return self.ids.get(route.path.split("/")[2], "")
 
     async def answers(self, headers: dict[str, str], id: str | None = None) -> list[tuple[Route, httpx.Response]]:
-        async with open_client(self.house.build_app(), self.house.owner) as client:
+        async with open_client(self.env.build_app(), self.env.owner) as client:
             return [
                 (
                     route,
@@ -104,12 +104,12 @@ class Matrix:
 
 
 @pytest.fixture
-async def matrix(house: ServerEnv) -> Matrix:
-    matrix = Matrix(house)
+async def matrix(env: ServerEnv) -> Matrix:
+    matrix = Matrix(env)
     matrix.ids = {
         "sessions": matrix.id,
-        "swarms": await house.create_swarm(matrix.id),
-        "experiments": house.create_experiment(matrix.id),
+        "swarms": await env.create_swarm(matrix.id),
+        "experiments": env.create_experiment(matrix.id),
     }
     return matrix
 
@@ -135,15 +135,15 @@ async def test_nobody_is_answered_without_a_token(matrix: Matrix) -> None:
 
 
 async def test_nobody_is_answered_with_a_token_that_is_none(matrix: Matrix) -> None:
-    house = matrix.house
-    revoked = house.create_token("read", "write", "run")
+    env = matrix.env
+    revoked = env.create_token("read", "write", "run")
     TokenStore().revoke(revoked.token.id)
     given = {
         "wrong": f"Bearer {issue_token(['read']).secret}",
         "revoked": f"Bearer {revoked.secret}",
-        "cut": f"Bearer {house.owner.secret[:-1]}",
-        "hash": f"Bearer {house.owner.token.hash}",
-        "basic": f"Basic {house.owner.secret}",
+        "cut": f"Bearer {env.owner.secret[:-1]}",
+        "hash": f"Bearer {env.owner.token.hash}",
+        "basic": f"Basic {env.owner.secret}",
     }
     for kind, value in given.items():
         for route, answer in await matrix.answers({"authorization": value}):
@@ -152,7 +152,7 @@ async def test_nobody_is_answered_with_a_token_that_is_none(matrix: Matrix) -> N
 
 @pytest.mark.parametrize("scope", ["read", "write", "run"])
 async def test_a_token_does_what_its_scope_says_and_nothing_else(matrix: Matrix, scope: Any) -> None:
-    for route, answer in await matrix.answers(build_auth_headers(matrix.house.create_token(scope)), UNKNOWN):
+    for route, answer in await matrix.answers(build_auth_headers(matrix.env.create_token(scope)), UNKNOWN):
         if route.scopes != [scope]:
             assert (answer.status_code, read_error_code(answer)) == (403, "forbidden"), route
         elif route.is_for_one_session:
@@ -162,7 +162,7 @@ async def test_a_token_does_what_its_scope_says_and_nothing_else(matrix: Matrix,
 
 
 async def test_a_token_of_another_project_cannot_tell_a_session_from_one_that_is_not_there(matrix: Matrix) -> None:
-    other = build_auth_headers(matrix.house.create_token("read", "write", "run", project=matrix.house.other))
+    other = build_auth_headers(matrix.env.create_token("read", "write", "run", project=matrix.env.other))
     there, unknown = await matrix.answers(other), await matrix.answers(other, UNKNOWN)
     for (route, answer), (_, same) in zip(there, unknown, strict=True):
         if route.is_for_one_session:
@@ -178,11 +178,11 @@ def _read_error(answer: httpx.Response) -> dict[str, str]:
 
 
 async def test_nothing_happens_to_a_session_by_those_who_may_not_write(matrix: Matrix) -> None:
-    files = list((matrix.house.project.parent / "home").rglob(f"*{matrix.id}*.jsonl"))
+    files = list((matrix.env.project.parent / "home").rglob(f"*{matrix.id}*.jsonl"))
     before = files[0].read_bytes()
     tokens: list[IssuedToken] = [
-        matrix.house.create_token("read"),
-        matrix.house.create_token("read", "write", "run", project=matrix.house.other),
+        matrix.env.create_token("read"),
+        matrix.env.create_token("read", "write", "run", project=matrix.env.other),
     ]
 
     for made in tokens:
@@ -206,28 +206,28 @@ FOREIGN = (
 
 
 async def test_a_name_that_is_not_ours_is_refused_before_anything_else(matrix: Matrix) -> None:
-    for headers in ({}, build_auth_headers(matrix.house.owner)):
+    for headers in ({}, build_auth_headers(matrix.env.owner)):
         for host in FOREIGN:
             for route, answer in await matrix.answers({**headers, "host": host}):
                 assert (answer.status_code, read_error_code(answer)) == (403, "bad_host"), (route, host)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7373", "localhost:7373", "LOCALHOST:7373", "[::1]:7373"])
-async def test_our_names_are_answered(house: ServerEnv, host: str) -> None:
-    async with open_client(house.build_app(), house.owner) as client:
+async def test_our_names_are_answered(env: ServerEnv, host: str) -> None:
+    async with open_client(env.build_app(), env.owner) as client:
         assert (await client.get("/api/health", headers={"host": host})).status_code == 200
 
 
 async def test_pages_of_other_origins_get_nothing_even_with_a_token(matrix: Matrix) -> None:
     others = ("http://evil.example", "null", "https://evil.example:7373", "file://", "http://127.0.0.1:8000", "")
     for origin in others:
-        for route, answer in await matrix.answers({**build_auth_headers(matrix.house.owner), "origin": origin}):
+        for route, answer in await matrix.answers({**build_auth_headers(matrix.env.owner), "origin": origin}):
             assert (answer.status_code, read_error_code(answer)) == (403, "bad_origin"), (route, origin)
             assert not [name for name in answer.headers if name.startswith("access-control")], route
 
 
 async def test_no_origin_is_ever_let_in_by_cors(matrix: Matrix) -> None:
-    async with open_client(matrix.app, matrix.house.owner) as client:
+    async with open_client(matrix.app, matrix.env.owner) as client:
         for origin in ("http://evil.example", BASE):
             asked = {"origin": origin, "access-control-request-method": "POST"}
             for route in matrix.routes:
@@ -236,48 +236,48 @@ async def test_no_origin_is_ever_let_in_by_cors(matrix: Matrix) -> None:
                 assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-async def test_two_hosts_in_one_request_are_no_request(house: ServerEnv) -> None:
-    async with open_client(house.build_app(), house.owner) as client:
-        headers = [("host", "127.0.0.1:7373"), ("host", "evil.example"), *build_auth_headers(house.owner).items()]
+async def test_two_hosts_in_one_request_are_no_request(env: ServerEnv) -> None:
+    async with open_client(env.build_app(), env.owner) as client:
+        headers = [("host", "127.0.0.1:7373"), ("host", "evil.example"), *build_auth_headers(env.owner).items()]
         answer = await client.get("/api/health", headers=headers)
 
     assert (answer.status_code, read_error_code(answer)) == (400, "bad_request")
 
 
-async def test_what_a_proxy_says_of_the_host_is_not_believed(house: ServerEnv) -> None:
-    async with open_client(house.build_app(), house.owner) as client:
+async def test_what_a_proxy_says_of_the_host_is_not_believed(env: ServerEnv) -> None:
+    async with open_client(env.build_app(), env.owner) as client:
         forwarded = {"x-forwarded-host": "127.0.0.1:7373", "forwarded": "host=127.0.0.1:7373", "host": "evil.example"}
         answer = await client.get("/api/health", headers=forwarded)
 
     assert read_error_code(answer) == "bad_host"
 
 
-async def test_addresses_that_are_nothing_take_a_token_too(house: ServerEnv) -> None:
-    async with open_client(house.build_app(), house.owner) as client:
+async def test_addresses_that_are_nothing_take_a_token_too(env: ServerEnv) -> None:
+    async with open_client(env.build_app(), env.owner) as client:
         del client.headers["authorization"]
         for path in ("/api", "/api/", "/api/nothing", "/api/sessions/x/y/z", "/api/openapi.json"):
             assert (await client.get(path)).status_code == 401, path
 
 
 async def test_no_answer_holds_a_token(matrix: Matrix) -> None:
-    house = matrix.house
-    secrets = [house.owner.secret, house.owner.token.hash, house.create_token("read").secret]
-    for route, answer in await matrix.answers(build_auth_headers(house.owner)):
+    env = matrix.env
+    secrets = [env.owner.secret, env.owner.token.hash, env.create_token("read").secret]
+    for route, answer in await matrix.answers(build_auth_headers(env.owner)):
         told = answer.text + str(answer.headers)
         assert not any(secret in told for secret in secrets), route
 
 
-async def test_a_token_is_not_taken_from_an_address(house: ServerEnv) -> None:
-    async with open_client(house.build_app(), house.owner) as client:
+async def test_a_token_is_not_taken_from_an_address(env: ServerEnv) -> None:
+    async with open_client(env.build_app(), env.owner) as client:
         del client.headers["authorization"]
-        secret = house.owner.secret
+        secret = env.owner.secret
         for query in (f"?token={secret}", f"?access_token={secret}", f"?authorization=Bearer%20{secret}"):
             assert (await client.get(f"/api/health{query}")).status_code == 401
         assert (await client.get("/api/health", headers={"cookie": f"token={secret}"})).status_code == 401
 
 
 async def test_every_write_takes_json_alone(matrix: Matrix) -> None:
-    async with open_client(matrix.app, matrix.house.owner) as client:
+    async with open_client(matrix.app, matrix.env.owner) as client:
         for route in matrix.routes:
             if route.method in ("GET", "DELETE"):
                 continue

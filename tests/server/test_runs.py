@@ -26,7 +26,7 @@ def is_over(event: ServerSentEvent) -> bool:
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> ServerEnv:
+def env(tmp_path: Any) -> ServerEnv:
     return ServerEnv(tmp_path, [Thinking("Well."), "With a cache."], "And an index.")
 
 
@@ -37,10 +37,10 @@ async def wait_until_idle(client: httpx.AsyncClient, session: str) -> dict[str, 
     return info
 
 
-async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: ServerEnv) -> None:
-    session = house.create_session()
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+async def test_a_prompt_is_answered_and_its_answer_is_streamed(env: ServerEnv) -> None:
+    session = env.create_session()
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             started = await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
             heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
@@ -69,19 +69,19 @@ async def test_a_prompt_is_answered_and_its_answer_is_streamed(house: ServerEnv)
 
 
 async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone(
-    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
+    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find(name: str | None = None) -> Model:
         if name is not None:
             raise NotFound("model", name)
-        return house.models.model
+        return env.models.model
 
-    monkeypatch.setattr(house.models, "find", find)
-    session = house.create_session()
+    monkeypatch.setattr(env.models, "find", find)
+    session = env.create_session()
     with st.open(session) as opened:
         opened.append(st.assistant("From another one.", provider="vanished", model="x"))
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             assert (await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})).status_code == 202
             heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
@@ -96,10 +96,10 @@ async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> N
     (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
     (home / ".sessiontree" / "config.toml").write_text("[retry]\nbase_delay = 0.01\n")
     broken = ModelError("scripted:scripted", "network", "the stream was cut off")
-    house = ServerEnv(tmp_path, ["Half", broken], "Whole.")
-    session = house.create_session()
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    env = ServerEnv(tmp_path, ["Half", broken], "Whole.")
+    session = env.create_session()
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
             heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
@@ -111,9 +111,9 @@ async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> N
 
 async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_time(tmp_path: Any) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, *[gate.delay("Done.")] * 2)
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, *[gate.delay("Done.")] * 2)
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         await client.post(f"/api/sessions/{session}/branches", json={"name": "cache", "switch": False})
 
         for branch in ("main", "cache"):
@@ -136,9 +136,9 @@ async def test_agents_work_on_two_branches_at_once_and_on_one_branch_one_at_a_ti
 
 async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         assert (await client.post(f"/api/sessions/{session}/steer", json={"text": "Stop"})).status_code == 409
         await client.post(f"/api/sessions/{session}/prompt", json={"text": "Look"})
         steered = await client.post(f"/api/sessions/{session}/steer", json={"text": "Only here"})
@@ -154,9 +154,9 @@ async def test_an_agent_at_work_hears_what_it_is_told(tmp_path: Any) -> None:
 
 
 async def test_a_run_is_aborted_and_what_had_arrived_is_written(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, ["First", Delay(30), "never"])
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, ["First", Delay(30), "never"])
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
         async with asyncio.timeout(20):
             while not (await client.get(f"/api/sessions/{session}")).json()["running"]:
@@ -171,10 +171,10 @@ async def test_a_run_is_aborted_and_what_had_arrived_is_written(tmp_path: Any) -
 
 
 async def test_a_model_that_fails_ends_the_run_with_an_error(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, ModelError("scripted", "unavailable", "it is out of order"))
-    session = house.create_session()
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    env = ServerEnv(tmp_path, ModelError("scripted", "unavailable", "it is out of order"))
+    session = env.create_session()
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}")).headers["etag"]
             await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
             heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
@@ -183,9 +183,9 @@ async def test_a_model_that_fails_ends_the_run_with_an_error(tmp_path: Any) -> N
 
 
 async def test_a_server_without_runs_asks_no_model(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, "Never.", allow_run=False)
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, "Never.", allow_run=False)
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         before = (await client.get(f"/api/sessions/{session}")).headers["etag"]
         asked = [
             await client.post(f"/api/sessions/{session}/{path}", json=body)
@@ -200,11 +200,11 @@ async def test_a_server_without_runs_asks_no_model(tmp_path: Any) -> None:
 
     assert [(answer.status_code, answer.json()["error"]["code"]) for answer in asked] == [(403, "no_runs")] * 4
     assert after == before
-    assert not house.models.model.requests
+    assert not env.models.model.requests
 
 
-async def test_nothing_to_say_and_images_that_are_none_are_refused(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
+async def test_nothing_to_say_and_images_that_are_none_are_refused(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     for said in ({"text": " "}, {"text": "x", "images": [{"type": "text"}]}, {"text": "x", "images": [{"data": 1}]}):
         assert (await client.post(f"/api/sessions/{session}/prompt", json=said)).status_code == 422
 
@@ -224,9 +224,9 @@ async def replace_file_during_run(client: httpx.AsyncClient, session: str) -> No
 
 
 async def test_a_run_is_seen_and_aborted_also_when_its_file_was_replaced(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, Gate().delay("Never."))
-    session = house.create_session()
-    async with open_client(house.build_app(), house.owner) as client:
+    env = ServerEnv(tmp_path, Gate().delay("Never."))
+    session = env.create_session()
+    async with open_client(env.build_app(), env.owner) as client:
         await replace_file_during_run(client, session)
 
         running = (await client.get(f"/api/sessions/{session}")).json()["running"]
@@ -239,10 +239,10 @@ async def test_a_run_is_seen_and_aborted_also_when_its_file_was_replaced(tmp_pat
 
 
 async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, Gate().delay("Never."), "Second.")
-    session = house.create_session()
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    env = ServerEnv(tmp_path, Gate().delay("Never."), "Second.")
+    session = env.create_session()
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}")).headers["etag"]
             await replace_file_during_run(client, session)
 
@@ -257,7 +257,7 @@ async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: A
 
     runs = [event.data for event in heard if event.kind == "run"]
     assert [run["status"] for run in runs] == ["started", "ended", "started", "ended"], "never two at once"
-    assert "was replaced" in runs[1]["error"]
+    assert "replaced the file" in runs[1]["error"]
     assert [row["text"] for row in path if row["role"]][-3:] == ["Go", "Again", "Second."]
 
 
@@ -266,17 +266,17 @@ async def test_the_end_of_a_run_says_where_an_answer_is_that_could_not_be_writte
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: str
 ) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, gate.delay("Paid for."))
-    session = house.create_session()
+    env = ServerEnv(tmp_path, gate.delay("Paid for."))
+    session = env.create_session()
     with st.open(session) as opened:
         opened.append(st.user("long " * 10_000))
         file = Path(str(opened.file))
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             etag = (await client.get(f"/api/sessions/{session}/tree")).headers["etag"]
             await client.post(f"/api/sessions/{session}/prompt", json={"text": "How?"})
             async with asyncio.timeout(20):
-                while not house.models.model.requests:
+                while not env.models.model.requests:
                     await asyncio.sleep(0.01)
             folder = tmp_path if temporary == "takes it" else tmp_path / "none" / "none"
             monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -12,7 +12,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import SessionTreeError
-from sessiontree.server import session_cache as opened_module
+from sessiontree.server import session_cache
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.request_checks import ServerLimits
@@ -30,8 +30,8 @@ class Clock:
         return self.now
 
 
-def test_all_who_ask_at_once_share_one_session(house: ServerEnv) -> None:
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
+def test_all_who_ask_at_once_share_one_session(env: ServerEnv) -> None:
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
     held: list[Any] = []
 
     threads = [threading.Thread(target=lambda: held.append(sessions.acquire(id, OWNER))) for _ in range(10)]
@@ -44,8 +44,8 @@ def test_all_who_ask_at_once_share_one_session(house: ServerEnv) -> None:
     assert held[0].users == 10
 
 
-def test_a_session_is_as_it_is_now_whoever_wrote(house: ServerEnv) -> None:
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
+def test_a_session_is_as_it_is_now_whoever_wrote(env: ServerEnv) -> None:
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
     with sessions.read(id, OWNER) as opened:
         before = opened.position
     with st.open(id) as other:
@@ -58,10 +58,10 @@ def test_a_session_is_as_it_is_now_whoever_wrote(house: ServerEnv) -> None:
             opened.check_position(SessionPosition(before.count, "00000000"))
 
 
-def test_what_nobody_asks_for_is_closed_and_what_is_held_is_not(house: ServerEnv) -> None:
+def test_what_nobody_asks_for_is_closed_and_what_is_held_is_not(env: ServerEnv) -> None:
     clock = Clock()
     sessions = SessionCache(ServerLimits(idle_seconds=10), clock)
-    idle, held = house.create_session(), house.create_session()
+    idle, held = env.create_session(), env.create_session()
     kept = sessions.acquire(held, OWNER)
     with sessions.read(idle, OWNER):
         pass
@@ -76,10 +76,10 @@ def test_what_nobody_asks_for_is_closed_and_what_is_held_is_not(house: ServerEnv
     assert [one.session.id for one in sessions.remove_idle()] == [held]
 
 
-def test_only_so_many_are_held_open_those_asked_for_last(house: ServerEnv) -> None:
+def test_only_so_many_are_held_open_those_asked_for_last(env: ServerEnv) -> None:
     clock = Clock()
     sessions = SessionCache(ServerLimits(sessions=2), clock)
-    ids = [house.create_session() for _ in range(4)]
+    ids = [env.create_session() for _ in range(4)]
     for id in ids:
         clock.now += 1
         with sessions.read(id, OWNER):
@@ -89,19 +89,19 @@ def test_only_so_many_are_held_open_those_asked_for_last(house: ServerEnv) -> No
     assert [one.session.id for one in sessions.list_open()] == ids[2:]
 
 
-def test_an_id_that_is_nobodys_is_looked_for_and_not_found(house: ServerEnv) -> None:
+def test_an_id_that_is_nobodys_is_looked_for_and_not_found(env: ServerEnv) -> None:
     sessions = SessionCache(ServerLimits())
     for id in ("", "nothing", "../x"):
         with pytest.raises(ApiError) as refused:
             sessions.acquire(id, OWNER)
         assert refused.value.status == 404
-    id = house.create_session()
+    id = env.create_session()
     assert sessions.acquire(id, OWNER).session.id == id
 
 
-def test_a_token_of_another_project_holds_nothing(house: ServerEnv) -> None:
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
-    stranger = Token(id="y", hash="", scopes=("read",), projects=(str(house.other),))
+def test_a_token_of_another_project_holds_nothing(env: ServerEnv) -> None:
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
+    stranger = Token(id="y", hash="", scopes=("read",), projects=(str(env.other),))
 
     with pytest.raises(ApiError):
         sessions.acquire(id, stranger)
@@ -109,8 +109,8 @@ def test_a_token_of_another_project_holds_nothing(house: ServerEnv) -> None:
     assert [one.users for one in sessions.list_open()] == [0]
 
 
-def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(house: ServerEnv) -> None:
-    with st.create(cwd=house.project) as session:
+def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(env: ServerEnv) -> None:
+    with st.create(cwd=env.project) as session:
         file = session.file
     assert file is not None
     file.rename(file.with_name("otherwise.jsonl"))
@@ -118,9 +118,9 @@ def test_a_session_whose_file_is_called_otherwise_is_found_by_its_id(house: Serv
     assert SessionCache(ServerLimits()).acquire(session.id, OWNER).session.id == session.id
 
 
-def test_an_answer_is_kept_until_something_is_written(house: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened_module, "ANSWERS", 10)
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
+def test_an_answer_is_kept_until_something_is_written(env: ServerEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_cache, "MAX_CACHED_RESPONSE_BYTES", 10)
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
     made: list[str] = []
 
     def answer(asked: str) -> bytes:
@@ -141,8 +141,8 @@ def test_an_answer_is_kept_until_something_is_written(house: ServerEnv, monkeypa
     assert made[4:] == ["a"]
 
 
-def test_an_answer_that_was_made_before_something_was_written_is_not_kept(house: ServerEnv) -> None:
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
+def test_an_answer_that_was_made_before_something_was_written_is_not_kept(env: ServerEnv) -> None:
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
     with sessions.read(id, OWNER) as opened:
         before = opened.position
         opened.session.head.append(st.user("more"))
@@ -152,8 +152,8 @@ def test_an_answer_that_was_made_before_something_was_written_is_not_kept(house:
         assert opened.get_response("a") is None
 
 
-def test_depths_are_counted_from_the_root(house: ServerEnv) -> None:
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
+def test_depths_are_counted_from_the_root(env: ServerEnv) -> None:
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
     with sessions.read(id, OWNER) as opened:
         assert [opened.get_depth(entry.id) for entry in opened.session.tree.entries] == [0, 1, 2]
 
@@ -185,9 +185,9 @@ def test_depths_are_counted_anew_when_a_late_line_puts_others_elsewhere(
         assert {id: opened.get_depth(id) for id in depths} == depths
 
 
-def test_who_asks_for_a_session_that_became_unreadable_does_not_hold_it(house: ServerEnv) -> None:
+def test_who_asks_for_a_session_that_became_unreadable_does_not_hold_it(env: ServerEnv) -> None:
     clock = Clock()
-    id, sessions = house.create_session(), SessionCache(ServerLimits(idle_seconds=10), clock)
+    id, sessions = env.create_session(), SessionCache(ServerLimits(idle_seconds=10), clock)
     with sessions.read(id, OWNER) as opened:
         file = Path(opened.file)
     whole = file.read_bytes()
@@ -217,15 +217,15 @@ def test_a_position_is_told_and_read() -> None:
 
 
 def test_an_entry_that_its_writer_takes_back_is_gone_for_all_who_ask(
-    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
+    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id, sessions = house.create_session(), SessionCache(ServerLimits())
+    id, sessions = env.create_session(), SessionCache(ServerLimits())
     seen: list[tuple[int, str]] = []
 
     def look() -> tuple[int, str]:
         with sessions.read(id, OWNER) as opened:
             last = opened.session.tree.get_entry_at(len(opened.session.tree.entries) - 1)
-            return opened.compute_totals().count, opened.get_preview(last).text
+            return opened.compute_totals().entries, opened.get_preview(last).text
 
     def fail(fd: int) -> None:
         seen.append(look())

@@ -8,11 +8,11 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import InvalidOperation
-from sessiontree.server import mentions
+from sessiontree.server import session_locator
 from sessiontree.server.auth import Token
-from sessiontree.server.mentions import SessionLocator, SessionScanner
 from sessiontree.server.request_checks import ServerLimits
 from sessiontree.server.session_cache import OpenSession, SessionCache
+from sessiontree.server.session_locator import SessionLocator, SessionScanner
 from tests.server.conftest import ServerEnv
 
 KIND = "needle"
@@ -20,9 +20,9 @@ WORD = b'"needle"'
 OWNER = Token(id="x", hash="", scopes=("read",))
 
 
-def test_a_session_is_found_as_soon_as_it_holds_the_word(house: ServerEnv) -> None:
-    house.create_session()
-    id = house.create_session()
+def test_a_session_is_found_as_soon_as_it_holds_the_word(env: ServerEnv) -> None:
+    env.create_session()
+    id = env.create_session()
     found = SessionScanner(KIND)
     assert found.list_files() == []
 
@@ -34,10 +34,10 @@ def test_a_session_is_found_as_soon_as_it_holds_the_word(house: ServerEnv) -> No
 
 @pytest.mark.parametrize("block", [3, 7, 64])
 def test_a_word_is_found_across_blocks_and_across_looks(
-    house: ServerEnv, monkeypatch: pytest.MonkeyPatch, block: int
+    env: ServerEnv, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(mentions, "BLOCK", block)
-    with st.open(house.create_session()) as session:
+    monkeypatch.setattr(session_locator, "SCAN_BLOCK", block)
+    with st.open(env.create_session()) as session:
         file = Path(str(session.file))
     found = SessionScanner(KIND)
     start = file.read_bytes()
@@ -49,8 +49,8 @@ def test_a_word_is_found_across_blocks_and_across_looks(
     assert found.list_files() == [str(file)]
 
 
-def test_a_file_that_was_put_in_the_place_of_another_is_looked_through_anew(house: ServerEnv) -> None:
-    with st.open(house.create_session()) as session:
+def test_a_file_that_was_put_in_the_place_of_another_is_looked_through_anew(env: ServerEnv) -> None:
+    with st.open(env.create_session()) as session:
         session.append(st.Custom(custom_type=KIND))
         file = Path(str(session.file))
     found = SessionScanner(KIND)
@@ -67,9 +67,9 @@ def find_needles(opened: OpenSession) -> dict[str, str]:
     return {str(opened.session.id): entry.id for entry in opened.session.tree.entries if entry.custom_type == KIND}
 
 
-def test_the_session_of_an_id_is_held_and_no_other(house: ServerEnv) -> None:
+def test_the_session_of_an_id_is_held_and_no_other(env: ServerEnv) -> None:
     sessions = SessionCache(ServerLimits())
-    ids = [house.create_session() for _ in range(3)]
+    ids = [env.create_session() for _ in range(3)]
     for id in ids:
         with st.open(id) as session:
             session.append(st.Custom(custom_type=KIND))
@@ -85,9 +85,9 @@ def test_the_session_of_an_id_is_held_and_no_other(house: ServerEnv) -> None:
     assert [opened.users for opened in sessions.list_open()] == [0, 0, 0]
 
 
-def test_a_session_that_was_moved_is_found_where_it_is_now(house: ServerEnv) -> None:
+def test_a_session_that_was_moved_is_found_where_it_is_now(env: ServerEnv) -> None:
     sessions = SessionCache(ServerLimits())
-    with st.open(house.create_session()) as session:
+    with st.open(env.create_session()) as session:
         session.append(st.Custom(custom_type=KIND))
     homes, file = SessionLocator(KIND, sessions), session.file
     first = homes.acquire(session.id, OWNER, find_needles)
@@ -103,9 +103,9 @@ def test_a_session_that_was_moved_is_found_where_it_is_now(house: ServerEnv) -> 
     assert found[0].file == str(elsewhere / file.name)
 
 
-def test_a_session_in_which_nothing_can_be_looked_for_is_let_go_of(house: ServerEnv) -> None:
+def test_a_session_in_which_nothing_can_be_looked_for_is_let_go_of(env: ServerEnv) -> None:
     sessions = SessionCache(ServerLimits())
-    with st.open(house.create_session()) as session:
+    with st.open(env.create_session()) as session:
         session.append(st.Custom(custom_type=KIND))
 
     def fail(opened: OpenSession) -> dict[str, str]:

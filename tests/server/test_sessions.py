@@ -15,7 +15,7 @@ from sessiontree._version import __version__
 from sessiontree.library import catalog, trash
 from sessiontree.model.selection import list_model_names
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.server.conftest import ServerEnv, build_auth_headers, open_client
 
 
@@ -23,9 +23,9 @@ async def list_ids(client: httpx.AsyncClient, **params: str) -> list[str]:
     return [session["id"] for session in (await client.get("/api/sessions", params=params)).json()["sessions"]]
 
 
-async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: ServerEnv) -> None:
-    made = house.create_token("read", project=house.project)
-    async with open_client(house.build_app(), made) as client:
+async def test_the_server_says_who_it_is_and_what_the_token_may_do(env: ServerEnv) -> None:
+    made = env.create_token("read", project=env.project)
+    async with open_client(env.build_app(), made) as client:
         health = (await client.get("/api/health")).json()
         me = (await client.get("/api/me")).json()
         models = (await client.get("/api/models")).json()
@@ -35,7 +35,7 @@ async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: Server
     assert me == {
         "kind": "program",
         "scopes": ["read"],
-        "projects": [str(house.project)],
+        "projects": [str(env.project)],
         "allowRun": True,
         "permissionMode": "ask",
         "version": __version__,
@@ -44,8 +44,8 @@ async def test_the_server_says_who_it_is_and_what_the_token_may_do(house: Server
     assert models["models"][0]["provider"] == "scripted"
 
 
-async def test_sessions_are_listed_the_newest_first_and_by_pages(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    made = [house.create_session() for _ in range(5)]
+async def test_sessions_are_listed_the_newest_first_and_by_pages(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    made = [env.create_session() for _ in range(5)]
 
     whole = await client.get("/api/sessions")
     pages: list[str] = []
@@ -65,33 +65,33 @@ async def test_sessions_are_listed_the_newest_first_and_by_pages(house: ServerEn
 
 
 async def test_a_listing_is_narrowed_by_words_folders_and_the_archive(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    here, there = house.create_session(), house.create_session(house.other)
+    here, there = env.create_session(), env.create_session(env.other)
     trash.archive(there)
 
     assert await list_ids(client) == [here]
     assert await list_ids(client, archived="true") == [there]
-    assert await list_ids(client, project=str(house.project)) == [here]
-    assert await list_ids(client, project=str(house.other)) == []
+    assert await list_ids(client, project=str(env.project)) == [here]
+    assert await list_ids(client, project=str(env.other)) == []
     assert await list_ids(client, q="FASTER auth") == [here]
     assert await list_ids(client, q="nothing of the kind") == []
 
 
-async def test_a_token_of_a_project_lists_and_finds_that_alone(house: ServerEnv) -> None:
-    here, there = house.create_session(), house.create_session(house.other)
-    async with open_client(house.build_app(), house.create_token("read", project=house.project)) as client:
+async def test_a_token_of_a_project_lists_and_finds_that_alone(env: ServerEnv) -> None:
+    here, there = env.create_session(), env.create_session(env.other)
+    async with open_client(env.build_app(), env.create_token("read", project=env.project)) as client:
         hits = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
         elsewhere = (await client.get("/api/search", params={"q": "faster", "session": there})).json()["hits"]
 
         assert await list_ids(client) == [here]
-        assert await list_ids(client, project=str(house.other)) == []
+        assert await list_ids(client, project=str(env.other)) == []
     assert [hit["session"] for hit in hits] == [here]
     assert elsewhere == []
 
 
-async def test_entries_are_found_in_all_sessions_or_in_one(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    made = {house.create_session(), house.create_session()}
+async def test_entries_are_found_in_all_sessions_or_in_one(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    made = {env.create_session(), env.create_session()}
     one = next(iter(made))
 
     everywhere = (await client.get("/api/search", params={"q": "faster"})).json()["hits"]
@@ -107,8 +107,8 @@ async def test_entries_are_found_in_all_sessions_or_in_one(house: ServerEnv, cli
     assert (await client.get("/api/search", params={"q": "since:nonsense"})).status_code == 422
 
 
-async def test_a_search_tells_how_many_sessions_it_could_not_read(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    file = catalog.find(house.create_session())
+async def test_a_search_tells_how_many_sessions_it_could_not_read(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    file = catalog.find(env.create_session())
 
     before = (await client.get("/api/search", params={"q": "faster"})).json()["unread"]
     Path(file).with_name("broken.jsonl").write_text("no session\n")
@@ -117,26 +117,26 @@ async def test_a_search_tells_how_many_sessions_it_could_not_read(house: ServerE
     assert (before, after["unread"], len(after["hits"]) > 0) == (0, 1, True)
 
 
-async def test_a_session_is_made_where_the_token_may(house: ServerEnv) -> None:
-    async with open_client(house.build_app(), house.owner) as client:
+async def test_a_session_is_made_where_the_token_may(env: ServerEnv) -> None:
+    async with open_client(env.build_app(), env.owner) as client:
         usual = (await client.post("/api/sessions", json={})).json()
-        named = (await client.post("/api/sessions", json={"name": "x", "cwd": str(house.other)})).json()
+        named = (await client.post("/api/sessions", json={"name": "x", "cwd": str(env.other)})).json()
         relative = await client.post("/api/sessions", json={"cwd": "a"})
         missing = await client.post("/api/sessions", json={"cwd": "/there/is/no/such/folder"})
-        made = house.create_token("read", "write", project=house.other)
+        made = env.create_token("read", "write", project=env.other)
         own = await client.post("/api/sessions", json={}, headers=build_auth_headers(made))
-        foreign = await client.post("/api/sessions", json={"cwd": str(house.project)}, headers=build_auth_headers(made))
-        out = await client.post("/api/sessions", json={"cwd": f"{house.other}/../a"}, headers=build_auth_headers(made))
+        foreign = await client.post("/api/sessions", json={"cwd": str(env.project)}, headers=build_auth_headers(made))
+        out = await client.post("/api/sessions", json={"cwd": f"{env.other}/../a"}, headers=build_auth_headers(made))
 
-    assert usual["cwd"] == str(house.project)
-    assert (named["name"], named["cwd"]) == ("x", str(house.other))
+    assert usual["cwd"] == str(env.project)
+    assert (named["name"], named["cwd"]) == ("x", str(env.other))
     assert (relative.status_code, missing.status_code) == (422, 422)
-    assert own.json()["cwd"] == str(house.other)
+    assert own.json()["cwd"] == str(env.other)
     assert (foreign.status_code, out.status_code) == (403, 403)
 
 
-async def test_what_a_session_is(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_what_a_session_is(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         usage = {"input": 10, "output": 5, "cost": 0.01}
         session.head.append(st.assistant("An index.", provider="openai", model="gpt", usage=usage))
@@ -150,8 +150,8 @@ async def test_what_a_session_is(house: ServerEnv, client: httpx.AsyncClient) ->
     assert answer.headers["etag"].startswith('"4-')
 
 
-async def test_a_session_is_named_and_archived(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_session_is_named_and_archived(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
 
     named = await client.patch(f"/api/sessions/{id}", json={"name": "faster\nnow"})
     archived = await client.post(f"/api/sessions/{id}/archive", json={"archived": True})
@@ -169,9 +169,9 @@ async def test_a_session_is_named_and_archived(house: ServerEnv, client: httpx.A
     [("html", "text/html"), ("md", "text/markdown"), ("json", "application/json"), ("text", "text/plain")],
 )
 async def test_a_session_is_exported_as_a_file(
-    house: ServerEnv, client: httpx.AsyncClient, form: str, media: str
+    env: ServerEnv, client: httpx.AsyncClient, form: str, media: str
 ) -> None:
-    answer = await client.get(f"/api/sessions/{house.create_session()}/export", params={"format": form})
+    answer = await client.get(f"/api/sessions/{env.create_session()}/export", params={"format": form})
 
     assert answer.headers["content-type"].startswith(media)
     assert answer.headers["content-disposition"].startswith('attachment; filename="session-')
@@ -179,9 +179,9 @@ async def test_a_session_is_exported_as_a_file(
 
 
 async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         session.head.append(st.user("the key is sk-ant-REDACTED"))
         file = session.file
@@ -194,10 +194,8 @@ async def test_jsonl_is_the_file_byte_for_byte_unless_secrets_are_taken_out(
     assert "sk-ant-api03" not in redacted.text
 
 
-async def test_a_subtree_is_exported_without_the_rest_of_the_session(
-    house: ServerEnv, client: httpx.AsyncClient
-) -> None:
-    id = house.create_session()
+async def test_a_subtree_is_exported_without_the_rest_of_the_session(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
 
     part = await client.get(f"/api/sessions/{id}/export", params={"format": "md", "subtree": "HEAD"})
     both = await client.get(f"/api/sessions/{id}/export", params={"branch": "HEAD", "subtree": "HEAD"})
@@ -207,8 +205,8 @@ async def test_a_subtree_is_exported_without_the_rest_of_the_session(
     assert both.status_code == 422
 
 
-async def test_a_redacted_export_says_what_was_taken_out(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_redacted_export_says_what_was_taken_out(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         session.head.append(st.user("the key is sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))
 
@@ -224,16 +222,16 @@ async def test_a_redacted_export_says_what_was_taken_out(house: ServerEnv, clien
 @pytest.mark.parametrize(
     "id", ["..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a/b", "%00", "x" * 5000, "é", "CON", "@", "auth"]
 )
-async def test_an_id_is_only_ever_compared(house: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
-    house.create_session()
+async def test_an_id_is_only_ever_compared(env: ServerEnv, client: httpx.AsyncClient, id: str) -> None:
+    env.create_session()
 
     answer = await client.get(f"/api/sessions/{id}/branches")
 
     assert answer.status_code in (404, 405, 401), answer.text
 
 
-async def test_a_session_that_is_taken_away_is_not_there_any_more(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_session_that_is_taken_away_is_not_there_any_more(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     assert (await client.get(f"/api/sessions/{id}")).status_code == 200
 
     trash.delete(id)
@@ -244,13 +242,17 @@ async def test_a_session_that_is_taken_away_is_not_there_any_more(house: ServerE
 
 @pytest.mark.parametrize(
     ("path", "owner", "name"),
-    [("", OpenSession, "totals"), ("/export?format=jsonl", Session, "held"), ("/export?format=md", Session, "held")],
+    [
+        ("", OpenSession, "compute_totals"),
+        ("/export?format=jsonl", Session, "hold_lock"),
+        ("/export?format=md", Session, "hold_lock"),
+    ],
     ids=["what it is", "as it is", "as text"],
 )
 async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
-    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
+    env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str, owner: type[Any], name: str
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     found = getattr(owner, name)
@@ -266,9 +268,9 @@ async def test_a_session_that_goes_away_while_it_is_told_of_is_not_there(
 
 
 async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
@@ -283,8 +285,8 @@ async def test_a_file_that_was_put_in_the_place_of_another_is_read_anew(
     assert answer.headers["etag"] != before
 
 
-async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_damaged_session_is_read_and_says_what_is_wrong(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         file = Path(str(session.file))
     with file.open("ab") as damaged:
@@ -298,11 +300,11 @@ async def test_a_damaged_session_is_read_and_says_what_is_wrong(house: ServerEnv
 
 
 async def test_the_models_are_those_that_the_app_offers_and_the_default_is_told(
-    house: ServerEnv, monkeypatch: pytest.MonkeyPatch
+    env: ServerEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    async with open_client(house.build_app(models=None), house.owner) as client:
+    async with open_client(env.build_app(models=None), env.owner) as client:
         told = (await client.get("/api/models")).json()
 
     ready = [model["name"] for model in told["models"] if model["ready"]]

@@ -15,10 +15,10 @@ from sessiontree.server.auth import (
     IssuedToken,
     TokenStore,
     add_seconds,
+    get_cookie_name,
     get_time_now,
     issue_token,
 )
-from sessiontree.server.signin import get_cookie_name
 from tests.server.conftest import BASE, PORT, ServerEnv
 
 OURS = {"origin": BASE}
@@ -26,9 +26,9 @@ COOKIE = get_cookie_name(PORT)
 
 
 @pytest.fixture
-async def browser(house: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
+async def browser(env: ServerEnv) -> AsyncIterator[httpx.AsyncClient]:
     """A client with a jar for cookies and no token."""
-    app = house.build_app()
+    app = env.build_app()
     transport = httpx.ASGITransport(app)
     async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url=BASE) as client:
         yield client
@@ -56,10 +56,10 @@ async def test_a_code_is_exchanged_once_for_a_cookie_that_lets_the_browser_in(br
     assert (await browser.get("/api/me")).json()["kind"] == "browser"
 
 
-async def test_behind_tls_the_cookie_is_sent_over_tls_alone(house: ServerEnv) -> None:
+async def test_behind_tls_the_cookie_is_sent_over_tls_alone(env: ServerEnv) -> None:
     from sessiontree.server.request_checks import build_allowed_hosts
 
-    app = house.build_app(hosts=build_allowed_hosts("127.0.0.1", PORT, ["tower.example:443"]))
+    app = env.build_app(hosts=build_allowed_hosts("127.0.0.1", PORT, ["tower.example:443"]))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -72,11 +72,11 @@ async def test_behind_tls_the_cookie_is_sent_over_tls_alone(house: ServerEnv) ->
 
 
 async def test_a_browser_stays_signed_in_when_the_server_starts_anew(
-    house: ServerEnv, browser: httpx.AsyncClient
+    env: ServerEnv, browser: httpx.AsyncClient
 ) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
 
-    app = house.build_app(tokens=TokenStore([issue_token(SCOPES).token]))
+    app = env.build_app(tokens=TokenStore([issue_token(SCOPES).token]))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -123,22 +123,22 @@ async def test_nothing_is_read_by_cookie_for_a_page_on_another_port(browser: htt
 
 
 async def test_a_cookie_is_no_token_for_a_header_and_a_token_no_cookie(
-    house: ServerEnv, browser: httpx.AsyncClient
+    env: ServerEnv, browser: httpx.AsyncClient
 ) -> None:
     await browser.post("/sign-in", json={"code": create_code().secret}, headers=OURS)
     cookie = browser.cookies[COOKIE]
     browser.cookies.clear()
 
     as_header = await browser.get("/api/me", headers={"authorization": f"Bearer {cookie}"})
-    as_cookie = await browser.get("/api/me", headers={"cookie": f"{COOKIE}={house.owner.secret}"})
+    as_cookie = await browser.get("/api/me", headers={"cookie": f"{COOKIE}={env.owner.secret}"})
 
     assert (as_header.status_code, as_cookie.status_code) == (401, 401)
 
 
 async def test_a_browser_that_signed_in_with_a_token_is_signed_out_with_it(
-    house: ServerEnv, browser: httpx.AsyncClient
+    env: ServerEnv, browser: httpx.AsyncClient
 ) -> None:
-    reader = house.create_token("read")
+    reader = env.create_token("read")
     assert (await browser.post("/sign-in", json={"token": reader.secret}, headers=OURS)).status_code == 200
     assert (await browser.get("/api/me")).json()["scopes"] == ["read"]
 

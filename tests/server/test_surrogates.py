@@ -31,14 +31,14 @@ WRITES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 async def test_no_route_fails_on_a_lone_surrogate_wherever_it_stands(tmp_path: Path) -> None:
-    house = ServerEnv(tmp_path)
-    good = house.create_session()
+    env = ServerEnv(tmp_path)
+    good = env.create_session()
     file = st.open(good).file
     assert file is not None
-    files = hostile_files(Path(file).parent, house.project)
+    files = hostile_files(Path(file).parent, env.project)
     failed: list[str] = []
     answered = 0
-    async with open_client(house.build_app(), house.owner) as client:
+    async with open_client(env.build_app(), env.owner) as client:
 
         async def ask(method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
             answer = await client.request(method, f"/api{path}", json=body)

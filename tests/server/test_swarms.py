@@ -43,14 +43,14 @@ async def create_swarm(client: httpx.AsyncClient, **said: Any) -> dict[str, Any]
 
 
 @pytest.fixture
-def house(tmp_path: Any) -> ServerEnv:
+def env(tmp_path: Any) -> ServerEnv:
     return ServerEnv(tmp_path, *["With a cache."] * 20)
 
 
 async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session = house.create_session()
+    session = env.create_session()
 
     swarm = await create_swarm(client, session=session, agents=2)
     status = await wait_for_state(client, swarm["id"], "completed")
@@ -66,35 +66,35 @@ async def test_agents_work_on_branches_of_a_session_and_their_results_are_told(
     assert agents == {"agents": status["agents"], "next": None}
 
 
-async def test_without_a_session_a_swarm_has_a_new_one(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    swarm = await create_swarm(client, cwd=str(house.other), start=False)
+async def test_without_a_session_a_swarm_has_a_new_one(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    swarm = await create_swarm(client, cwd=str(env.other), start=False)
 
     session = (await client.get(f"/api/sessions/{swarm['sessionId']}")).json()
-    assert (session["name"], session["cwd"]) == ("crew", str(house.other))
+    assert (session["name"], session["cwd"]) == ("crew", str(env.other))
     assert (await client.get(f"/api/swarms/{swarm['id']}")).json()["status"] == "created"
 
 
 async def test_a_swarm_has_the_parts_of_its_task_and_begins_at_a_place(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    session, parts = house.create_session(), ["Look at the tests.", "Look at names.", "Look at errors."]
+    session, parts = env.create_session(), ["Look at the tests.", "Look at names.", "Look at errors."]
 
     swarm = await create_swarm(client, session=session, strategy="map-reduce", parts=parts, at="HEAD~1")
     status = await wait_for_state(client, swarm["id"], "completed")
 
     mappers = [agent for agent in status["agents"] if agent["role"] != "reducer"]
     assert [part for part, agent in zip(parts, mappers, strict=True) if part in agent["task"]] == parts
-    sent = str(house.models.model.requests[0].messages)
+    sent = str(env.models.model.requests[0].messages)
     assert "How do I make this faster?" in sent
     assert "**cache**" not in sent
 
 
 async def test_a_strategy_that_was_added_is_taken(
-    house: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    env: ServerEnv, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(STRATEGIES, "mine", parallel)
 
-    swarm = await create_swarm(client, session=house.create_session(), strategy="mine")
+    swarm = await create_swarm(client, session=env.create_session(), strategy="mine")
 
     assert (await wait_for_state(client, swarm["id"], "completed"))["strategy"] == "mine"
 
@@ -105,18 +105,16 @@ async def test_an_agent_tries_again_as_often_as_is_said(
 ) -> None:
     monkeypatch.setattr("sessiontree.swarm.agent_runner.FIRST_DELAY", 0.001)
     passing = ModelError("scripted:scripted", "server", "come again")
-    house = ServerEnv(tmp_path, *[passing] * 20)
-    async with open_client(house.build_app(), house.owner) as client:
-        swarm = await create_swarm(client, session=house.create_session(), agents=1, retries=retries)
+    env = ServerEnv(tmp_path, *[passing] * 20)
+    async with open_client(env.build_app(), env.owner) as client:
+        swarm = await create_swarm(client, session=env.create_session(), agents=1, retries=retries)
         status = await wait_for_state(client, swarm["id"], "failed", "completed")
 
     assert [(agent["status"], agent["attempts"]) for agent in status["agents"]] == [("failed", retries + 1)]
 
 
-async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(
-    house: ServerEnv, client: httpx.AsyncClient
-) -> None:
-    session = house.create_session()
+async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     said = {"name": "crew", "task": "Make it fast", "at": "nowhere"}
 
     answers = [await client.post("/api/swarms", json={**said, **where}) for where in ({}, {"session": session})]
@@ -127,8 +125,8 @@ async def test_nothing_is_made_for_a_swarm_whose_place_is_not_there(
     assert [branch["name"] for branch in branches] == ["main"]
 
 
-async def test_all_swarms_are_listed_the_newest_first(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
+async def test_all_swarms_are_listed_the_newest_first(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     first = await create_swarm(client, session=session, start=False)
     second = await create_swarm(client, session=session, start=False)
 
@@ -139,10 +137,10 @@ async def test_all_swarms_are_listed_the_newest_first(house: ServerEnv, client: 
 
 
 async def test_a_listing_has_the_beginning_of_a_long_task_and_no_results(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
     task = "Make it fast. " + "Look at every line. " * 5_000
-    id = (await create_swarm(client, session=house.create_session(), task=task))["id"]
+    id = (await create_swarm(client, session=env.create_session(), task=task))["id"]
     whole = await wait_for_state(client, id, "completed")
 
     (row,) = (await client.get("/api/swarms")).json()["swarms"]
@@ -153,9 +151,9 @@ async def test_a_listing_has_the_beginning_of_a_long_task_and_no_results(
     assert not {"result", "agents"} & set(row)
 
 
-async def test_the_branches_of_a_finished_swarm_cannot_be_changed(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
-    id = await house.create_swarm(session)
+async def test_the_branches_of_a_finished_swarm_cannot_be_changed(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
+    id = await env.create_swarm(session)
     assert (await client.post(f"/api/swarms/{id}/stop", json={})).status_code == 200
     before = (await client.get(f"/api/swarms/{id}/branches")).json()
 
@@ -168,8 +166,8 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(house: ServerE
     assert (await client.get(f"/api/swarms/{id}/branches")).json() == before
 
 
-async def test_the_five_routes_of_a_swarms_branches(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
+async def test_the_five_routes_of_a_swarms_branches(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     id = (await create_swarm(client, session=session, start=False))["id"]
 
     branch = await client.post(f"/api/swarms/{id}/branches", json={"name": "cache", "description": "in memory"})
@@ -193,14 +191,14 @@ async def test_the_five_routes_of_a_swarms_branches(house: ServerEnv, client: ht
 
 
 async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_for_it(
-    house: ServerEnv, home: Path
+    env: ServerEnv, home: Path
 ) -> None:
     folder = home / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "mark.py").write_text(f"def setup(api):\n    open({str(home / 'ran')!r}, 'w').close()\n")
-    id = await house.create_swarm(house.create_session(), start=True)
-    reader = house.create_token("read")
-    async with open_client(house.build_app(), reader) as client:
+    id = await env.create_swarm(env.create_session(), start=True)
+    reader = env.create_token("read")
+    async with open_client(env.build_app(), reader) as client:
         said = {"branches": ["worker-1", "crew/worker-2"], "metric": "tokens"}
         compared = await client.post(f"/api/swarms/{id}/compare", json=said)
 
@@ -209,8 +207,8 @@ async def test_agents_are_compared_by_who_may_only_read_and_no_extension_runs_fo
     assert not (home / "ran").exists()
 
 
-async def test_a_swarm_without_branching_has_none_of_the_five(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = (await create_swarm(client, session=house.create_session(), start=False, enableBranching=False))["id"]
+async def test_a_swarm_without_branching_has_none_of_the_five(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=env.create_session(), start=False, enableBranching=False))["id"]
 
     for method, path, body in (
         ("GET", "tree", None),
@@ -226,9 +224,9 @@ async def test_a_swarm_without_branching_has_none_of_the_five(house: ServerEnv, 
 
 async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, *[gate.delay("One way.")] * 20)
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, *[gate.delay("One way.")] * 20)
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         id = (await create_swarm(client, session=session, agents=1))["id"]
         async with asyncio.timeout(20):
             while not (running := (await client.get(f"/api/sessions/{session}")).json()["running"]):
@@ -247,7 +245,7 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         assert running == [paused.json()["agents"][0]["branch"]]
         assert paused.json()["status"] == "paused"
         assert (refused.status_code, again.status_code) == (409, 409)
-        assert refused.json()["error"]["message"].endswith("stop the swarm, or have it go on")
+        assert refused.json()["error"]["message"].endswith("stop the swarm, or resume it")
         assert (meanwhile["running"], meanwhile["swarming"]) == ([], {running[0]: id})
         assert scaled.status_code == 200
         assert (resumed.json()["status"], resumed.json()["budget"]["cost"]) == ("running", 5)
@@ -259,9 +257,9 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     tmp_path: Any,
 ) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, gate.delay(ToolCall("c1", "ls", {"path": "."})), "Seen.")
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         id = (await create_swarm(client, session=session, agents=1))["id"]
         async with asyncio.timeout(20):
             while not (info := (await client.get(f"/api/sessions/{session}")).json())["running"]:
@@ -287,19 +285,17 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert info["swarming"] == {branch: id}
     assert [answer.status_code for answer in refused] == [409] * 5
     assert refused[0].json()["error"]["message"] == (
-        f"agent {status['agents'][0]['id']} of swarm 'crew' is at work on branch {branch!r}: "
-        "stop the swarm, or wait until it is done"
+        f"agent {status['agents'][0]['id']} of swarm 'crew' is running on branch {branch!r}: "
+        "stop the swarm, or wait until it finishes"
     )
     assert steered.json() == {"branch": branch}
     assert [row["text"] for row in path if row["role"] in ("user", "assistant")][-2:] == ["Only here", "Seen."]
     assert (after["running"], after["swarming"]) == ([], {})
 
 
-async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(house: ServerEnv, client: httpx.AsyncClient) -> None:
+async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(env: ServerEnv, client: httpx.AsyncClient) -> None:
     budget, each = {"cost": 1, "tokens": 100}, {"seconds": 60}
-    id = (await create_swarm(client, session=house.create_session(), start=False, budget=budget, agentBudget=each))[
-        "id"
-    ]
+    id = (await create_swarm(client, session=env.create_session(), start=False, budget=budget, agentBudget=each))["id"]
     with st.open((await client.get(f"/api/swarms/{id}")).json()["sessionId"]) as opened:
         opened.append(build_record_body(PausedRecord(swarm=id)), branch="crew")
 
@@ -312,16 +308,16 @@ async def test_limits_that_are_not_given_stay_when_a_swarm_goes_on(house: Server
 
 
 async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = await house.create_swarm(house.create_session(), agents=1, tools=builtin_tools("read"), system="Only read.")
-    lacking = await house.create_swarm(house.create_session(), agents=1, tools=[look])
+    id = await env.create_swarm(env.create_session(), agents=1, tools=builtin_tools("read"), system="Only read.")
+    lacking = await env.create_swarm(env.create_session(), agents=1, tools=[look])
 
     await client.post(f"/api/swarms/{id}/resume", json={})
     await wait_for_state(client, id, "completed")
     refused = await client.post(f"/api/swarms/{lacking}/resume", json={})
 
-    (request,) = house.models.model.requests
+    (request,) = env.models.model.requests
     assert ([tool.name for tool in request.tools], request.system) == (["read"], "Only read.")
     assert refused.status_code == 409
     assert refused.json()["error"]["message"] == "swarm crew was begun with tool look, which cannot be had here"
@@ -333,8 +329,8 @@ def look() -> str:
     return "seen"
 
 
-async def test_a_swarm_tells_how_many_agents_are_wanted(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = (await create_swarm(client, session=house.create_session(), start=False, agents=4, strategy="pipeline"))["id"]
+async def test_a_swarm_tells_how_many_agents_are_wanted(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=env.create_session(), start=False, agents=4, strategy="pipeline"))["id"]
 
     first = (await client.get(f"/api/swarms/{id}")).json()
     scaled = (await client.post(f"/api/swarms/{id}/scale", json={"agents": 6})).json()
@@ -342,13 +338,13 @@ async def test_a_swarm_tells_how_many_agents_are_wanted(house: ServerEnv, client
     assert [(status["wanted"], status["agentCount"]) for status in (first, scaled)] == [(4, 0), (6, 0)]
 
 
-async def test_a_budget_changes_only_while_a_swarm_is_paused(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = (await create_swarm(client, session=house.create_session(), start=False))["id"]
+async def test_a_budget_changes_only_while_a_swarm_is_paused(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=env.create_session(), start=False))["id"]
 
     answer = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
 
     assert answer.status_code == 409
-    assert answer.json()["error"]["message"] == "swarm crew is created: a budget changes while it is paused"
+    assert answer.json()["error"]["message"] == "swarm crew is created; pause it to change its budget"
     assert (await client.get(f"/api/swarms/{id}")).json()["status"] == "created"
 
 
@@ -356,13 +352,13 @@ SENT_TO_WORKERS = """
 import asyncio, os, sys
 
 import sessiontree as st
-from sessiontree.swarm.durable.executor import DurableExecutor, is_with_workers
+from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
 
 async def main():
     session = st.open(sys.argv[1])
     swarm = await st.Swarm.create(session, "crew", "Make it fast", agents=1, executor=DurableExecutor(session))
     await swarm.start()
-    while not is_with_workers(swarm.id):
+    while not has_active_jobs(swarm.id):
         await asyncio.sleep(0.05)
     if sys.argv[2:] == ["paused"]:
         await swarm.pause()
@@ -375,9 +371,9 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("state", ["running", "paused"])
 async def test_what_workers_have_is_not_done_by_the_server_too(
-    house: ServerEnv, client: httpx.AsyncClient, state: str
+    env: ServerEnv, client: httpx.AsyncClient, state: str
 ) -> None:
-    command = [sys.executable, "-c", SENT_TO_WORKERS, house.create_session(), state]
+    command = [sys.executable, "-c", SENT_TO_WORKERS, env.create_session(), state]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
@@ -389,9 +385,9 @@ async def test_what_workers_have_is_not_done_by_the_server_too(
 
 async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_path: Any) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, gate.delay("Mine."))
-    session = house.create_session()
-    async with open_client(house.build_app(), house.owner) as client:
+    env = ServerEnv(tmp_path, gate.delay("Mine."))
+    session = env.create_session()
+    async with open_client(env.build_app(), env.owner) as client:
         with st.open(session) as opened:
             swarm = await Swarm.create(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
             await swarm.create_branch("cache")
@@ -404,7 +400,7 @@ async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_pa
         gate.open()
 
     assert (prompted.status_code, resumed.status_code) == (202, 409)
-    assert "an agent is at work on branch 'cache'" in resumed.json()["error"]["message"]
+    assert "an agent is running on branch 'cache'" in resumed.json()["error"]["message"]
 
 
 async def wait_until_running(swarm: Swarm) -> str:
@@ -418,15 +414,15 @@ async def wait_until_running(swarm: Swarm) -> str:
 @pytest.mark.parametrize(
     ("state", "what", "then"),
     [
-        ("running", "is at work on branch 'crew/worker-1'; another process works on it", "wait until it is done"),
-        ("paused", "is paused on branch 'crew/worker-1'; another process works on it", "have it go on"),
-        ("left", "is left on branch 'crew/worker-1'; no process works on it", "have it go on"),
+        ("running", "is running on branch 'crew/worker-1'; another process runs it", "wait until it finishes"),
+        ("paused", "is paused on branch 'crew/worker-1'; another process runs it", "resume it"),
+        ("left", "is interrupted on branch 'crew/worker-1'; no process runs it", "resume it"),
     ],
 )
 async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_is_stopped(
-    house: ServerEnv, client: httpx.AsyncClient, state: str, what: str, then: str
+    env: ServerEnv, client: httpx.AsyncClient, state: str, what: str, then: str
 ) -> None:
-    session = house.create_session()
+    session = env.create_session()
     with st.open(session) as opened:
         swarm = Swarm(opened, "crew", "Make it fast", agents=1, model=ScriptedModel([Delay(60)]))
         await swarm.start()
@@ -464,16 +460,16 @@ async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_i
     )
     who = "no" if state == "left" else "another"
     assert refused[3].json()["error"]["message"] == (
-        f"agent worker-1 of swarm 'crew' does not hear this server: {who} process works on it"
+        f"cannot steer agent worker-1 of swarm 'crew' from this server: {who} process runs it"
     )
     assert (stopped.json()["status"], free.status_code, after["swarming"]) == ("cancelled", 201, {})
 
 
 async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, *[gate.delay("Seen.")] * 4)
-    async with open_client(house.build_app(), house.owner) as client:
-        session = house.create_session()
+    env = ServerEnv(tmp_path, *[gate.delay("Seen.")] * 4)
+    async with open_client(env.build_app(), env.owner) as client:
+        session = env.create_session()
         said = {"strategy": "map-reduce", "parts": ["names", "errors"], "agents": 1}
         id = (await create_swarm(client, session=session, **said))["id"]
         async with asyncio.timeout(20):
@@ -486,13 +482,14 @@ async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -
 
     assert info == {"crew/mapper-1": id, "crew/mapper-2": id}
     assert refused.json()["error"]["message"] == (
-        "agent mapper-2 of swarm 'crew' is to begin on branch 'crew/mapper-2': stop the swarm, or wait until it is done"
+        "agent mapper-2 of swarm 'crew' is waiting to start on branch 'crew/mapper-2': "
+        "stop the swarm, or wait until it finishes"
     )
     assert [agent["status"] for agent in status["agents"]] == ["completed"] * 3
 
 
-async def test_a_swarm_whose_process_died_is_gone_on_with(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
+async def test_a_swarm_whose_process_died_is_gone_on_with(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     with st.open(session) as opened:
         swarm = Swarm(opened, "crew", "Make it fast", model=ScriptedModel([Delay(60)] * 2))
         await swarm.start()
@@ -510,10 +507,8 @@ async def test_a_swarm_whose_process_died_is_gone_on_with(house: ServerEnv, clie
     assert (await wait_for_state(client, id, "completed"))["progress"] == 1
 
 
-async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(
-    house: ServerEnv, client: httpx.AsyncClient
-) -> None:
-    session = house.create_session()
+async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     id = (await create_swarm(client, session=session))["id"]
     await wait_for_state(client, id, "completed")
     before = (await client.get(f"/api/sessions/{session}")).json()["entries"]
@@ -524,8 +519,8 @@ async def test_a_swarm_is_destroyed_and_its_session_keeps_everything(
     assert (await client.get(f"/api/sessions/{session}")).json()["entries"] >= before
 
 
-async def test_a_swarm_is_there_once_though_its_session_was_forked(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
+async def test_a_swarm_is_there_once_though_its_session_was_forked(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
     id = (await create_swarm(client, session=session))["id"]
     await wait_for_state(client, id, "completed")
     told = (await client.get(f"/api/swarms/{id}/events")).json()["last"]
@@ -540,8 +535,8 @@ async def test_a_swarm_is_there_once_though_its_session_was_forked(house: Server
     assert (await client.get(f"/api/swarms/{id}/events")).json()["last"] == told
 
 
-async def test_events_are_read_from_any_number_and_by_type(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = (await create_swarm(client, session=house.create_session(), agents=2))["id"]
+async def test_events_are_read_from_any_number_and_by_type(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=env.create_session(), agents=2))["id"]
     await wait_for_state(client, id, "completed")
 
     everything = (await client.get(f"/api/swarms/{id}/events")).json()
@@ -559,16 +554,16 @@ async def test_events_are_read_from_any_number_and_by_type(house: ServerEnv, cli
     assert (await client.get(f"/api/swarms/{id}/events?after={everything['last'] + 1}")).status_code == 410
 
 
-async def test_without_event_streaming_there_are_no_events(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = (await create_swarm(client, session=house.create_session(), start=False, enableEventStreaming=False))["id"]
+async def test_without_event_streaming_there_are_no_events(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = (await create_swarm(client, session=env.create_session(), start=False, enableEventStreaming=False))["id"]
 
     assert (await client.get(f"/api/swarms/{id}/events")).status_code == 409
 
 
-async def test_events_of_a_swarm_are_streamed_and_taken_up_again(house: ServerEnv) -> None:
-    session = house.create_session()
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+async def test_events_of_a_swarm_are_streamed_and_taken_up_again(env: ServerEnv) -> None:
+    session = env.create_session()
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             id = (await create_swarm(client, session=session, start=False))["id"]
             first = await read_until(client, f"/api/swarms/{id}/events", lambda event: event.kind == "swarm")
             await client.post(f"/api/swarms/{id}/resume", json={})
@@ -588,8 +583,8 @@ async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, gate.delay("One way."))
-    session = house.create_session()
+    env = ServerEnv(tmp_path, gate.delay("One way."))
+    session = env.create_session()
 
     def full(store: JsonlStore, *_: Any, **__: Any) -> Any:
         raise StoreError(store.location, "no space left")
@@ -600,21 +595,21 @@ async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
             gate.open()
         return event.kind == "notice"
 
-    with run_server(house) as base:
-        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(house.owner), timeout=20) as client:
+    with run_server(env) as base:
+        async with httpx.AsyncClient(base_url=base, headers=build_auth_headers(env.owner), timeout=20) as client:
             id = (await create_swarm(client, session=session, agents=1))["id"]
             heard = await read_until(client, f"/api/sessions/{session}/events", after_the_disk_is_full)
             async with asyncio.timeout(20):
                 while (row := (await client.get(f"/api/swarms/{id}")).json())["here"]:
                     await asyncio.sleep(0.01)
 
-    assert heard[-1].data == {"level": "error", "text": "swarm crew stopped; the server's log tells why"}
+    assert heard[-1].data == {"level": "error", "text": "swarm crew stopped; see the server log"}
     assert (row["status"], row["left"]) == ("running", True)
 
 
-async def test_a_swarm_of_another_process_is_told_of(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    session = house.create_session()
-    id = await house.create_swarm(session, start=True)
+async def test_a_swarm_of_another_process_is_told_of(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    session = env.create_session()
+    id = await env.create_swarm(session, start=True)
 
     status = (await client.get(f"/api/swarms/{id}")).json()
 
@@ -624,8 +619,8 @@ async def test_a_swarm_of_another_process_is_told_of(house: ServerEnv, client: h
 
 
 async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
-    house = ServerEnv(tmp_path, allow_run=False)
-    async with open_client(house.build_app(), house.owner) as client:
+    env = ServerEnv(tmp_path, allow_run=False)
+    async with open_client(env.build_app(), env.owner) as client:
         answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast"})
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_runs")
@@ -635,7 +630,7 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
     ("said", "sentence"),
     [
         ({"budget": {"cost": 0}}, "budget.cost: expected float > 0.0"),
-        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: there is no such field"),
+        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: unknown field"),
         ({"agents": 100_000}, "agents: expected int <= 1000"),
         ({"task": None}, "task: expected str, got null"),
         ({"retries": -1}, "retries: expected int >= 0"),
@@ -650,7 +645,7 @@ async def test_what_is_wrong_in_a_body_is_told_by_its_field(
     lacking = await client.post("/api/swarms", json={"name": "crew"})
 
     assert answer.json() == {"error": {"code": "invalid", "message": sentence}}
-    assert lacking.json()["error"]["message"] == "task: it is not given"
+    assert lacking.json()["error"]["message"] == "task: required, but missing"
 
 
 class NoModels:
@@ -673,11 +668,11 @@ class NoModels:
         {"model": "scripted:scripted", "agents": [{"name": "a"}, {"name": "b", "model": "nobody:nothing"}]},
     ],
 )
-async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(house: ServerEnv, said: dict[str, Any]) -> None:
-    async with open_client(house.build_app(models=NoModels()), house.owner) as client:
+async def test_nothing_is_made_for_a_swarm_whose_model_is_not_there(env: ServerEnv, said: dict[str, Any]) -> None:
+    async with open_client(env.build_app(models=NoModels()), env.owner) as client:
         answer = await client.post("/api/swarms", json={"name": "crew", "task": "Make it fast", **said})
         listed = (await client.get("/api/sessions")).json()["sessions"]
-        session = house.create_session()
+        session = env.create_session()
         again = await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session, **said})
         branches = (await client.get(f"/api/sessions/{session}/branches")).json()["branches"]
 

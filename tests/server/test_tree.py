@@ -14,9 +14,9 @@ from sessiontree.core.outline import build_outline
 from tests.server.conftest import ServerEnv
 
 
-def create_session(house: ServerEnv, count: int = 30) -> str:
+def create_session(env: ServerEnv, count: int = 30) -> str:
     """A session with two branches that part half-way, and a label."""
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         session.head.extend([st.user(f"step {number}") for number in range(count)])
         session.label("HEAD~3", "here")
@@ -38,9 +38,9 @@ async def read_all_pages(client: httpx.AsyncClient, path: str, **params: Any) ->
 
 @pytest.mark.parametrize("filter", ["default", "no-tools", "user-only", "labeled-only", "all"])
 async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
-    house: ServerEnv, client: httpx.AsyncClient, filter: str
+    env: ServerEnv, client: httpx.AsyncClient, filter: str
 ) -> None:
-    id = create_session(house)
+    id = create_session(env)
     path = f"/api/sessions/{id}/tree"
 
     whole = (await client.get(path, params={"filter": filter, "limit": 2000})).json()
@@ -56,8 +56,8 @@ async def test_the_tree_has_the_rows_and_the_order_of_its_drawing(
     assert all(row["parent"] is None or row["parent"] in shown for row in whole["entries"])
 
 
-async def test_a_row_says_what_it_is(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = create_session(house)
+async def test_a_row_says_what_it_is(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(env)
 
     rows = (await client.get(f"/api/sessions/{id}/tree", params={"filter": "labeled-only"})).json()["entries"]
 
@@ -77,9 +77,9 @@ async def test_a_row_says_what_it_is(house: ServerEnv, client: httpx.AsyncClient
 
 
 async def test_pages_of_a_tree_that_grows_are_of_one_moment_or_are_refused(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = create_session(house)
+    id = create_session(env)
     path = f"/api/sessions/{id}/tree"
     before = (await client.get(path, params={"limit": 2000})).json()["entries"]
     first = (await client.get(path, params={"limit": 10})).json()
@@ -94,8 +94,8 @@ async def test_pages_of_a_tree_that_grows_are_of_one_moment_or_are_refused(
     assert nonsense.status_code == 400
 
 
-async def test_entries_are_the_lines_of_the_file(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = create_session(house)
+async def test_entries_are_the_lines_of_the_file(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(env)
 
     lines = await read_all_pages(client, f"/api/sessions/{id}/entries", limit=9)
 
@@ -104,8 +104,8 @@ async def test_entries_are_the_lines_of_the_file(house: ServerEnv, client: httpx
     assert lines[1]["message"]["content"] == "How do I make this faster?"
 
 
-async def test_one_entry_by_any_name_of_its_place(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = create_session(house)
+async def test_one_entry_by_any_name_of_its_place(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(env)
     found = [(await client.get(f"/api/sessions/{id}/entries/{place}")).json() for place in ("here", "HEAD~3", "main~3")]
 
     assert found[0] == found[1] == found[2]
@@ -114,8 +114,8 @@ async def test_one_entry_by_any_name_of_its_place(house: ServerEnv, client: http
     assert (await client.get(f"/api/sessions/{id}/entries/root")).status_code == 404
 
 
-async def test_a_path_is_read_from_both_ends(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    path = f"/api/sessions/{create_session(house)}/path"
+async def test_a_path_is_read_from_both_ends(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{create_session(env)}/path"
 
     whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
     forth = await read_all_pages(client, path, at="other", limit=7)
@@ -131,8 +131,8 @@ async def test_a_path_is_read_from_both_ends(house: ServerEnv, client: httpx.Asy
     assert whole["entries"][-1]["text"] == "other 14"
 
 
-async def test_a_path_is_read_from_any_entry_of_it(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    path = f"/api/sessions/{create_session(house)}/path"
+async def test_a_path_is_read_from_any_entry_of_it(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    path = f"/api/sessions/{create_session(env)}/path"
     whole = (await client.get(path, params={"at": "other", "limit": 2000})).json()
     end = whole["entries"][-1]["id"]
 
@@ -143,8 +143,8 @@ async def test_a_path_is_read_from_any_entry_of_it(house: ServerEnv, client: htt
     assert (behind["entries"], behind["total"]) == ([], whole["total"])
 
 
-async def test_what_a_path_tells_of_an_answer(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_what_a_path_tells_of_an_answer(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         call = st.tool_call("c1", "read", {"path": "a.py"})
         usage = {"input": 10, "output": 5, "cost": 0.01}
@@ -163,9 +163,9 @@ async def test_what_a_path_tells_of_an_answer(house: ServerEnv, client: httpx.As
 
 
 async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     with st.open(id) as session:
         pictures = [build_image_block(b"a", "image/png"), build_image_block(b"b", "image/png")]
         session.append(st.user(pictures))
@@ -179,8 +179,8 @@ async def test_a_path_says_which_summaries_are_merges_and_where_pictures_are(
     assert [row.get("merge") for row in rows] == [None, None, None, True]
 
 
-async def test_a_path_says_what_went_wrong_in_tools_and_commands(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_path_says_what_went_wrong_in_tools_and_commands(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     with st.open(id) as session:
         session.append(st.tool_result("c1", "read", "there is no such file", error=True))
         session.append(st.tool_result("c2", "read", "all of it"))
@@ -192,8 +192,8 @@ async def test_a_path_says_what_went_wrong_in_tools_and_commands(house: ServerEn
     assert [row.get("failed") for row in rows[-5:]] == [True, None, True, None, True]
 
 
-async def test_nothing_in_the_html_of_a_session_can_act(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_nothing_in_the_html_of_a_session_can_act(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     said = '<script>alert(1)</script> <img src=x onerror=alert(1)> [x](javascript:alert(1)) <b onclick="x">b</b>'
     await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": said})
 
@@ -203,8 +203,8 @@ async def test_nothing_in_the_html_of_a_session_can_act(house: ServerEnv, client
         assert tag not in html
 
 
-async def test_a_very_long_text_is_told_without_html(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_very_long_text_is_told_without_html(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
     await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "*x* " * 100_000})
 
     row = (await client.get(f"/api/sessions/{id}/path", params={"html": "1"})).json()["entries"][-1]
@@ -213,8 +213,8 @@ async def test_a_very_long_text_is_told_without_html(house: ServerEnv, client: h
     assert "html" not in row
 
 
-async def test_what_the_model_sees_and_why(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_what_the_model_sees_and_why(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
 
     seen = (await client.get(f"/api/sessions/{id}/context")).json()
     why = (await client.get(f"/api/sessions/{id}/context", params={"explain": "1", "at": "HEAD~1"})).json()
@@ -226,9 +226,9 @@ async def test_what_the_model_sees_and_why(house: ServerEnv, client: httpx.Async
 
 
 async def test_branches_differences_and_comparisons_are_as_the_commands_tell_them(
-    house: ServerEnv, client: httpx.AsyncClient
+    env: ServerEnv, client: httpx.AsyncClient
 ) -> None:
-    id = create_session(house)
+    id = create_session(env)
 
     branches = (await client.get(f"/api/sessions/{id}/branches")).json()
     diff = (await client.get(f"/api/sessions/{id}/diff", params={"a": "main", "b": "other"})).json()
@@ -245,8 +245,8 @@ async def test_branches_differences_and_comparisons_are_as_the_commands_tell_the
 # Appending
 
 
-async def test_an_entry_is_written_at_the_head_of_a_branch(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = create_session(house)
+async def test_an_entry_is_written_at_the_head_of_a_branch(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = create_session(env)
     path = f"/api/sessions/{id}/entries"
 
     user = (await client.post(path, json={"role": "user", "text": "one"})).json()
@@ -278,9 +278,9 @@ async def test_an_entry_is_written_at_the_head_of_a_branch(house: ServerEnv, cli
     ],
 )
 async def test_an_entry_that_makes_no_sense_is_not_written(
-    house: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
+    env: ServerEnv, client: httpx.AsyncClient, said: dict[str, Any], status: int
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     before = (await client.get(f"/api/sessions/{id}")).headers["etag"]
 
     answer = await client.post(f"/api/sessions/{id}/entries", json=said)
@@ -289,8 +289,8 @@ async def test_an_entry_that_makes_no_sense_is_not_written(
     assert (await client.get(f"/api/sessions/{id}")).headers["etag"] == before
 
 
-async def test_a_write_says_how_far_the_session_goes_then(house: ServerEnv, client: httpx.AsyncClient) -> None:
-    id = house.create_session()
+async def test_a_write_says_how_far_the_session_goes_then(env: ServerEnv, client: httpx.AsyncClient) -> None:
+    id = env.create_session()
 
     written = await client.post(f"/api/sessions/{id}/entries", json={"role": "user", "text": "x"})
 
@@ -301,9 +301,9 @@ async def test_a_write_says_how_far_the_session_goes_then(house: ServerEnv, clie
     ("tag", "status"), [("{now}", 201), ('"1-x", {now}', 201), ("*", 201), ('"1-x"', 412), ("W/{now}", 412)]
 )
 async def test_a_write_is_done_only_on_what_was_seen(
-    house: ServerEnv, client: httpx.AsyncClient, tag: str, status: int
+    env: ServerEnv, client: httpx.AsyncClient, tag: str, status: int
 ) -> None:
-    id = house.create_session()
+    id = env.create_session()
     now = (await client.get(f"/api/sessions/{id}")).headers["etag"]
 
     answer = await client.post(

@@ -82,10 +82,10 @@ def test_without_a_sandbox_no_token_for_a_project_can_run_agents(no_sandbox: Non
 async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_one(
     no_sandbox: None, tmp_path: Path
 ) -> None:
-    house = ServerEnv(tmp_path, "No.")
-    session = house.create_session()
+    env = ServerEnv(tmp_path, "No.")
+    session = env.create_session()
 
-    async with open_client(house.build_app(), create_limited_token(house.project)) as client:
+    async with open_client(env.build_app(), create_limited_token(env.project)) as client:
         asked = [
             await send_prompt(client, session),
             await client.post("/api/swarms", json={"name": "crew", "task": "Go", "session": session}),
@@ -99,10 +99,10 @@ async def test_without_a_sandbox_a_token_for_a_project_is_refused_when_it_runs_o
 
 
 async def test_without_a_sandbox_a_token_for_everything_runs_agents(no_sandbox: None, tmp_path: Path) -> None:
-    house = ServerEnv(tmp_path, "Yes.")
+    env = ServerEnv(tmp_path, "Yes.")
 
-    async with open_client(house.build_app(), house.owner) as client:
-        assert (await send_prompt(client, house.create_session())).status_code == 202
+    async with open_client(env.build_app(), env.owner) as client:
+        assert (await send_prompt(client, env.create_session())).status_code == 202
 
 
 async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sandbox: None, tmp_path: Path) -> None:
@@ -115,12 +115,12 @@ async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sand
         ToolCall("c5", "grep", {"path": "inner", "pattern": "hash"}),
         ToolCall("c6", "write", {"path": "made.txt", "content": "x"}),
     ]
-    house = ServerEnv(tmp_path, calls, "Done.")
-    made, session = create_limited_token(house.project), house.create_session()
-    house.project.chmod(0o777)
+    env = ServerEnv(tmp_path, calls, "Done.")
+    made, session = create_limited_token(env.project), env.create_session()
+    env.project.chmod(0o777)
     os.environ["OPENAI_API_KEY"] = "a secret key"
     try:
-        async with open_client(house.build_app(permission_mode="allow-all"), made) as client:
+        async with open_client(env.build_app(permission_mode="allow-all"), made) as client:
             assert (await send_prompt(client, session)).status_code == 202
     finally:
         del os.environ["OPENAI_API_KEY"]
@@ -129,8 +129,8 @@ async def test_an_agent_of_a_token_for_a_project_does_not_reach_the_secrets(sand
     assert len(told) == 6
     assert made.token.hash not in "".join(told)
     assert "a secret key" not in "".join(told)
-    assert str(house.project) in told[0]
-    assert (house.project / "made.txt").read_text() == "x"
+    assert str(env.project) in told[0]
+    assert (env.project / "made.txt").read_text() == "x"
 
 
 async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandbox: None, tmp_path: Path) -> None:
@@ -146,12 +146,12 @@ async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandb
         "    api.register_tool(peek)\n"
     )
     calls = [ToolCall("c1", "peek", {"path": os.path.join(get_home(), auth.TOKENS_FILE)})]
-    house = ServerEnv(tmp_path, calls, "Done.", calls, "Done.")
-    made, session = create_limited_token(house.project), house.create_session()
+    env = ServerEnv(tmp_path, calls, "Done.", calls, "Done.")
+    made, session = create_limited_token(env.project), env.create_session()
 
-    async with open_client(house.build_app(permission_mode="allow-all"), made) as client:
+    async with open_client(env.build_app(permission_mode="allow-all"), made) as client:
         assert (await send_prompt(client, session)).status_code == 202
-        client.headers.update(build_auth_headers(house.owner))
+        client.headers.update(build_auth_headers(env.owner))
         assert (await send_prompt(client, session)).status_code == 202
 
     for_project, for_everything = read_tool_results(session)
@@ -160,11 +160,11 @@ async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandb
 
 
 async def test_a_session_folder_that_leads_out_of_the_projects_is_refused(sandbox: None, tmp_path: Path) -> None:
-    house = ServerEnv(tmp_path, "No.")
-    (house.project / "link").symlink_to(house.other)
-    session = house.create_session(house.project / "link")
+    env = ServerEnv(tmp_path, "No.")
+    (env.project / "link").symlink_to(env.other)
+    session = env.create_session(env.project / "link")
 
-    async with open_client(house.build_app(), create_limited_token(house.project)) as client:
+    async with open_client(env.build_app(), create_limited_token(env.project)) as client:
         answer = await send_prompt(client, session)
 
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "outside")
@@ -174,10 +174,10 @@ async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_righ
     sandbox: None, tmp_path: Path
 ) -> None:
     gate = Gate()
-    house = ServerEnv(tmp_path, gate.delay("Done."))
-    made, session = create_limited_token(house.project), house.create_session()
+    env = ServerEnv(tmp_path, gate.delay("Done."))
+    made, session = create_limited_token(env.project), env.create_session()
 
-    async with open_client(house.build_app(), house.owner) as client:
+    async with open_client(env.build_app(), env.owner) as client:
         await client.post(f"/api/sessions/{session}/prompt", json={"text": "Go"})
         steered = await client.post(
             f"/api/sessions/{session}/steer", json={"text": "Read the tokens"}, headers=build_auth_headers(made)
@@ -190,15 +190,15 @@ async def test_a_token_for_a_project_says_nothing_to_an_agent_that_has_more_righ
 
 @pytest.mark.parametrize("way", ["started there", "told of it", "named when made", "session file alone"])
 async def test_agents_work_in_the_folder_of_the_session_only_if_somebody_named_it(tmp_path: Path, way: str) -> None:
-    house = ServerEnv(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
-    folder = house.project if way == "started there" else house.other
-    app = house.build_app(permission_mode="allow-all", projects=[str(house.other)] if way == "told of it" else [])
+    env = ServerEnv(tmp_path, ToolCall("c1", "bash", {"command": "pwd"}), "Done.")
+    folder = env.project if way == "started there" else env.other
+    app = env.build_app(permission_mode="allow-all", projects=[str(env.other)] if way == "told of it" else [])
 
-    async with open_client(app, house.owner) as client:
+    async with open_client(app, env.owner) as client:
         if way == "named when made":
             session = (await client.post("/api/sessions", json={"cwd": str(folder)})).json()["id"]
         else:
-            session = house.create_session(folder)
+            session = env.create_session(folder)
         await send_prompt(client, session)
 
-    assert read_tool_results(session) == [str(house.project if way == "session file alone" else folder)]
+    assert read_tool_results(session) == [str(env.project if way == "session file alone" else folder)]

@@ -8,7 +8,7 @@ from sessiontree.core.entries import HEAD_RECORD, Custom, Label
 from sessiontree.errors import FormatError
 from sessiontree.format.codec import write_object
 from sessiontree.format.session_reader import SessionReader
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.session.state import SessionState
 from sessiontree.store.memory import MemoryStore
 from tests.builders import entry, header, work

@@ -329,7 +329,7 @@ def test_a_rewrite_is_refused_when_another_program_writes_meanwhile(path: Path, 
     cursor = store.create([b"{}"])
     monkeypatch.setattr(jsonl, "sync_directory", lambda _: path.open("ab").write(b'{"theirs":1}\n'))
 
-    with pytest.raises(Conflict, match="while it was being rewritten"):
+    with pytest.raises(Conflict, match="during the rewrite"):
         store.replace([b"{}", b'{"new":1}'], after=cursor)
 
     assert path.read_bytes() == b'{}\n{"theirs":1}\n'
@@ -608,7 +608,7 @@ def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path)
     store.write_tail(b'{"a', after=cursor)
 
     assert (store.read_end().cursor, store.read_end().unfinished) == (cursor, b'{"a')
-    with pytest.raises(Conflict, match="others wrote first"):
+    with pytest.raises(Conflict, match="another writer appended first"):
         JsonlStore(str(path)).write_tail(b'{"b', after=cursor)
     assert path.read_bytes() == b'{}\n{"a'
 
@@ -728,7 +728,7 @@ def test_what_another_program_put_behind_a_write_that_failed_is_not_taken_back(p
 
     os.close(fd)
     assert path.read_bytes() == b'{}\n{"a":1}\n{"theirs":1}\n'
-    with pytest.raises(StoreError, match="open it anew"):
+    with pytest.raises(StoreError, match="open the session again"):
         store.append([b"{}"], after=cursor)
 
 
@@ -747,7 +747,7 @@ def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: py
         lambda: list(opened.read_backward(Cursor((get_identity(path.stat()), 1 << 40, b"}\n")))),
         lambda: store.read(cursor, limit=1),
     ):
-        with pytest.raises(StoreError, match="a line goes on for more than"):
+        with pytest.raises(StoreError, match="a line is longer than"):
             attempt()
 
 
@@ -758,7 +758,7 @@ def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypat
     os.truncate(path, 1 << 40)
 
     for attempt in (lambda: store.append([b"{}"], after=cursor), JsonlStore(str(path)).read_end):
-        with pytest.raises(StoreError, match="a line goes on for more than"):
+        with pytest.raises(StoreError, match="a line is longer than"):
             attempt()
     assert path.stat().st_size == 1 << 40
 

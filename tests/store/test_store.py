@@ -13,6 +13,7 @@ from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.store import PostgresStore
+from tests.store.encrypted_store import EncryptedStore
 
 Open = Callable[[], Store]
 
@@ -31,7 +32,11 @@ def postgres(folder: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: PostgresStore(address)
 
 
-STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres}
+def encrypted(folder: Path, request: pytest.FixtureRequest) -> Open:
+    return lambda: EncryptedStore(str(folder / "s.jsonl"))
+
+
+STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres, "encrypted": encrypted}
 
 
 @pytest.fixture(params=STORES)
@@ -150,7 +155,7 @@ def test_a_batch_with_a_line_that_cannot_be_kept_is_refused_as_a_whole(handle: O
 
     with pytest.raises(StoreError, match="newline"):
         store.append([b"one", b"two\nthree"], after=cursor)
-    with pytest.raises(StoreError, match="over the limit"):
+    with pytest.raises(StoreError, match="exceeds the limit"):
         store.append([b"one", bytes(LINE_LIMIT + 1)], after=cursor)
 
     assert handle().read().data == b"header\n"

@@ -13,7 +13,7 @@ from sessiontree.core.entries import AgentAction, Custom, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.model.base import ModelInfo, Request
 from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel, ScriptedUsage
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
 PRICED = ScriptedUsage({"input": 10, "output": 5, "cost": 0.1})

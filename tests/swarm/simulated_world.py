@@ -24,7 +24,7 @@ from sessiontree.model.base import (
     TextDelta,
     ToolCallEnd,
 )
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.base import Cursor
 from sessiontree.store.memory import MemoryStore
 

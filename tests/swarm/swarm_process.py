@@ -15,7 +15,7 @@ import sessiontree as st
 from sessiontree.core.messages import extract_text
 from sessiontree.model.base import Request
 from sessiontree.model.scripted import ScriptedAnswer, ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.journal import list_swarms
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm

@@ -18,7 +18,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import BranchMoved, NotFound, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.agent_runner import MAX_DELAY, compute_retry_delay, has_final_answer, is_retryable
 from sessiontree.swarm.executor import SwarmJob
@@ -187,7 +187,7 @@ async def test_a_model_that_cannot_be_found_is_a_failure_of_its_agent(session: S
     status = await Swarm(session, "crowd", "Do it", agents=1, model="nobody:none", model_of=find).run()
 
     assert status.status == "failed"
-    assert status.agents[0].error == "no model 'nobody:none'"
+    assert status.agents[0].error == "model 'nobody:none' not found"
 
 
 async def test_handlers_that_fail_are_told_of(session: Session) -> None:
@@ -201,7 +201,7 @@ async def test_handlers_that_fail_are_told_of(session: Session) -> None:
 
     assert (await swarm.run()).status == "completed"
     (event,) = swarm.events.read(types=["error"])
-    assert event.message.startswith("broken failed with ZeroDivisionError")
+    assert event.message.startswith("raise_fault failed with ZeroDivisionError")
 
 
 async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session) -> None:
@@ -221,7 +221,7 @@ async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session)
 async def test_work_for_an_agent_that_is_not_there_is_refused(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", model=build_model())
 
-    with pytest.raises(NotFound, match="no agent 'nobody'"):
+    with pytest.raises(NotFound, match="agent 'nobody' not found"):
         await swarm.run_job(SwarmJob(session=session.id, swarm=swarm.id, agent="nobody", prompt="Do it"))
 
 

@@ -15,7 +15,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelInfo, Request
 from sessiontree.model.scripted import ScriptedModel, ScriptedUsage
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, LimitUsage, Spending
 from sessiontree.swarm.events import BudgetEvent
 from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob

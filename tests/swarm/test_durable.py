@@ -27,17 +27,17 @@ import sessiontree as st
 from sessiontree.core.entries import AgentAction, Message
 from sessiontree.core.messages import extract_text, get_role
 from sessiontree.errors import InvalidOperation
-from sessiontree.session.session import Session
-from sessiontree.swarm.durable.database import WorkDatabase
-from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
-from sessiontree.swarm.durable.order import (
+from sessiontree.session import Session
+from sessiontree.swarm.durable.database import (
     JobReport,
     JobRequest,
+    WorkDatabase,
     build_id_prefix,
     decode_report,
     decode_request,
     encode,
 )
+from sessiontree.swarm.durable.executor import DurableExecutor, has_active_jobs
 from sessiontree.swarm.durable.roster import Roster
 from sessiontree.swarm.durable.worker import DurableWorker
 from sessiontree.swarm.events import EventLog, build_spool_path
@@ -125,7 +125,7 @@ class WorkerProcesses:
         self._all.append(worker)
         return worker
 
-    def wait_until_dead(self, *dead: WorkerProcess) -> None:
+    def declare_dead(self, *dead: WorkerProcess) -> None:
         """Say that workers are dead, all or these, as their leases would in time."""
         roster = Roster(WorkDatabase())
         for worker in roster.list_alive():
@@ -277,21 +277,21 @@ async def test_the_work_of_killed_workers_is_taken_up_where_it_was(
         first = workers.start(kill_at="before 1")
         assert await first.wait_until_ended() == -signal.SIGKILL, first.output
         assert len(server.requests) == 1
-        workers.wait_until_dead()
+        workers.declare_dead()
         second = workers.start()
         await wait_until(made.exists)
         second.kill()
         assert len(server.requests) == 1
-        workers.wait_until_dead()
+        workers.declare_dead()
         third = workers.start()
         await wait_until(lambda: len(server.requests) == 2)
         third.kill()
         dead.set()
-        workers.wait_until_dead()
+        workers.declare_dead()
         fourth = workers.start(kill_at="after 1")
         assert await fourth.wait_until_ended() == -signal.SIGKILL, fourth.output
         assert len(server.requests) == 3
-        workers.wait_until_dead()
+        workers.declare_dead()
         workers.start()
         status = await running
 
@@ -354,7 +354,7 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         assert all("at work" in worker.output for worker in (first, second))
         first.kill()
         alone.set()
-        workers.wait_until_dead(first)
+        workers.declare_dead(first)
         status = await running
         assert [agent.text for agent in status.agents] == ["Done."] * 4
         assert len(model.requests) == 6

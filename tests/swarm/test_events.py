@@ -18,7 +18,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import Delay, ScriptedModel, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.events import (
     EVENT_TYPES,
     INDEX_STEP,
@@ -128,8 +128,8 @@ def test_several_writers_number_as_one(log: EventLog) -> None:
 
 def test_writers_in_other_processes_number_as_one(log: EventLog) -> None:
     script = (
-        "import sys\nfrom sessiontree.swarm.events import EventLog, TextDelta\nlog = EventLog(sys.argv[1])\n"
-        "for _ in range(200): log.append(TextDelta(delta='x' * 50))"
+        "import sys\nfrom sessiontree.swarm.events import EventLog, SwarmTextDelta\nlog = EventLog(sys.argv[1])\n"
+        "for _ in range(200): log.append(SwarmTextDelta(delta='x' * 50))"
     )
     writers = [subprocess.Popen([sys.executable, "-c", script, log.path]) for _ in range(2)]
 

@@ -19,7 +19,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, ModelInfo, Request
 from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop, ScriptedUsage, Thinking
 from sessiontree.ops.merge import promote
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.experiment.experiment import (
     Arm,
@@ -214,7 +214,7 @@ async def test_models_by_name_are_found(session: Session) -> None:
         (ARMS, {"concurrency": 0}, "one run at a time or more, not 0"),
         (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is no amount"),
         (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is no amount"),
-        (ARMS, {"name": "main"}, "there is a branch 'main' already"),
+        (ARMS, {"name": "main"}, "branch 'main' already exists"),
     ],
 )
 async def test_what_cannot_begin_is_refused_before_anything_is_written(
@@ -329,17 +329,17 @@ def file_session() -> Session:
     return session
 
 
-async def test_results_are_read_back_from_the_session_alone(filed: Session) -> None:
+async def test_results_are_read_back_from_the_session_alone(file_session: Session) -> None:
     result = await run_experiment(
-        filed, "HEAD", ARMS, runs=3, scorers=[exact("42"), matches("42")], metric="exact", model=build_model()
+        file_session, "HEAD", ARMS, runs=3, scorers=[exact("42"), matches("42")], metric="exact", model=build_model()
     )
 
-    with reopen(filed) as again:
+    with reopen(file_session) as again:
         assert list_experiments(again) == [result]
         assert not again.problems
 
 
-async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(filed: Session) -> None:
+async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(file_session: Session) -> None:
     model = build_model()
     made: list[RunProgress] = []
 
@@ -349,8 +349,8 @@ async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(filed:
             raise Killed
 
     with pytest.raises(Killed):
-        await run_experiment(filed, "HEAD", ARMS, runs=3, model=model, watch=kill, concurrency=1)
-    with reopen(filed) as session:
+        await run_experiment(file_session, "HEAD", ARMS, runs=3, model=model, watch=kill, concurrency=1)
+    with reopen(file_session) as session:
         (found,) = list_experiments(session)
         assert (len(found.runs), found.winner) == (3, None)
         assert found.reason == "not enough data: 3 of 6 runs are done"
@@ -364,7 +364,7 @@ async def test_a_killed_experiment_goes_on_without_repeating_what_is_done(filed:
 
 @pytest.mark.parametrize("state", ["started", "scoring"])
 async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_only_scored(
-    filed: Session, state: str
+    file_session: Session, state: str
 ) -> None:
     model = build_model()
 
@@ -373,10 +373,12 @@ async def test_a_run_that_was_killed_is_made_again_and_one_that_had_answered_is_
             raise Killed
 
     with pytest.raises(Killed):
-        await run_experiment(filed, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=kill, concurrency=1)
+        await run_experiment(
+            file_session, "HEAD", ARMS, runs=1, scorers=[exact("42")], model=model, watch=kill, concurrency=1
+        )
     asked = len(model.requests)
 
-    with reopen(filed) as session:
+    with reopen(file_session) as session:
         result = await Experiment.open(session, "ab-1", model=model).run()
         archived = [info.name for info in session.branches if info.archived]
 
@@ -426,22 +428,25 @@ async def test_a_plan_that_does_not_tell_its_tools_goes_on_with_those_given(sess
     assert [[tool.name for tool in request.tools] for request in model.requests] == [["look"]] * 2
 
 
-async def test_what_another_process_has_done_is_seen(filed: Session) -> None:
-    here = Experiment.create(filed, "HEAD", ARMS, runs=1, model=build_model())
-    with st.open(filed.id) as beside:
+async def test_what_another_process_has_done_is_seen(file_session: Session) -> None:
+    here = Experiment.create(file_session, "HEAD", ARMS, runs=1, model=build_model())
+    with st.open(file_session.id) as beside:
         there = Experiment.open(beside, here.id, model=ScriptedModel())
         result = await here.run()
 
         assert await there.run() == result
 
 
-async def test_one_process_at_a_time_runs_it(filed: Session) -> None:
+async def test_one_process_at_a_time_runs_it(file_session: Session) -> None:
     async def answer(request: Request) -> str:
-        with st.open(filed.id) as beside, pytest.raises(InvalidOperation, match="another process works on experiment"):
+        with (
+            st.open(file_session.id) as beside,
+            pytest.raises(InvalidOperation, match="another process works on experiment"),
+        ):
             await Experiment.open(beside, "ab-1", model=build_model()).run()
         return "42"
 
-    result = await run_experiment(filed, "HEAD", ARMS, runs=1, model=ScriptedModel([answer] * 2))
+    result = await run_experiment(file_session, "HEAD", ARMS, runs=1, model=ScriptedModel([answer] * 2))
 
     assert all(run.ok for run in result.runs)
 

@@ -21,7 +21,7 @@ import sessiontree as st
 from sessiontree.core.messages import extract_text
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse_address
@@ -74,7 +74,7 @@ async def test_one_that_is_cancelled_while_it_takes_it_lets_go(tmp_path: Path, m
         assert go_on.wait(60)
         return Lease.acquire(hold)
 
-    monkeypatch.setattr(hold, "take", acquire_slowly)
+    monkeypatch.setattr(hold, "acquire", acquire_slowly)
     taking = asyncio.create_task(hold.acquire_async())
     await asyncio.to_thread(begun.wait, 60)
     taking.cancel()
@@ -155,9 +155,9 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 CHILD = """
 import sys
 import sessiontree as st
-from sessiontree.swarm.lease import hold_of
-hold = hold_of(st.open(sys.argv[1]), "w")
-print(hold.take(), flush=True)
+from sessiontree.swarm.lease import open_lease
+lease = open_lease(st.open(sys.argv[1]), "w")
+print(lease.acquire(), flush=True)
 sys.stdin.read()
 """
 
@@ -178,7 +178,7 @@ def test_the_database_takes_it_from_who_is_gone(database: str, tmp_path: Path) -
 def test_one_whose_connection_was_lost_has_it_again(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.LOOK", 0.01)
+    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
     session = st.create("talk", dir=database)
     here = open_lease(session, "w")
     with use_machine(tmp_path / "other", monkeypatch):
@@ -196,7 +196,7 @@ def test_one_whose_connection_was_lost_has_it_again(
 def test_one_who_comes_while_the_connection_is_lost_keeps_it(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.LOOK", 600)
+    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 600)
     session = st.create("talk", dir=database)
     here = open_lease(session, "w")
     with use_machine(tmp_path / "other", monkeypatch):
@@ -227,7 +227,7 @@ def acquire_elsewhere(database: str) -> psycopg.Connection[Any]:
 
 
 def test_one_that_lost_it_to_another_knows(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.LOOK", 0.01)
+    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
     here = open_lease(st.create("talk", dir=database), "w")
     assert here.acquire()
     assert not here.is_lost
@@ -239,8 +239,8 @@ def test_one_that_lost_it_to_another_knows(database: str, monkeypatch: pytest.Mo
 
 
 async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.LOOK", 0.01)
-    monkeypatch.setattr("sessiontree.swarm.swarm.LOOK", 0.01)
+    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("sessiontree.swarm.swarm.POLL_INTERVAL", 0.01)
     session = st.create("talk", dir=database)
     model = ScriptedModel([["half of ", Delay(600), "too late"]])
     swarm = await st.Swarm.create(session, "w", "Try it", agents=1, model=model)
@@ -262,8 +262,8 @@ async def test_a_swarm_that_another_machine_works_on_stops_here(database: str, m
 async def test_an_experiment_that_another_machine_works_on_stops_here(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.LOOK", 0.01)
-    monkeypatch.setattr("sessiontree.swarm.lease.LOOK", 0.01)
+    monkeypatch.setattr("sessiontree.store.postgres.advisory_lock.CHECK_SECONDS", 0.01)
+    monkeypatch.setattr("sessiontree.swarm.lease.POLL_INTERVAL", 0.01)
     session = st.create("talk", dir=database)
     session.append(st.user("Which is better?"))
     arms = [Arm(name="one"), Arm(name="other")]

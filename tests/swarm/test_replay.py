@@ -16,7 +16,7 @@ from sessiontree.core.entries import AgentAction, Custom
 from sessiontree.errors import NotFound
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import ScriptedStop
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from sessiontree.swarm.journal import SwarmJournal, list_swarms
 from sessiontree.swarm.records import (

@@ -18,7 +18,7 @@ from sessiontree.core.entries import AgentAction, BranchSummary, Entry, Message
 from sessiontree.core.merge_plan import get_merge_sources
 from sessiontree.core.messages import extract_text, get_role, is_failed_turn
 from sessiontree.errors import InvalidOperation, SessionTreeError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.journal import list_swarms
 from sessiontree.swarm.scheduler import Scheduler
@@ -51,7 +51,7 @@ async def run_two_rounds(crew: Scheduler) -> str:
     return last.text
 
 
-REASONS = ("by chance", "a fault in a model", "was moved by another writer")
+REASONS = ("by chance", "a fault in a model", "another writer moved branch")
 """All that agents can fail for in this world."""
 
 DEFEATS = ("has failed: ", "no agent has come to a result", "no part of the task was done")

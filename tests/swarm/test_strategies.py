@@ -11,7 +11,7 @@ from sessiontree.core.merge_plan import get_merge_sources
 from sessiontree.core.messages import ToolCall
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import ModelError, Request
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.scheduler import AgentResult, Scheduler, SwarmFailed
 from sessiontree.swarm.status import AgentSpec
 from sessiontree.swarm.strategies import STRATEGIES

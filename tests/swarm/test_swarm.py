@@ -18,7 +18,7 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.bus import Hooks
 from sessiontree.model.base import ModelError, Request
 from sessiontree.model.scripted import ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.executor import LocalExecutor, RunJob, SwarmJob
 from sessiontree.swarm.journal import list_swarms
@@ -88,9 +88,9 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
         ({"agents": [AgentSpec(budget=Budget(seconds=math.inf))]}, "a budget of inf seconds is no amount"),
         ({"strategy": "map-reduce", "parts": ["Count the cats", " "]}, "a part of the task says nothing"),
         ({"retries": -1}, "not -1"),
-        ({"name": "a~b"}, "cannot be the name of a branch"),
+        ({"name": "a~b"}, "invalid branch name"),
         ({"task": " \n"}, "there is no task"),
-        ({"agents": [AgentSpec(name="a~b")]}, "cannot be the name of a branch"),
+        ({"agents": [AgentSpec(name="a~b")]}, "invalid branch name"),
         ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents are called 'a'"),
     ],
 )
@@ -110,7 +110,7 @@ async def test_a_swarm_is_opened_by_its_id_or_its_branch(session: Session) -> No
 
     assert Swarm.open(session, swarm.id).status() == swarm.status()
     assert Swarm.open(session, "crowd").id == swarm.id
-    with pytest.raises(NotFound, match="no swarm 'other'"):
+    with pytest.raises(NotFound, match="swarm 'other' not found"):
         Swarm.open(session, "other")
 
 
@@ -683,7 +683,7 @@ async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Ses
     status = await swarm.wait()
 
     assert status.agents[0].status == "failed"
-    assert "was moved by another writer" in (status.agents[0].error or "")
+    assert "another writer moved branch" in (status.agents[0].error or "")
     assert not [problem for problem in session.problems if problem.severity == "fault"]
 
 

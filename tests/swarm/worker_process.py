@@ -24,7 +24,7 @@ import sessiontree.swarm.durable.worker  # noqa: F401
 from sessiontree.cli.app import run
 from sessiontree.core.entries import Entry, Message
 from sessiontree.core.messages import get_role
-from sessiontree.session.session import NewEntry
+from sessiontree.session import NewEntry
 from sessiontree.store.lock import get_lock_path
 from sessiontree.swarm.durable.exactly_once import IdempotentSession
 from tests.swarm import network_island as island

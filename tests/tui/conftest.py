@@ -17,7 +17,7 @@ from sessiontree.config import Config
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.model.selection import NoModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.app import AppOptions, SessionApp
 
 T = TypeVar("T")

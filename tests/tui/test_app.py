@@ -12,7 +12,7 @@ from sessiontree.config import Config, SummarySettings
 from sessiontree.errors import NotFound, StoreError
 from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
 from sessiontree.tui.services.other_processes import PresenceLock, is_session_open
 

@@ -24,7 +24,7 @@ from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import ToolCall, extract_text
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedUsage, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
@@ -308,7 +308,7 @@ async def test_while_a_summary_is_made_one_does_not_leave_for_another_session(ru
         await app.submit("/pop HEAD~1")
         await app.wait_for_text("summarizing")
         await app.submit(f"/resume {other.id}")
-        await app.wait_for_text("a move or a merge is under way")
+        await app.wait_for_text("a move or a merge is in progress")
         assert app.editor.text == f"/resume {other.id}"
         summary.go.set()
         await app.wait_until_idle()
@@ -338,7 +338,7 @@ async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_abor
         await app.wait_until(lambda: app.app.screen is app.chat or "Summarize" in app.screen)
         if app.app.screen is not app.chat:
             await app.press("enter")
-        await app.wait_for_text("a move or a merge is under way")
+        await app.wait_for_text("a move or a merge is in progress")
         await app.wait_for_text("summarizing")
         await app.press("escape")
         await app.wait_for_text("Cancelled. Nothing changed.")
@@ -584,7 +584,7 @@ async def test_an_unknown_command_is_told_and_given_back(running: Running) -> No
     async with running() as app:
         await app.submit("/modle")
 
-        await app.wait_for_text("no command '/modle'", "/model")
+        await app.wait_for_text("command '/modle' not found", "/model")
         assert app.editor.text == "/modle"
 
 

@@ -9,7 +9,7 @@ import pytest
 import sessiontree as st
 from sessiontree.comparison import compare, diff
 from sessiontree.core.messages import build_bash_execution, tool_call
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.screens import compare_view
 from sessiontree.tui.screens.compare_view import build_comparison_sides, build_diff_sides
 

@@ -10,7 +10,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.library import trash
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.services import drafts as drafts_module
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
 from sessiontree.tui.services.other_processes import PresenceLock

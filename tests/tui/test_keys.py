@@ -7,7 +7,7 @@ import pytest
 import sessiontree as st
 from sessiontree.config import Config
 from sessiontree.model.scripted import Delay
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.keys import AREAS, build_keymap, find_key_errors, list_keys
 
 from .conftest import Running

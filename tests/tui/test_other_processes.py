@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.services.other_processes import PresenceLock, is_session_open
 
 

@@ -17,14 +17,14 @@ import sessiontree as st
 from sessiontree.config import Config
 from sessiontree.core.messages import ToolCall, tool_call
 from sessiontree.model.scripted import ScriptedModel, ScriptedUsage, Thinking
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.tui.screens.tree_screen import TreeApp
 
 from .conftest import Driver, Running
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
 SIZES = [(80, 24), (160, 48)]
 ANSWER = """\
 The lookup reads every row. A **dict** makes it one step:

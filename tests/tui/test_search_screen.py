@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 from .conftest import Running
 
@@ -74,7 +74,7 @@ async def test_what_to_look_for_is_typed_there(running: Running, talk: Session) 
 async def test_a_query_that_cannot_be_read_says_why(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/search since:yesterday")
-        assert await app.wait_for_text("Search · since: takes 12h, 7d, 2w or a date")
+        assert await app.wait_for_text("Search · invalid since: 'yesterday'")
 
 
 async def test_files_that_could_not_be_searched_are_told(running: Running, talk: Session) -> None:

@@ -108,7 +108,7 @@ async def test_a_search_that_means_nothing_is_told(running: Running, three: list
         await app.press("ctrl+r")
         assert await app.wait_for_text("Named work")
         await app.press(*"since:soon")
-        assert await app.wait_for_text("since: takes 12h, 7d, 2w or a date")
+        assert await app.wait_for_text("invalid since: 'soon'")
 
 
 async def test_only_named_ones(running: Running, three: list[str]) -> None:

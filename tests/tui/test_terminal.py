@@ -25,7 +25,7 @@ from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 
 import sessiontree as st
 from sessiontree.core.entries import CustomMessage
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.app import AppOptions, SessionApp
 from sessiontree.tui.services.terminal import TolerantFile
 

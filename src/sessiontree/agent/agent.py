@@ -37,7 +37,7 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
 from sessiontree.model.base import Model
 from sessiontree.ops.hook_requests import OperationStopped
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 if TYPE_CHECKING:
     from sessiontree.ops.compact import CompactOutcome

@@ -111,14 +111,13 @@ async def run_compaction(
 ) -> CompactOutcome:
     """Compact the branch that `record` writes on, by the one way there is."""
     from sessiontree.ops.compact import compact as compact_branch
+    from sessiontree.ops.summarize import SummaryRequest
 
     outcome = await compact_branch(
         writer.branch,
-        agent.model,
         agent.hooks,
+        summary=SummaryRequest(model=agent.model, instructions=instructions, retry=agent.settings.retry),
         settings=agent.settings.get_compaction_settings(agent.model.info.name),
-        retry=agent.settings.retry,
-        instructions=instructions,
         reason=reason,
         will_retry=reason == "overflow",
         signal=agent.abort_controller.signal,

@@ -1,50 +1,43 @@
-"""Fanning out: the same place continued in several ways at once, each on a branch of its own.
+"""Fan out: continue from one place in several ways at the same time, each on its own branch.
 
-Nobody is moved: the current branch stays where it was. `ops.merge.promote` makes one of the branches the way on, with a
-summary of the others.
+The current branch does not move. `ops.merge.promote` continues from one of the branches, with a summary of the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from msgspec import Struct
 
-from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
-from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.system_prompt import SystemPart
-from sessiontree.agent.tool import Tool
-from sessiontree.config import Config
+from sessiontree.agent.setup import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.places import check_branch_name, find_free_name
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event
 from sessiontree.model.base import Model
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 
 VariantListener: TypeAlias = Callable[[str, Event], None]
-"""Is shown every event, with the name of the branch that it is of. It must not wait."""
+"""Called with every event and the name of its branch. It must not block."""
 
 
-class Variant(Struct, frozen=True, kw_only=True):
-    """One way to go on."""
+DEFAULT_OPTIONS = AgentOptions()
 
-    prompt: str | None = None
-    """What is said; `None` has the model answer what is there."""
-    model: Model | None = None
-    """By default the one that all have."""
-    name: str | None = None
-    """Of its branch; by default numbered."""
+
+class Variant(BranchTask, frozen=True, kw_only=True):
+    """One way to continue."""
+
+    model: Model | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    """By default the model that all variants share."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
-    """What came of a variant."""
+    """The result of a variant."""
 
     branch: Branch
     outcome: Outcome
@@ -56,80 +49,70 @@ async def fan_out(
     variants: Iterable[Variant | str],
     *,
     model: Model | None = None,
-    tools: Sequence[Tool] = (),
+    options: AgentOptions = DEFAULT_OPTIONS,
     hooks: Hooks | None = None,
-    settings: Config | None = None,
-    system: str | Sequence[SystemPart] | None = None,
-    thinking: str | None = None,
     watch: VariantListener | None = None,
-    permissions: Permissions | None = None,
 ) -> list[Attempt]:
-    """Go on from a place in several ways at the same time, and return what came of each, in their order.
+    """Run every variant on its own branch, at the same time, and return the results in order.
 
-    A variant that is a text is a prompt. One that fails says so in its outcome and does not disturb the others; an
-    error that is none of ours is the cause of the one there. Cancelling it aborts them all, and waits until that is
-    written down. Raises `InvalidOperation`, with nothing written, where a variant could not begin.
+    A string is a prompt. If a variant fails, its outcome has the error, and the others continue. An unexpected
+    exception becomes the cause of that error. Cancelling the call aborts all variants and waits until they have
+    written their entries. Raises `InvalidOperation` and writes nothing if a variant cannot start.
     """
-    ways = [Variant(prompt=variant) if isinstance(variant, str) else variant for variant in variants]
+    tasks = [Variant(prompt=variant) if isinstance(variant, str) else variant for variant in variants]
     leaf = session.resolve_place(place)
-    models = _pick_models(ways, model)
-    names = _pick_branch_names(session, ways)
-    if any(way.prompt is None for way in ways) and not build_shared_context(session.tree, leaf).awaits_answer:
-        raise InvalidOperation("there is nothing to answer at this place: give every variant a prompt")
+    models = _pick_models(tasks, model)
+    names = _pick_branch_names(session, tasks)
+    if any(task.prompt is None for task in tasks) and not build_shared_context(session.tree, leaf).awaits_answer:
+        raise InvalidOperation("there is no message to answer at this place: give every variant a prompt")
     at = None if leaf is None else session.tree[leaf]
     branches = [session.create_branch(name, at=at, current=False) for name in names]
 
-    async def run_variant(way: Variant, branch: Branch, model: Model) -> Attempt:
-        shared = Hooks() if hooks is None else hooks
-        own = shared.derive(replace(shared.context, session=session, branch=branch, agent=None))
-        if watch is not None:
-            own.listen(partial(watch, branch.name))
-        agent = Agent(
-            branch, model, tools, own, system=system, settings=settings, thinking=thinking, permissions=permissions
-        )
-        try:
-            outcome = await (agent.continue_() if way.prompt is None else agent.prompt(way.prompt))
-        except SessionTreeError as error:
-            outcome = Outcome(error=error)
-        except Exception as error:  # noqa: BLE001 - what came of the others must not be lost for it
-            outcome = Outcome(error=_wrap_error(error))
-        finally:
-            agent.close()
+    async def run_variant(task: Variant, branch: Branch, model: Model) -> Attempt:
+        with open_branch_agent(branch, model, hooks, options) as agent:
+            if watch is not None:
+                agent.hooks.listen(partial(watch, branch.name))
+            try:
+                outcome = await run_task(agent, task.prompt)
+            except SessionTreeError as error:
+                outcome = Outcome(error=error)
+            except Exception as error:  # noqa: BLE001 - the results of the other variants must not be lost
+                outcome = Outcome(error=_wrap_error(error))
         return Attempt(branch=branch, outcome=outcome)
 
-    made = await asyncio.gather(*map(run_variant, ways, branches, models), return_exceptions=True)
-    for failed in made:
+    results = await asyncio.gather(*map(run_variant, tasks, branches, models), return_exceptions=True)
+    for failed in results:
         if isinstance(failed, BaseException):
             raise failed
-    return [each for each in made if isinstance(each, Attempt)]
+    return [result for result in results if isinstance(result, Attempt)]
 
 
 def _wrap_error(error: Exception) -> SessionTreeError:
-    """What nobody foresaw, as the error of an outcome."""
+    """Return an unexpected exception as the error of an outcome."""
     fault = SessionTreeError(f"{type(error).__name__}: {error}")
     fault.__cause__ = error
     return fault
 
 
-def _pick_models(ways: Sequence[Variant], usual: Model | None) -> list[Model]:
-    if not ways:
-        raise InvalidOperation("there is no variant to try")
-    models = [way.model or usual for way in ways]
+def _pick_models(tasks: Sequence[Variant], default: Model | None) -> list[Model]:
+    if not tasks:
+        raise InvalidOperation("no variants given")
+    models = [task.model or default for task in tasks]
     found = [model for model in models if model is not None]
     if len(found) < len(models):
-        raise InvalidOperation("a variant has no model, and there is none for all")
+        raise InvalidOperation("a variant has no model, and there is no default model")
     return found
 
 
-def _pick_branch_names(session: Session, ways: Sequence[Variant]) -> list[str]:
-    """A name for each branch that no other has."""
+def _pick_branch_names(session: Session, tasks: Sequence[Variant]) -> list[str]:
+    """Return a free branch name for each variant."""
     taken = set(session.heads.heads)
     names: list[str] = []
-    for way in ways:
-        name = find_free_name("variant", taken) if way.name is None else way.name
+    for task in tasks:
+        name = find_free_name("variant", taken) if task.name is None else task.name
         check_branch_name(name)
         if name in taken:
-            raise InvalidOperation(f"there is a branch {name!r} already")
+            raise InvalidOperation(f"branch {name!r} already exists")
         taken.add(name)
         names.append(name)
     return names

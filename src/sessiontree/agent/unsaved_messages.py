@@ -18,7 +18,7 @@ from sessiontree.core.messages import build_text_blocks, coerce_string, get_role
 from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.format.codec import write_value
 from sessiontree.home import get_home
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import (
     discard,
     format_os_error,

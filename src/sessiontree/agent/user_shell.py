@@ -19,7 +19,7 @@ from sessiontree.core.entries import Message
 from sessiontree.core.messages import ToolCall, build_bash_execution
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import ToolUpdate
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 WriteMessage: TypeAlias = Callable[[BackgroundWriter, Message], Awaitable[None]]
 """Writes a message on a record, at a time that suits a run that goes on there."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from sessiontree.cli.app import F
 from sessiontree.cli.output import escape_line, escape_lines, warn
@@ -19,6 +20,7 @@ from sessiontree.hooks.ui_protocol import Level, NoUi
 
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import Permissions
+    from sessiontree.agent.setup import AgentOptions
     from sessiontree.agent.tool import Tool
     from sessiontree.commands.controller import SessionController
     from sessiontree.config import Config, PermissionMode
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from sessiontree.hooks.bus import Hooks
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
-    from sessiontree.session.session import Branch, Session
+    from sessiontree.session import Branch, Session
     from sessiontree.swarm.budget import Budget
 
 extension_option = click.option(
@@ -107,15 +109,22 @@ class ExtensionSetup:
             warn(warning)
         return model
 
-    def attach(self, session: Session, **options: Any) -> RunningController:
-        """Create a controller for `session`; `options` go to `SessionController`.
-
-        Raises `NotFound` if an extension does not exist.
-        """
+    def attach(
+        self, session: Session, *, branch: Branch | None = None, model: Model | None = None, thinking: str | None = None
+    ) -> RunningController:
+        """Create a controller for `session`. Raises `NotFound` if an extension does not exist."""
         from sessiontree.commands.controller import SessionController
 
-        controller = SessionController(session, hooks=self.hooks, settings=self.settings, ui=StderrUi(), **options)
+        options = msgspec.structs.replace(self._build_options(), thinking=thinking)
+        controller = SessionController(
+            session, branch=branch, model=model, options=options, hooks=self.hooks, ui=StderrUi()
+        )
         return RunningController(controller, self._extensions, self.extension_files)
+
+    def _build_options(self) -> AgentOptions:
+        from sessiontree.agent.setup import AgentOptions
+
+        return AgentOptions(settings=self.settings)
 
 
 class AgentSetup(ExtensionSetup):
@@ -133,13 +142,18 @@ class AgentSetup(ExtensionSetup):
         hooks: Hooks | None = None,
     ) -> None:
         """Raises `ConfigError` and `UsageError` for settings and options that are invalid."""
-        super().__init__(extensions, settings=settings, hooks=hooks)
-        self.permissions = build_permissions(self.settings, permission_mode, allow)
-        self._tools = tools
-        self._cwd = cwd
+        from sessiontree.agent.setup import load_agent_options
 
-    def attach(self, session: Session, **options: Any) -> RunningController:
-        return super().attach(session, tools=self._tools, cwd=self._cwd, permissions=self.permissions, **options)
+        super().__init__(extensions, settings=settings, hooks=hooks)
+        _check_permission_options(permission_mode, allow)
+        self._options = load_agent_options(self.settings, tools=tools, mode=permission_mode, allow=allow, cwd=cwd)
+
+    @property
+    def permissions(self) -> Permissions | None:
+        return self._options.permissions
+
+    def _build_options(self) -> AgentOptions:
+        return self._options
 
 
 class RunningController:
@@ -204,19 +218,26 @@ def permission_options(function: F) -> F:
 
 def build_permissions(settings: Config, mode: PermissionMode | None, allow: tuple[str, ...]) -> Permissions:
     """Combine the user's rules with the options, for a run that cannot ask. Raises `ConfigError`."""
-    from sessiontree.agent.permissions import Permissions, find_invalid_rules
+    from sessiontree.agent.permissions import Permissions
     from sessiontree.home import get_home
+
+    _check_permission_options(mode, allow)
+    return Permissions.load_user(settings, get_home(), mode=mode, allow=allow)
+
+
+def _check_permission_options(mode: PermissionMode | None, allow: tuple[str, ...]) -> None:
+    from sessiontree.agent.permissions import find_invalid_rules
 
     for rule in find_invalid_rules(allow):
         raise click.UsageError(f"--allow: expected TOOL or TOOL:PATTERN, not {rule!r}")
     if mode == "read-only" and allow:
         raise click.UsageError("--allow and --permission-mode read-only are mutually exclusive")
-    return Permissions.load_user(settings, get_home(), mode=mode, allow=allow)
 
 
-def print_denials(permissions: Permissions) -> None:
+def print_denials(permissions: Permissions | None) -> None:
     """Print each denied call once, with the option that would allow it."""
-    for title, (reason, rule) in {denial.title: (denial.reason, denial.rule) for denial in permissions.denials}.items():
+    denials = () if permissions is None else permissions.denials
+    for title, (reason, rule) in {denial.title: (denial.reason, denial.rule) for denial in denials}.items():
         warn(f"denied {escape_line(title)}: {escape_line(reason)}")
         if rule is not None and len(rule) <= MAX_SUGGESTED_RULE and rule.isprintable():
             click.echo(f"  to allow it: --allow {shlex.quote(rule)}", err=True)

@@ -23,7 +23,8 @@ from sessiontree.cli.output import escape_line, warn
 from sessiontree.core.places import shorten_id
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.library import catalog
-from sessiontree.session.session import Session
+from sessiontree.library.session_files import parse_session_id
+from sessiontree.session import Session
 from sessiontree.store import lock_wait
 
 T = TypeVar("T")
@@ -322,7 +323,7 @@ def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: st
         names = {summary.name for summary in catalog.sessions() if summary.name}
     except SessionTreeError:  # the current folder was deleted, or the database is unreachable
         names = set[str]()
-    ids = [catalog.parse_session_id(file) for file in catalog.iter_session_paths()]
+    ids = [parse_session_id(location) for location in catalog.list_locations()]
     known = [
         CompletionItem(item) for item in filter_completions([catalog.RECENT_ALIAS, *sorted(names), *ids], incomplete)
     ]

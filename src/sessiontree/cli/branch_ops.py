@@ -5,7 +5,7 @@ A command selects a model only if it needs a summary, and imports an operation o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -31,12 +31,13 @@ from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan, plan_move
 from sessiontree.core.tree import Tree
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
 
 if TYPE_CHECKING:
     from sessiontree.model.base import Model
     from sessiontree.ops.merge import CopyOutcome, MergeOutcome
     from sessiontree.ops.navigate import NavigateOutcome
+    from sessiontree.ops.summarize import SummaryRequest
 
 T = TypeVar("T")
 
@@ -73,6 +74,19 @@ class _Operation:
 
     def resolve_model(self, branch: Branch) -> Model:
         return self._setup.select_model(self._model_name, branch)
+
+    def request_summary(self, branch: Branch, options: Mapping[str, str | None]) -> SummaryRequest:
+        """Return a request for a summary by the model, with the instructions in the options."""
+        from sessiontree.ops.summarize import SummaryRequest
+
+        replacing = options.get("instructions")
+        return SummaryRequest(
+            model=self.resolve_model(branch),
+            instructions=options.get("focus") or replacing,
+            replace_instructions=replacing is not None,
+            settings=self.settings.summary,
+            retry=self.settings.retry,
+        )
 
 
 def _run_operation(
@@ -181,19 +195,13 @@ def _run_navigate(
     own = options["summary"]
 
     async def run(work: _Operation) -> NavigateOutcome:
-        wanted = summarize and own is None
+        wanted = summarize and bool(plan.abandoned)
         return await ops.navigate(
             session,
             place,
             hooks=work.hooks,
-            model=work.resolve_model(session.head) if wanted and plan.abandoned else None,
-            summarize=wanted and bool(plan.abandoned),
-            custom_instructions=options["focus"] or options["instructions"],
-            replace_instructions=options["instructions"] is not None,
+            summary=own if own is not None or not wanted else work.request_summary(session.head, options),
             label=options["label"],
-            summary=own,
-            settings=work.settings.summary,
-            retry=work.settings.retry,
         )
 
     outcome = _run_operation(session, run, extensions, options["model"])
@@ -245,13 +253,12 @@ def compact(
         on = opened.head if branch is None else opened.branch(branch)
 
         async def run(work: _Operation) -> ops.CompactOutcome:
-            found = None if summary is not None else work.resolve_model(on)
-            settings = (
-                work.settings.compaction if found is None else work.settings.get_compaction_settings(found.info.name)
-            )
-            return await ops.compact(
-                on, found, work.hooks, settings=settings, retry=work.settings.retry, instructions=focus, summary=summary
-            )
+            if summary is not None:
+                return await ops.compact(on, work.hooks, summary=summary, settings=work.settings.compaction)
+            request = work.request_summary(on, {"focus": focus})
+            assert request.model is not None
+            settings = work.settings.get_compaction_settings(request.model.info.name)
+            return await ops.compact(on, work.hooks, summary=request, settings=settings)
 
         outcome = _run_operation(opened, run, extensions, model)
     body = None if outcome.entry is None else outcome.entry.body
@@ -329,11 +336,7 @@ def merge(
                 source,
                 target,
                 hooks=work.hooks,
-                model=None if summary is not None else work.resolve_model(target),
-                summary=summary,
-                custom_instructions=focus,
-                settings=work.settings.summary,
-                retry=work.settings.retry,
+                summary=work.request_summary(target, {"focus": focus}) if summary is None else summary,
             )
 
         outcome = _run_operation(opened, run, extensions, model)
@@ -369,6 +372,7 @@ def promote(
     """
     from sessiontree.ops.merge import find_other_branches
     from sessiontree.ops.merge import promote as run_promote
+    from sessiontree.ops.summarize import SummaryRequest
 
     _check_exclusive(focus=focus, summary=summary)
     with open_session(session) as opened:
@@ -376,17 +380,12 @@ def promote(
         rest = [opened.branch(name) for name in over] or find_other_branches(target, best)
 
         async def run(work: _Operation) -> MergeOutcome:
-            return await run_promote(
-                best,
-                target,
-                rest,
-                hooks=work.hooks,
-                model=None if summary is not None or not rest else work.resolve_model(target),
-                summary=summary,
-                custom_instructions=focus,
-                settings=work.settings.summary,
-                retry=work.settings.retry,
-            )
+            request: SummaryRequest | str = SummaryRequest()
+            if summary is not None:
+                request = summary
+            elif rest:
+                request = work.request_summary(target, {"focus": focus})
+            return await run_promote(best, target, rest, hooks=work.hooks, summary=request)
 
         outcome = _run_operation(opened, run, extensions, model)
     what = f"a summary of {escape_line(', '.join(branch.name for branch in rest))}" if rest else "nothing to summarize"

@@ -27,9 +27,8 @@ from sessiontree.core.entries import JsonObject, Problem
 from sessiontree.core.problems import encode_problem
 from sessiontree.errors import FormatError, NotFound, SessionTreeError, StoreError, isolate_errors
 from sessiontree.library import catalog
-from sessiontree.library.session_files import list_folders, resolve_folder
-from sessiontree.session.session import Session
-from sessiontree.store.postgres.address import is_database_address
+from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, resolve_folder
+from sessiontree.session import Session
 
 if TYPE_CHECKING:
     from sessiontree.library.repair import RepairReport
@@ -77,7 +76,7 @@ def _examine_all(place: str, repair: bool) -> Iterator[_Examination]:
     elif os.path.isdir(place):
         yield from _examine_folder(place, repair)
     else:
-        for address in catalog.list_addresses(place):
+        for address in catalog.list_locations(place):
             with suppress(NotFound):  # deleted since it was listed
                 yield _examine(address, repair)._replace(name=address)
 
@@ -104,7 +103,7 @@ def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
     for top in (folder, *linked):
         for at, folders, names in os.walk(top, onerror=errors.append):
             for name in sorted([*names, *folders]):
-                if name.endswith(catalog.SESSION_SUFFIX) and not name.startswith("."):
+                if name.endswith(SESSION_SUFFIX) and not name.startswith("."):
                     yield os.path.join(at, name)
             if top in linked:
                 folders.clear()  # a link may point to a large tree, so do not descend
@@ -113,17 +112,14 @@ def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
 
 def _examine(session: str, repair: bool) -> _Examination:
     """Examine one session. Raises `NotFound`, and `StoreError` if the database is no longer reachable."""
-    from sessiontree.library.index.session_summary import check_size
-
     try:
-        if not is_database_address(session):
-            check_size(session)
+        catalog.check_size(session)
         with isolate_errors(session), open_session(session, read_only=not repair) as opened:
             examination = _Examination("", opened.problems)
             return _repair_session(examination, opened) if repair and examination.is_faulty else examination
     except FormatError as error:
         examination = _Examination("", [_build_unreadable_problem(error.reason)])
-        return _repair_session(examination, session) if repair and not is_database_address(session) else examination
+        return _repair_session(examination, session) if repair else examination
     except StoreError as error:
         catalog.check_reachable(session)
         return _Examination("", [_build_unreadable_problem(error.reason)])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
+from msgspec import UNSET
 
 from sessiontree.cli.app import (
     app,
@@ -38,11 +38,10 @@ from sessiontree.core.messages import (
 from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
-from sessiontree.errors import BranchMoved
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.format.entry_input import IncompleteEntry, check_message, parse_entry
 from sessiontree.library import catalog
-from sessiontree.session.session import Session
+from sessiontree.session import NewEntry, Session
 
 file_option = click.option(
     "-o",
@@ -123,12 +122,16 @@ def append(
             raise click.UsageError(f"--{option.replace('_', '-')} requires --role {fitting}")
     words = _read_stdin() if text == "-" else text or ""
     with edit_session(session) as to:
-        where: dict[str, Any] = {} if at is None else {"parent": at}
-        if branch is not None:
-            where["branch"] = to.branch(branch).name
-        written = _append_at_head(
-            to, lambda: _build_body(to, role, words, message, entry, at or branch or "HEAD", given), where
-        )
+        target = UNSET if branch is None else to.branch(branch).name
+
+        def build() -> NewEntry:
+            return NewEntry(*_build_body(to, role, words, message, entry, at or branch or "HEAD", given))
+
+        if at is None:
+            written = to.append_at_head(build, branch=target)
+        else:
+            body, extra, _ = build()
+            written = to.append(body, parent=at, branch=target, extra=extra)
         on = written.branch if isinstance(written.branch, str) else None
         if as_json:
             echo_json({"id": written.id, "parent": written.parent, "branch": on})
@@ -141,19 +144,6 @@ ROLE_OPTIONS = {
     "toolResult": ("call", "error"),
     "custom": ("custom_type",),
 }
-
-
-def _append_at_head(to: Session, body: Callable[[], tuple[Body, JsonObject]], where: dict[str, Any]) -> Entry:
-    """Append at the head, wherever others have moved it meanwhile: who names no place expects none."""
-    for _ in range(100):
-        said, extra = body()
-        try:
-            return to.append(said, **where, extra=extra)
-        except BranchMoved:
-            if "parent" in where:
-                raise
-    said, extra = body()
-    return to.append(said, **where, extra=extra)
 
 
 def _build_body(

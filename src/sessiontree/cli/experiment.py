@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
     from sessiontree.swarm.experiment.experiment import (
         Arm,
         Experiment,

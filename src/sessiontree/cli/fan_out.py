@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from sessiontree.cli.agent_setup import (
     AgentSetup,
@@ -104,11 +105,9 @@ async def _run_variants(running: RunningController, at: str, variants: list[Vari
             controller.session,
             at,
             variants,
-            tools=controller.tools,
+            options=msgspec.structs.replace(controller.options, tools=controller.tools, cwd=controller.cwd),
             hooks=controller.hooks,
-            settings=controller.settings,
             watch=watch,
-            permissions=controller.permissions,
         )
 
 

@@ -54,7 +54,7 @@ from sessiontree.core.outline import (
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.token_estimate import estimate_tokens
 from sessiontree.errors import InvalidOperation
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 NO_ENTRIES = "(no entries)"
 BATCH_SIZE = 512
@@ -404,7 +404,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
 def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
     """Compare branches from their common ancestor."""
     from sessiontree.comparison import comparison_to_wire
-    from sessiontree.session.session import compare as compare_in
+    from sessiontree.session import compare as compare_in
 
     result = compare_in(open_session(session, read_only=True), branches, metric)
     if as_json:
@@ -439,7 +439,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
     """Show how the paths of two places differ after their common ancestor."""
     from sessiontree.comparison import diff_to_wire, format_usage
-    from sessiontree.session.session import diff as diff_in
+    from sessiontree.session import diff as diff_in
 
     opened = open_session(session, read_only=True)
     result = diff_in(opened, a, b)

@@ -43,7 +43,7 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.library import catalog
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome

@@ -12,7 +12,7 @@ from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog, trash
 from sessiontree.library.index.session_search import Hit, encode_hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
-from sessiontree.library.session_files import SessionFile
+from sessiontree.library.session_files import parse_session_id
 
 all_option = click.option("--all", "everywhere", is_flag=True, help="Include sessions of all folders.")
 source_option = click.option(
@@ -51,9 +51,7 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
             echo_json(encode_summary(summary))
         return
     shown = {(summary.id, summary.file) for summary in listed}
-    by_file = _find_ambiguous_files(
-        shown, outside=bool(source or folder), among=trash.list_trash_files() if in_trash else None
-    )
+    by_file = _find_ambiguous_files(shown, outside=bool(source or folder), in_trash=in_trash)
     for summary in listed:
         with_folder = everywhere or in_trash or folder is not None
         _print_summary(summary, with_folder=with_folder, with_file=summary.file in by_file)
@@ -80,7 +78,7 @@ def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: boo
         f"modified {_format_time(summary.modified)}",
         f"created {_format_time(summary.created)}" if summary.created else "",
     ]
-    fork = f"fork of {shorten(catalog.parse_session_id(summary.parent_session))}" if summary.parent_session else ""
+    fork = f"fork of {shorten(parse_session_id(summary.parent_session))}" if summary.parent_session else ""
     where = shorten(summary.cwd) if with_folder else ""
     echo(
         "  " + dim(", ".join(part for part in (*times, *(counts if summary.entry_count else []), fork, where) if part))
@@ -93,11 +91,9 @@ def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: boo
         echo("  " + dim(escape_line(summary.file)))
 
 
-def _find_ambiguous_files(
-    shown: set[tuple[str, str]], *, outside: bool, among: list[SessionFile] | None = None
-) -> set[str]:
+def _find_ambiguous_files(shown: set[tuple[str, str]], *, outside: bool, in_trash: bool = False) -> set[str]:
     """Return the files whose session ids are ambiguous. From `outside` the catalog, return all files."""
-    return {file for _, file in shown} if outside else catalog.find_ambiguous(shown, among)
+    return {file for _, file in shown} if outside else catalog.find_ambiguous(shown, in_trash=in_trash)
 
 
 def _format_time(timestamp: str) -> str:

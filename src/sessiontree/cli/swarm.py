@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sessiontree.commands.controller import SessionController
     from sessiontree.config import PermissionMode
     from sessiontree.model.base import Model
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm
 
@@ -61,7 +61,7 @@ def _find_sessions(session: str | None, *, everywhere: bool = False) -> Iterator
     if session is not None:
         yield open_session(session, read_only=True)
         return
-    from sessiontree.server.mentions import SessionScanner
+    from sessiontree.server.session_locator import SessionScanner
     from sessiontree.swarm.records import SWARM_RECORD_TYPE
 
     scanner = SessionScanner(SWARM_RECORD_TYPE)

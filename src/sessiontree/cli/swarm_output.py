@@ -26,7 +26,7 @@ from sessiontree.errors import InvalidOperation, StoreError
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import JsonObject
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
     from sessiontree.swarm.events import BaseSwarmEvent
     from sessiontree.swarm.status import SwarmStatus
     from sessiontree.swarm.swarm import Swarm

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sessiontree.config import PermissionMode
     from sessiontree.extensions.source_files import ExtensionFiles
     from sessiontree.model.base import Model
-    from sessiontree.session.session import Branch, Session
+    from sessiontree.session import Branch, Session
     from sessiontree.swarm.durable.executor import DurableExecutor
     from sessiontree.swarm.records import CreatedRecord
     from sessiontree.swarm.status import SwarmStatus
@@ -96,7 +96,7 @@ def load_swarm_file(path: str) -> SwarmFile:
     try:
         raw = read_regular_file(path)
     except OSError as error:
-        raise ConfigError(path, None, f"cannot read the file: {error.strerror or error}") from error
+        raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
     found: SwarmFile = convert_setting(path, SwarmFile, parse_toml(path, raw))
     if found.agents is not None and found.agent:
         raise ConfigError(path, "agents", "use a number of agents or [[agent]] tables, not both")

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sessiontree.agent.tool import Tool
     from sessiontree.config import PermissionMode
     from sessiontree.hooks.bus import Hooks
-    from sessiontree.session.session import Session
-    from sessiontree.swarm.durable.order import JobRequest
+    from sessiontree.session import Session
+    from sessiontree.swarm.durable.database import JobRequest
     from sessiontree.swarm.durable.worker import DurableWorker, WrapModel
     from sessiontree.swarm.swarm import Swarm
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import click
 
@@ -25,8 +25,7 @@ from sessiontree.home import list_user_homes
 from sessiontree.library.transfer import Progress, TransferResult, encode_transfer_result
 from sessiontree.library.transfer import copy as copy_sessions
 from sessiontree.library.transfer import verify as verify_sessions
-from sessiontree.session.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.store.files import write_private
 
 STDOUT = "-"
 
@@ -76,7 +75,7 @@ def export_command(
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
             raise click.ClickException(f"{target} is the session file itself; choose another file")
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
-            pieces = _read_bytes(source)
+            pieces = source.store.stream_bytes()
         else:
             pieces = stream_export(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
         if target == STDOUT:
@@ -94,14 +93,6 @@ def _detect_format(file: str) -> str:
     if form is None and os.path.splitext(file)[1]:
         raise click.UsageError(f"{file!r}: unknown suffix; use one of {', '.join(FORMAT_BY_SUFFIX)}, or --format")
     return form or "html"
-
-
-def _read_bytes(session: Session) -> Iterator[bytes]:
-    """Yield the whole session unchanged."""
-    if session.file is None:
-        yield from (line + b"\n" for line in session.read_lines())
-        return
-    yield from read_pieces(session.file.open("rb"))
 
 
 def _write_file(target: str, pieces: Iterable[bytes], *, force: bool) -> None:

@@ -1,1 +1,1 @@
-"""Slash commands: one set for every front end, and the desk that they work on."""
+"""Slash commands, shared by all front ends, and the session controller that they call."""

@@ -1,4 +1,4 @@
-"""Arguments: what commands take, and how each is completed."""
+"""Arguments of slash commands and their completion."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ if TYPE_CHECKING:
 LEVELS = CHOICES["thinking"]
 
 
-def complete_branches(desk: SessionController, begun: str) -> Iterable[str]:
-    return [name for name in desk.session.heads.heads if name not in desk.session.heads.archived]
+def complete_branches(controller: SessionController, begun: str) -> Iterable[str]:
+    return [name for name in controller.session.heads.heads if name not in controller.session.heads.archived]
 
 
-def complete_places(desk: SessionController, begun: str) -> Iterable[str]:
-    """Names first; ids of entries once a few letters of one are there."""
-    named = ["HEAD", "root", *complete_branches(desk, begun), *desk.session.tree.labels.values()]
-    return [*named, *(desk.session.tree.find_by_prefix(begun) if len(begun) >= 4 else ())]
+def complete_places(controller: SessionController, begun: str) -> Iterable[str]:
+    """Complete names first, and entry ids after four characters."""
+    named = ["HEAD", "root", *complete_branches(controller, begun), *controller.session.tree.labels.values()]
+    return [*named, *(controller.session.tree.find_by_prefix(begun) if len(begun) >= 4 else ())]
 
 
-def complete_prompts(desk: SessionController, begun: str) -> Iterable[str]:
-    """The user's messages on the path, the last one first."""
+def complete_prompts(controller: SessionController, begun: str) -> Iterable[str]:
+    """Complete the user's messages on the path, the last one first."""
     return [
         entry.id
-        for entry in reversed(desk.branch.path())
+        for entry in reversed(controller.branch.path())
         if isinstance(entry.body, Message) and get_role(entry.body.message) == "user"
     ]
 
 
-def complete_labels(desk: SessionController, begun: str) -> Iterable[str]:
-    return desk.session.tree.labels.values()
+def complete_labels(controller: SessionController, begun: str) -> Iterable[str]:
+    return controller.session.tree.labels.values()
 
 
-def complete_models(desk: SessionController, begun: str) -> Iterable[str]:
-    return desk.models.list_names()
+def complete_models(controller: SessionController, begun: str) -> Iterable[str]:
+    return controller.models.list_names()
 
 
-def complete_levels(desk: SessionController, begun: str) -> Iterable[str]:
+def complete_levels(controller: SessionController, begun: str) -> Iterable[str]:
     return LEVELS
 
 
-def complete_modes(desk: SessionController, begun: str) -> Iterable[str]:
-    """Permission modes."""
+def complete_modes(controller: SessionController, begun: str) -> Iterable[str]:
+    """Complete permission modes."""
     return PERMISSION_MODES
 
 
-def complete_sessions(desk: SessionController, begun: str) -> Iterable[str]:
-    """Names and ids of the sessions of this folder."""
-    known = catalog.sessions(desk.cwd)
+def complete_sessions(controller: SessionController, begun: str) -> Iterable[str]:
+    """Complete names and ids of the sessions of this folder."""
+    known = catalog.sessions(controller.cwd)
     return [word for summary in known for word in (summary.name, summary.id) if word]
 
 
-def complete_commands(desk: SessionController, begun: str) -> Iterable[str]:
-    return [command.name for command in desk.commands]
+def complete_commands(controller: SessionController, begun: str) -> Iterable[str]:
+    return [command.name for command in controller.commands]
 
 
-def complete_files(desk: SessionController, begun: str) -> Iterable[str]:
-    """Files and folders below the folder that the session is about."""
+def complete_files(controller: SessionController, begun: str) -> Iterable[str]:
+    """Complete files and folders in the working folder."""
     folder, _, _ = begun.rpartition("/")
-    where = os.path.join(desk.cwd, os.path.expanduser(f"{folder}/" if "/" in begun else ""))
+    where = os.path.join(controller.cwd, os.path.expanduser(f"{folder}/" if "/" in begun else ""))
     try:
         with os.scandir(where) as found:
             listed = sorted((entry.name, entry.is_dir()) for entry in found if not entry.name.startswith("."))

@@ -1,4 +1,4 @@
-"""Commands that show something, and those that set how the model answers."""
+"""Commands that show information, and commands that set the model, the thinking level and the permission mode."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ from sessiontree.core.messages import extract_text, get_role
 from sessiontree.core.number_text import format_count, format_dollars
 from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
 from sessiontree.errors import InvalidOperation, StoreError
-from sessiontree.session.session import compare, diff
+from sessiontree.session import compare, diff
 
 FULL = "full"
 
 
-async def _run_context(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_context(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     if args and args[0] != FULL:
         raise InvalidOperation(f"/context takes {FULL!r} or nothing")
-    parts = desk.agent.build_system_parts() if desk.has_agent else []
-    explanation = explain(desk.session.tree, desk.branch.leaf)
+    parts = controller.agent.build_system_parts() if controller.has_agent else []
+    explanation = explain(controller.session.tree, controller.branch.leaf)
     if args:
         said = [
             f"--- {get_role(message)}\n{extract_text(message.get('content'))}"
             for message in explanation.context.to_llm()
         ]
         return CommandOutcome(text="\n\n".join([*(f"--- system: {part.name}\n{part.text}" for part in parts), *said]))
-    calls = CallLookup(desk.session.tree)
+    calls = CallLookup(controller.session.tree)
     rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
     for item in explanation.entries:
         if item.reaches_model or item.represented_by is not None:
@@ -59,20 +59,20 @@ async def _run_context(desk: SessionController, args: Sequence[str]) -> CommandO
                 [format_id(item.entry.id), make_excerpt(format_entry_row(item.entry, calls), 48), tokens, stands]
             )
     unseen = sum(len(part.text) for part in parts) // CHARACTERS_PER_TOKEN
-    window = f" of {format_count(desk.model.info.context_window)}" if desk.model is not None else ""
+    window = f" of {format_count(controller.model.info.context_window)}" if controller.model is not None else ""
     total = f"~{format_count(explanation.tokens + unseen)}{window} tokens, estimated; /context {FULL} shows the texts"
     return CommandOutcome(text="\n".join([*([format_table(rows)] if rows else []), total]))
 
 
-def diff_places(desk: SessionController, args: Sequence[str]) -> Diff:
-    """How the places that `/diff` was given differ."""
+def diff_places(controller: SessionController, args: Sequence[str]) -> Diff:
+    """Return the difference of the two places that `/diff` was given."""
     a, b = ("HEAD", args[0]) if len(args) == 1 else (args[0], args[1])
-    return diff(desk.session, desk.qualify_place(a), desk.qualify_place(b))
+    return diff(controller.session, controller.qualify_place(a), controller.qualify_place(b))
 
 
-async def _run_diff(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    found = diff_places(desk, args)
-    calls = CallLookup(desk.session.tree)
+async def _run_diff(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    found = diff_places(controller, args)
+    calls = CallLookup(controller.session.tree)
     lines = [f"from where they part, {format_id(found.common_ancestor)}"]
     for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
         lines.append(f"{sign * 3} {stats.name}  {', '.join(format_usage(stats))}")
@@ -81,13 +81,13 @@ async def _run_diff(desk: SessionController, args: Sequence[str]) -> CommandOutc
     return CommandOutcome(text="\n".join(lines))
 
 
-def compare_branches(desk: SessionController, args: Sequence[str]) -> Comparison:
-    """What the branches that `/compare` was given took."""
-    return compare(desk.session, list(args) if len(args) > 1 else [desk.branch.name, *args])
+def compare_branches(controller: SessionController, args: Sequence[str]) -> Comparison:
+    """Return the comparison of the branches that `/compare` was given."""
+    return compare(controller.session, list(args) if len(args) > 1 else [controller.branch.name, *args])
 
 
-async def _run_compare(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    found = compare_branches(desk, args)
+async def _run_compare(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    found = compare_branches(controller, args)
     rows = [["branch", "entries", "tools", "errors", "tokens", "cost", "time"]]
     for stats in found.branches:
         tokens = format_count(stats.tokens) if "tokens" in stats.measured else "-"
@@ -98,77 +98,77 @@ async def _run_compare(desk: SessionController, args: Sequence[str]) -> CommandO
     return CommandOutcome(text=f"{format_table(rows)}\n{ahead}")
 
 
-async def _run_copy(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    for entry in reversed(desk.branch.path()):
+async def _run_copy(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    for entry in reversed(controller.branch.path()):
         if isinstance(entry.body, Message) and get_role(entry.body.message) == "assistant":
             words = extract_text(entry.body.message.get("content"))
             if words:
-                told = desk.host.copy(words)
+                told = controller.host.copy(words)
                 return CommandOutcome(text=words if told is None else told)
     raise InvalidOperation("there is no answer to copy")
 
 
-async def _run_save_unsaved(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    messages = desk.agent.unsaved if desk.has_agent else []
+async def _run_save_unsaved(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    messages = controller.agent.unsaved if controller.has_agent else []
     if not messages:
         raise InvalidOperation("there is nothing unsaved: every answer is in the session")
-    file = os.path.join(desk.cwd, os.path.expanduser(args[0]))
+    file = os.path.join(controller.cwd, os.path.expanduser(args[0]))
     save_messages(file, messages)
     return CommandOutcome(text=f"saved in {file}")
 
 
 CURRENT_MARK = " (current)"
-"""Stands behind the name of the model that holds, where one is chosen."""
+"""Marks the current model in a list."""
 
 
-async def _choose_model(desk: SessionController, names: Sequence[str]) -> str | None:
-    if desk.model is None:
-        return await desk.ui.select("Model", names)
-    current = desk.model.info.name
+async def _choose_model(controller: SessionController, names: Sequence[str]) -> str | None:
+    if controller.model is None:
+        return await controller.ui.select("Model", names)
+    current = controller.model.info.name
     marked = f"{current}{CURRENT_MARK}"
     options = [marked if name == current else name for name in dict.fromkeys([current, *names])]
-    chosen = await desk.ui.select("Model", options, at=marked)
+    chosen = await controller.ui.select("Model", options, at=marked)
     return None if chosen is None else chosen.removesuffix(CURRENT_MARK)
 
 
-async def _run_model(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_model(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     name = args[0] if args else None
-    if name is None and desk.ui.has_person:
+    if name is None and controller.ui.has_person:
         import asyncio
 
-        names = await asyncio.to_thread(desk.models.list_names)
+        names = await asyncio.to_thread(controller.models.list_names)
         if not names:
-            await asyncio.to_thread(desk.models.find)  # says how to get one
-        name = await _choose_model(desk, names)
+            await asyncio.to_thread(controller.models.find)  # raises an error that explains how to get a model
+        name = await _choose_model(controller, names)
     if name is not None:
-        model = (await desk.set_model(name)).info.name
-        if isinstance(desk.models, ConfiguredModels):
+        model = (await controller.set_model(name)).info.name
+        if isinstance(controller.models, ConfiguredModels):
             try:
-                desk.models.remember(model)
+                controller.models.remember(model)
             except StoreError as error:
-                desk.ui.notify(f"the choice holds for this session only: {error}", "warning")
+                controller.ui.notify(f"the choice holds for this session only: {error}", "warning")
         return CommandOutcome(text=f"from here on: {model}")
-    return CommandOutcome(text="there is no model" if desk.model is None else desk.model.info.name)
+    return CommandOutcome(text="there is no model" if controller.model is None else controller.model.info.name)
 
 
-async def _run_thinking(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_thinking(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     level = args[0] if args else None
-    if level is None and desk.ui.has_person:
-        level = await desk.ui.select("Thinking level", LEVELS, at=desk.agent.thinking)
+    if level is None and controller.ui.has_person:
+        level = await controller.ui.select("Thinking level", LEVELS, at=controller.agent.thinking)
     if level is None:
-        return CommandOutcome(text=desk.agent.thinking)
+        return CommandOutcome(text=controller.agent.thinking)
     if level not in LEVELS:
         raise InvalidOperation(f"no thinking level {level!r}: choose one of {', '.join(LEVELS)}")
-    await desk.agent.set_thinking(level)
+    await controller.agent.set_thinking(level)
     return CommandOutcome(text=f"from here on: {level}")
 
 
-async def _run_permissions(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    permissions = desk.permissions
+async def _run_permissions(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    permissions = controller.permissions
     if permissions is None:
         raise InvalidOperation("no permissions hold here: the agent may use all of its tools")
     if not args:
-        return CommandOutcome(text=_format_permissions(permissions, desk.cwd))
+        return CommandOutcome(text=_format_permissions(permissions, controller.cwd))
     chosen: PermissionMode | None = next((mode for mode in PERMISSION_MODES if mode == args[0]), None)
     if chosen is None:
         raise InvalidOperation(f"no permission mode {args[0]!r}: choose one of {', '.join(PERMISSION_MODES)}")
@@ -187,18 +187,18 @@ def _format_permissions(permissions: Permissions, cwd: str) -> str:
     return format_table(rows)
 
 
-async def _run_help(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_help(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     if args:
-        command = desk.commands.find(args[0].removeprefix("/"))
+        command = controller.commands.find(args[0].removeprefix("/"))
         return CommandOutcome(text=f"{command.usage}\n{command.help} (from {command.source})")
-    return CommandOutcome(text=format_table([[command.usage, command.help] for command in desk.commands]))
+    return CommandOutcome(text=format_table([[command.usage, command.help] for command in controller.commands]))
 
 
-async def _run_reload(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    if desk.reload is None:
+async def _run_reload(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    if controller.reload is None:
         raise InvalidOperation("nothing was loaded that could be loaded again")
-    desk.ensure_idle()
-    loaded = await desk.reload()
+    controller.ensure_idle()
+    loaded = await controller.reload()
     return CommandOutcome(text=f"loaded: {', '.join(loaded)}" if loaded else "nothing is loaded")
 
 
@@ -207,7 +207,7 @@ COMMANDS = (
         name="context",
         help="Show what the model sees from here, the system prompt included, and how much that is",
         run=_run_context,
-        arguments=(Argument(name=FULL, complete=lambda desk, begun: [FULL]),),
+        arguments=(Argument(name=FULL, complete=lambda controller, begun: [FULL]),),
     ),
     Command(
         name="diff",

@@ -1,4 +1,4 @@
-"""Commands that move within the session, mark places in it, and bring branches together."""
+"""Commands that navigate within a session, label entries, and merge, copy or compact branches."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SUMMARY_QUESTION = "The summary of what you leave"
 
 
 class SummaryChoice(Struct, frozen=True, kw_only=True):
-    """What is to become of what is left."""
+    """How to summarize the branch that is being left."""
 
     summarize: bool = False
-    """Whether a model is to summarize it."""
+    """Whether the model writes a summary."""
     instructions: str | None = None
-    """What the summary should pay attention to."""
+    """The focus of the summary."""
     summary: str | None = None
-    """The summary in the person's own words."""
+    """A summary that the user wrote."""
 
 
 async def ask_summary_choice(ui: Ui) -> SummaryChoice | None:
-    """What the person wants to become of it; `None` when that was not said."""
+    """Ask the user how to summarize the abandoned branch. Return `None` if the dialog was cancelled."""
     answer = await ui.select(SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES)
     if answer == SUMMARIZE_WITH_FOCUS:
         return build_focused_choice(await ui.editor(FOCUS_QUESTION))
@@ -53,12 +53,12 @@ async def ask_summary_choice(ui: Ui) -> SummaryChoice | None:
 
 
 def build_focused_choice(focus: str | None) -> SummaryChoice | None:
-    """A summary that pays attention to something; to nothing in particular, where nothing was written."""
+    """Return the choice for a summary with a focus. An empty focus means none."""
     return None if focus is None else SummaryChoice(summarize=True, instructions=focus.strip() or None)
 
 
 def build_written_choice(words: str | None) -> SummaryChoice | None:
-    """A summary in the person's words; where there are none, nothing was said."""
+    """Return the choice for a summary that the user wrote, or `None` if it is empty."""
     return SummaryChoice(summary=words.strip()) if words and words.strip() else None
 
 
@@ -74,27 +74,27 @@ def format_move(outcome: NavigateOutcome) -> CommandOutcome:
     return CommandOutcome(text=f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}{with_summary}")
 
 
-async def _run_tree(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_tree(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     if args:
         place = args[0]
-    elif desk.ui.has_person:
-        place = await desk.host.choose_entry(desk)
+    elif controller.ui.has_person:
+        place = await controller.host.choose_entry(controller)
         if place is None:
             return CommandOutcome()
     else:
-        return CommandOutcome(text=draw_tree(desk.session, desk.branch.leaf))
-    return await navigate_with_summary_choice(desk, place)
+        return CommandOutcome(text=draw_tree(controller.session, controller.branch.leaf))
+    return await navigate_with_summary_choice(controller, place)
 
 
-async def navigate_with_summary_choice(desk: SessionController, place: str) -> CommandOutcome:
-    """Go to a place, after asking what becomes of what is left."""
-    plan = desk.plan_navigation(place)
-    asks = plan.is_move and plan.abandoned and desk.ui.has_person and not desk.settings.summary.skip_prompt
-    leaving = await ask_summary_choice(desk.ui) if asks else SummaryChoice()
+async def navigate_with_summary_choice(controller: SessionController, place: str) -> CommandOutcome:
+    """Navigate to a place. If that abandons entries, ask how to summarize them first."""
+    plan = controller.plan_navigation(place)
+    asks = plan.is_move and plan.abandoned and controller.ui.has_person and not controller.settings.summary.skip_prompt
+    leaving = await ask_summary_choice(controller.ui) if asks else SummaryChoice()
     if leaving is None:
         return CommandOutcome()
     return format_move(
-        await desk.navigate(
+        await controller.navigate(
             place,
             summarize=leaving.summarize,
             custom_instructions=leaving.instructions,
@@ -103,67 +103,69 @@ async def navigate_with_summary_choice(desk: SessionController, place: str) -> C
     )
 
 
-async def _run_pop(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    place = args[0] if args else find_previous_prompt(desk.branch)
-    left = desk.plan_navigation(place).abandoned
-    return format_move(await desk.navigate(place, summarize=bool(left)))
+async def _run_pop(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    place = args[0] if args else find_previous_prompt(controller.branch)
+    left = controller.plan_navigation(place).abandoned
+    return format_move(await controller.navigate(place, summarize=bool(left)))
 
 
-async def _run_undo(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    plan = await desk.undo()
+async def _run_undo(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    plan = await controller.undo()
     return CommandOutcome(
         text=f"undid {plan.undo_description}: {format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}, "
-        f"on {desk.branch.name}"
+        f"on {controller.branch.name}"
     )
 
 
-async def _run_retry(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    prompt = find_last_prompt(desk.branch.path())
+async def _run_retry(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    prompt = find_last_prompt(controller.branch.path())
     if prompt is None:
         raise InvalidOperation("there is no message of the user to answer again")
-    desk.agent  # noqa: B018 - without a model one does not set out
-    outcome = await desk.move_to(prompt)
+    controller.agent  # noqa: B018 - without a model one does not set out
+    outcome = await controller.move_to(prompt)
     return replace(
         format_move(outcome), text="" if not outcome.cancelled else CANCELLED.text, answer=not outcome.cancelled
     )
 
 
-async def _run_clear(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    outcome = await desk.move_to(None)
+async def _run_clear(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    outcome = await controller.move_to(None)
     if outcome.cancelled or outcome.old_leaf is None:
         return format_move(outcome)
     return CommandOutcome(text="the model sees nothing of what was said; /undo goes back")
 
 
-async def _run_switch(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    place = args[0] if args else await _choose_branch(desk)
+async def _run_switch(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    place = args[0] if args else await _choose_branch(controller)
     if place is None:
         return CommandOutcome()
-    outcome = await desk.switch(place)
+    outcome = await controller.switch(place)
     if outcome.cancelled:
         return CANCELLED
-    return CommandOutcome(text=f"on {desk.branch.name}, at {format_id(desk.branch.leaf)}")
+    return CommandOutcome(text=f"on {controller.branch.name}, at {format_id(controller.branch.leaf)}")
 
 
-async def _choose_branch(desk: SessionController) -> str | None:
-    others = [info.name for info in desk.session.branches if info.name != desk.branch.name and not info.archived]
+async def _choose_branch(controller: SessionController) -> str | None:
+    others = [
+        info.name for info in controller.session.branches if info.name != controller.branch.name and not info.archived
+    ]
     if not others:
         raise InvalidOperation("there is no other branch: /branch-here makes one")
-    if not desk.ui.has_person:
+    if not controller.ui.has_person:
         raise InvalidOperation(f"say where to go: there are {', '.join(others)}")
-    return await desk.ui.select("Which branch?", others)
+    return await controller.ui.select("Which branch?", others)
 
 
-async def _run_branch_here(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_branch_here(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     name, place = [*args, None, None][:2]
-    branch = await desk.branch_here(name, place)
+    branch = await controller.branch_here(name, place)
     return CommandOutcome(
-        text=f"on the new branch {branch.name}, from {format_id(desk.session.tree.parent(branch.leaf or ''))}"
+        text=f"on the new branch {branch.name}, from {format_id(controller.session.tree.parent(branch.leaf or ''))}"
     )
 
 
-async def _run_branches(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    session = desk.session
+async def _run_branches(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    session = controller.session
     rows = [["", "branch", "head", "entries", "last"]]
     for info in session.branches:
         if not info.archived:
@@ -171,7 +173,7 @@ async def _run_branches(desk: SessionController, args: Sequence[str]) -> Command
             last = "" if head is None else make_excerpt(format_entry_row(head), 48)
             rows.append(
                 [
-                    "*" if info.name == desk.branch.name else "",
+                    "*" if info.name == controller.branch.name else "",
                     info.name,
                     format_id(info.head),
                     str(info.entry_count),
@@ -181,8 +183,8 @@ async def _run_branches(desk: SessionController, args: Sequence[str]) -> Command
     return CommandOutcome(text=format_table(rows))
 
 
-async def _run_label(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    tree = desk.session.tree
+async def _run_label(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    tree = controller.session.tree
     if not args:
         rows = [
             [format_id(id), f"[{label}]", make_excerpt(format_entry_row(tree[id]), 48)]
@@ -190,47 +192,48 @@ async def _run_label(desk: SessionController, args: Sequence[str]) -> CommandOut
         ]
         return CommandOutcome(text=format_table(rows) if rows else "there are no labels: /label TEXT puts one here")
     text, named = [*args, "HEAD"][:2]
-    cleared, place = text == "--clear" or not text.strip(), desk.qualify_place(named)
-    desk.session.label(place, None if cleared else text)
-    desk.host.refresh()
-    where = format_id(desk.session.resolve_place(place))
+    cleared, place = text == "--clear" or not text.strip(), controller.qualify_place(named)
+    controller.session.label(place, None if cleared else text)
+    controller.host.refresh()
+    where = format_id(controller.session.resolve_place(place))
     return CommandOutcome(text=f"{where} has no label now" if cleared else f"{where} is labeled [{text}]")
 
 
-# Bringing branches together
+# Merging and copying
 
 
-async def _run_merge(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_merge(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     source, focus = [*args, None][:2]
-    with desk.begin_move() as signal:
+    with controller.begin_move() as signal:
         outcome = await merge(
-            desk.session.branch(source or ""),
-            desk.branch,
-            hooks=desk.hooks,
-            model=desk.model,
-            custom_instructions=focus,
-            settings=desk.settings.summary,
-            retry=desk.settings.retry,
+            controller.session.branch(source or ""),
+            controller.branch,
+            hooks=controller.hooks,
+            summary=controller.request_summary(focus),
             signal=signal,
         )
-    desk.host.refresh()
+    controller.host.refresh()
     return (
         CANCELLED if outcome.cancelled else CommandOutcome(text=f"{source} is merged, as {format_id(outcome.new_leaf)}")
     )
 
 
-async def _run_cherry_pick(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.ensure_idle()
-    return _format_copy(desk, await cherry_pick(desk.branch, [*map(desk.qualify_place, args)], hooks=desk.hooks))
+async def _run_cherry_pick(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.ensure_idle()
+    return _format_copy(
+        controller, await cherry_pick(controller.branch, [*map(controller.qualify_place, args)], hooks=controller.hooks)
+    )
 
 
-async def _run_rebase(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.ensure_idle()
-    return _format_copy(desk, await rebase(desk.branch, desk.qualify_place(args[0]), hooks=desk.hooks))
+async def _run_rebase(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.ensure_idle()
+    return _format_copy(
+        controller, await rebase(controller.branch, controller.qualify_place(args[0]), hooks=controller.hooks)
+    )
 
 
-def _format_copy(desk: SessionController, outcome: CopyOutcome) -> CommandOutcome:
-    desk.host.refresh()
+def _format_copy(controller: SessionController, outcome: CopyOutcome) -> CommandOutcome:
+    controller.host.refresh()
     if outcome.cancelled:
         return CANCELLED
     return CommandOutcome(
@@ -238,13 +241,13 @@ def _format_copy(desk: SessionController, outcome: CopyOutcome) -> CommandOutcom
     )
 
 
-# Compactions
+# Compaction
 
 
-async def _run_compact(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.ensure_not_moving()
-    outcome = await desk.agent.compact(args[0] if args else None)
-    desk.host.refresh()
+async def _run_compact(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.ensure_not_moving()
+    outcome = await controller.agent.compact(args[0] if args else None)
+    controller.host.refresh()
     if outcome.cancelled:
         return CANCELLED
     if outcome.entry is None:
@@ -252,10 +255,10 @@ async def _run_compact(desk: SessionController, args: Sequence[str]) -> CommandO
     return CommandOutcome(text=f"compacted, as {format_id(outcome.entry.id)}")
 
 
-async def _run_uncompact(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.ensure_idle()
-    outcome = await uncompact(desk.branch, desk.hooks)
-    desk.sync_position()
+async def _run_uncompact(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.ensure_idle()
+    outcome = await uncompact(controller.branch, controller.hooks)
+    controller.sync_position()
     return format_move(outcome)
 
 

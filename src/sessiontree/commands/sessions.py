@@ -1,10 +1,11 @@
-"""Commands about whole sessions: making, finding, forking, naming and exporting them."""
+"""Commands for whole sessions: create, resume, fork, name, search and export."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -19,61 +20,63 @@ from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
-from sessiontree.session.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.session import Session
+from sessiontree.store.files import write_private
 
 PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")
-"""What the extra `export` installs."""
+"""Modules of the extra `export`."""
 MAX_NAME_LENGTH = 60
-"""So much of the name of a branch is in the name of a file."""
+"""The maximum length of a branch name in a file name."""
 MAX_HITS = 20
-"""How many hits a search shows."""
+"""The maximum number of search results."""
 
 
-async def _run_fork(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.ensure_idle()
-    place = args[0] if args else await _choose_prompt(desk)
+async def _run_fork(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.ensure_idle()
+    place = args[0] if args else await _choose_prompt(controller)
     if place is None:
         return CommandOutcome()
-    id = desk.session.resolve_place(desk.qualify_place(place))
-    chosen = None if id is None else desk.session.tree[id]
-    return _format_fork(desk, await desk.fork(place, position="at" if chosen and not _is_prompt(chosen) else "before"))
+    id = controller.session.resolve_place(controller.qualify_place(place))
+    chosen = None if id is None else controller.session.tree[id]
+    return _format_fork(
+        controller, await controller.fork(place, position="at" if chosen and not _is_prompt(chosen) else "before")
+    )
 
 
 def _is_prompt(entry: Entry) -> bool:
     return isinstance(entry.body, Message) and get_role(entry.body.message) == "user"
 
 
-async def _choose_prompt(desk: SessionController) -> EntryId | None:
-    """One of the user's messages on the path."""
+async def _choose_prompt(controller: SessionController) -> EntryId | None:
+    """Ask the user to choose one of their messages on the path."""
     shown = {
         f"{format_id(entry.id)}  {make_excerpt(format_entry(entry))}": entry.id
-        for entry in desk.branch.path()
+        for entry in controller.branch.path()
         if _is_prompt(entry)
     }
     if not shown:
         raise InvalidOperation("there is no message of yours to fork before")
-    if not desk.ui.has_person:
+    if not controller.ui.has_person:
         raise InvalidOperation(
             f"say before which message of yours to fork: {', '.join(map(format_id, shown.values()))}"
         )
-    chosen = await desk.ui.select("Fork before which message?", list(shown))
+    chosen = await controller.ui.select("Fork before which message?", list(shown))
     return None if chosen is None else shown[chosen]
 
 
-async def _run_clone(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    leaf = desk.branch.leaf
-    return _format_fork(desk, await desk.fork(None if leaf is None else desk.session.tree[leaf]))
+async def _run_clone(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    leaf = controller.branch.leaf
+    return _format_fork(controller, await controller.fork(None if leaf is None else controller.session.tree[leaf]))
 
 
-def _format_fork(desk: SessionController, outcome: ForkOutcome) -> CommandOutcome:
+def _format_fork(controller: SessionController, outcome: ForkOutcome) -> CommandOutcome:
     return (
         CANCELLED
         if outcome.cancelled
-        else CommandOutcome(text=f"in the new session {_format_session_name(desk.session)}")
+        else CommandOutcome(text=f"in the new session {_format_session_name(controller.session)}")
     )
 
 
@@ -81,26 +84,26 @@ def _format_session_name(session: Session) -> str:
     return " ".join(filter(None, [session.id, session.name and f"({session.name})"]))
 
 
-async def _run_new(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    begun = await desk.create_session(args[0] if args else None)
-    return CommandOutcome(text=f"in the new session {_format_session_name(desk.session)}") if begun else CANCELLED
+async def _run_new(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    begun = await controller.create_session(args[0] if args else None)
+    return CommandOutcome(text=f"in the new session {_format_session_name(controller.session)}") if begun else CANCELLED
 
 
-async def _run_resume(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.ensure_idle()
-    wanted = args[0] if args else await _choose_session(desk)
+async def _run_resume(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.ensure_idle()
+    wanted = args[0] if args else await _choose_session(controller)
     if wanted is None:
         return CommandOutcome()
     return (
-        CommandOutcome(text=f"in session {_format_session_name(desk.session)}")
-        if await desk.open_session(wanted)
+        CommandOutcome(text=f"in session {_format_session_name(controller.session)}")
+        if await controller.open_session(wanted)
         else CANCELLED
     )
 
 
-async def _choose_session(desk: SessionController) -> str | None:
-    own = desk.session.address
-    known = [summary for summary in catalog.sessions(desk.cwd) if summary.file != own]
+async def _choose_session(controller: SessionController) -> str | None:
+    own = controller.session.address
+    known = [summary for summary in catalog.sessions(controller.cwd) if summary.file != own]
     if not known:
         raise InvalidOperation("there is no other session of this folder")
     shown = {
@@ -108,14 +111,14 @@ async def _choose_session(desk: SessionController) -> str | None:
         f"{make_excerpt(summary.name or summary.first_message or '(empty)', 48)}": summary.file
         for summary in known
     }
-    if not desk.ui.has_person:
+    if not controller.ui.has_person:
         raise InvalidOperation(f"say which session: {', '.join(summary.id for summary in known[:5])}")
-    chosen = await desk.ui.select("Which session?", list(shown))
+    chosen = await controller.ui.select("Which session?", list(shown))
     return None if chosen is None else shown[chosen]
 
 
-async def _run_session(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    session, tree = desk.session, desk.session.tree
+async def _run_session(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    session, tree = controller.session, controller.session.tree
     stats = compute_stats("", session.heads.leaf, list(tree))
     shown = sum(not info.archived for info in session.branches)
     rows = [
@@ -123,28 +126,33 @@ async def _run_session(desk: SessionController, args: Sequence[str]) -> CommandO
         ["name", session.name or "(none)"],
         ["file", session.address or "(in memory)"],
         ["folder", session.cwd],
-        *([] if desk.cwd == session.cwd else [["tools work in", desk.cwd]]),
+        *([] if controller.cwd == session.cwd else [["tools work in", controller.cwd]]),
         ["parent", session.header.parent_session or ""],
-        ["branch", f"{desk.branch.name}, one of {shown}, at {format_id(desk.branch.leaf)}"],
+        ["branch", f"{controller.branch.name}, one of {shown}, at {format_id(controller.branch.leaf)}"],
         ["entries", f"{len(tree)}, {pluralize(stats.messages, 'message')}, {pluralize(stats.tool_calls, 'tool call')}"],
         ["took", f"{', '.join(format_usage(stats))}, all branches together"],
-        ["model", "(none)" if desk.model is None else f"{desk.model.info.name}, thinking {desk.agent.thinking}"],
+        [
+            "model",
+            "(none)"
+            if controller.model is None
+            else f"{controller.model.info.name}, thinking {controller.agent.thinking}",
+        ],
         ["problems", "; ".join(item.message for item in session.problems if item.severity == "fault")],
     ]
     return CommandOutcome(text=format_table([row for row in rows if row[1]]))
 
 
-async def _run_name(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_name(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     if args:
-        desk.session.rename(None if args[0] == "--clear" else args[0])
-        desk.host.refresh()
-    return CommandOutcome(text=desk.session.name or "this session has no name: /name TEXT gives it one")
+        controller.session.rename(None if args[0] == "--clear" else args[0])
+        controller.host.refresh()
+    return CommandOutcome(text=controller.session.name or "this session has no name: /name TEXT gives it one")
 
 
-async def _run_search(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+async def _run_search(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     import asyncio
 
-    hits = await asyncio.to_thread(catalog.search, args[0], cwd=desk.cwd, limit=MAX_HITS)
+    hits = await asyncio.to_thread(catalog.search, args[0], cwd=controller.cwd, limit=MAX_HITS)
     rows = [
         [
             hit.session[-8:],
@@ -158,8 +166,8 @@ async def _run_search(desk: SessionController, args: Sequence[str]) -> CommandOu
     return CommandOutcome(text=format_table(rows) if rows else f"nothing matches {args[0]!r}")
 
 
-async def _run_export(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    return format_export(*await export_session(desk, args[0] if args else None))
+async def _run_export(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    return format_export(*await export_session(controller, args[0] if args else None))
 
 
 def format_export(path: str, form: str) -> CommandOutcome:
@@ -168,47 +176,48 @@ def format_export(path: str, form: str) -> CommandOutcome:
     )
 
 
-async def export_session(desk: SessionController, name: str | None) -> tuple[str, str]:
-    """Write the session to a file, under a name of its own by default. Returns its path and its form."""
-    path, form = _find_free_target(desk) if name is None else _resolve_target(desk, name)
-    await _write_export(desk, path, form)
+async def export_session(controller: SessionController, name: str | None) -> tuple[str, str]:
+    """Export the session to a file, with a default name if none is given. Return the path and the format."""
+    path, form = _find_free_target(controller) if name is None else _resolve_target(controller, name)
+    await _write_export(controller, path, form)
     return path, form
 
 
-async def _run_export_branch(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    heads = desk.session.heads.heads
+async def _run_export_branch(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    heads = controller.session.heads.heads
     place, name = [*args, None, None][:2]
     if place is not None and name is None and place not in heads and _detect_format(place) is not None:
         place, name = None, place
-    branch = desk.branch.name if place in (None, "HEAD") else place if place in heads else None
+    branch = controller.branch.name if place in (None, "HEAD") else place if place in heads else None
     if branch is None:
         assert place is not None
-        path, form = _find_free_target(desk, place) if name is None else _resolve_target(desk, name)
-        await _write_export(desk, path, form, subtree=str(desk.qualify_place(place)))
+        path, form = _find_free_target(controller, place) if name is None else _resolve_target(controller, name)
+        await _write_export(controller, path, form, subtree=str(controller.qualify_place(place)))
         return CommandOutcome(text=f"{path} has {place} and all below it, as {form}")
-    path, form = _find_free_target(desk, branch) if name is None else _resolve_target(desk, name)
-    await _write_export(desk, path, form, branch=branch)
+    path, form = _find_free_target(controller, branch) if name is None else _resolve_target(controller, name)
+    await _write_export(controller, path, form, branch=branch)
     return CommandOutcome(text=f"{path} has the path of {branch}, as {form}")
 
 
 async def _write_export(
-    desk: SessionController, path: str, form: str, *, branch: str | None = None, subtree: str | None = None
+    controller: SessionController, path: str, form: str, *, branch: str | None = None, subtree: str | None = None
 ) -> None:
-    """Write the session, or a part of it, as it is made."""
+    """Write the session or a part of it to a new file."""
     import asyncio
 
     from sessiontree.export import stream_export
 
     if os.path.lexists(path):
         raise StoreError(path, "the file exists already")
-    file = desk.session.file
-    is_whole = form == "jsonl" and branch is None and subtree is None
-    # A copy byte for byte; what another program deleted is still known here.
-    copied = file.open("rb") if is_whole and file is not None and file.exists() else None
-    lines = desk.session.stream_lines() if copied is None else iter(())
+    session = controller.session
+    copied: Iterator[bytes] | None = None
+    if form == "jsonl" and branch is None and subtree is None and session.address is not None:
+        with suppress(NotFound):  # another program deleted it, but the session in memory is complete
+            copied = session.store.stream_bytes()
+    lines = session.stream_lines() if copied is None else iter(())
 
     def write() -> None:
-        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
+        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else copied
         write_private(path, pieces, overwrite=False)
 
     await asyncio.to_thread(write)
@@ -220,22 +229,25 @@ def _detect_format(file: str) -> str | None:
     return detect_format(file)
 
 
-def _resolve_target(desk: SessionController, file: str) -> tuple[str, str]:
-    """Where to write, and in which form."""
+def _resolve_target(controller: SessionController, file: str) -> tuple[str, str]:
+    """Return the path and the format of a file name."""
     from sessiontree.export import FORMAT_BY_SUFFIX
 
     form = _detect_format(file)
     if form is None:
         raise InvalidOperation(f"{file!r} does not end in one of {', '.join(FORMAT_BY_SUFFIX)}")
-    return os.path.abspath(os.path.join(desk.cwd, os.path.expanduser(file))), form
+    return os.path.abspath(os.path.join(controller.cwd, os.path.expanduser(file))), form
 
 
-def _find_free_target(desk: SessionController, part: str = "") -> tuple[str, str]:
-    """A file that does not exist, named after the session and a part of it: a page, or text where none can be made."""
+def _find_free_target(controller: SessionController, part: str = "") -> tuple[str, str]:
+    """Return a path that does not exist, named after the session and the part, and its format.
+
+    The format is HTML, or Markdown if the HTML export is not installed.
+    """
     from sessiontree.export import build_file_name
 
     form = "html" if all(map(_is_installed, PAGE_MODULES)) else "md"
-    stem, ending = os.path.splitext(os.path.join(desk.cwd, build_file_name(desk.session.id, form)))
+    stem, ending = os.path.splitext(os.path.join(controller.cwd, build_file_name(controller.session.id, form)))
     words = "-".join(re.findall(r"[\w.]+", part))[:MAX_NAME_LENGTH]
     stem = os.path.abspath(f"{stem}-{words}" if words else stem)
     path, number = f"{stem}{ending}", 2
@@ -251,8 +263,8 @@ def _is_installed(module: str) -> bool:
         return False
 
 
-async def _run_quit(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-    desk.host.quit()
+async def _run_quit(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+    controller.host.quit()
     return CommandOutcome()
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.comparison import count_entry, list_usages
+from sessiontree.comparison import count_entry
 from sessiontree.core.context import EDITABLE
 from sessiontree.core.entries import Compaction, ContextEdit, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.entry_text import format_entry_row, get_speaker
@@ -30,6 +30,7 @@ from sessiontree.core.messages import (
     get_role,
     get_tool_calls,
     is_failed_turn,
+    list_usages,
     sum_usage,
 )
 from sessiontree.core.outline import FILTERS, KIND_BOOKKEEPING, run_steps, survey_tree

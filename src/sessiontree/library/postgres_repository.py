@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
+from sessiontree.core.entry_text import VisibleEntries, build_full_text, get_speaker
 from sessiontree.core.query import Query
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import (
@@ -27,21 +27,22 @@ from sessiontree.errors import (
 )
 from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import read_tail_heads
-from sessiontree.library.index.session_search import Hit, build_snippet, map_branches
+from sessiontree.library.index.session_search import Hit, build_snippet, map_branches, match_entry
 from sessiontree.library.index.session_summary import SessionSummary, build_tally, find_first_fault
 from sessiontree.library.recent import find_most_recent
+from sessiontree.library.repository import RECENT_ALIAS, Progress, StoredSession
 from sessiontree.library.session_files import is_id_match, resolve_folder
 from sessiontree.session import Session
-from sessiontree.store.base import Cursor
-from sessiontree.store.postgres.address import Address
+from sessiontree.store.base import Cursor, Store
+from sessiontree.store.jsonl import Durability
+from sessiontree.store.postgres.address import Address, is_database_address, parse_address
 from sessiontree.store.postgres.connection import PostgresDatabase, get_database
 from sessiontree.store.postgres.rows import clean_text, filter_storable
 from sessiontree.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
+    from sessiontree.store.postgres.advisory_lock import AdvisoryLock
     from sessiontree.store.postgres.connection import Connection
-
-RECENT = "@"
 
 
 class PostgresRepository:
@@ -49,27 +50,40 @@ class PostgresRepository:
 
     def __init__(self, address: Address) -> None:
         self.address = address._replace(session=None)
+        self.location = self.address.safe_url
 
     @property
     def _database(self) -> PostgresDatabase:
         return get_database(self.address)
 
-    # Finding and opening
+    # Stores and locations
 
-    def get_store(self, id: str) -> PostgresStore:
-        """The store of the session with this id, whether there is one or not."""
+    def get_store(self, location: str, durability: Durability = "fsync") -> PostgresStore:
+        return self._get_store(_parse_name(location))
+
+    def _get_store(self, id: str) -> PostgresStore:
         return PostgresStore(self.address._replace(session=id))
 
-    def find(self, text: str) -> str:
-        """The id of the session that `text` names: its id, the beginning of it, its name, or `@` for the most recent.
+    def build_location(self, id: str, *, cwd: str, timestamp: str) -> str:
+        return self.address.format_session_address(id)
 
-        Raises `NotFound` or `Ambiguous`.
-        """
-        if text == RECENT:
-            recent = self.find_recent(".")
+    def get_id(self, location: str) -> str:
+        return _parse_name(location)
+
+    def exists(self, location: str) -> bool:
+        return True  # opening it tells
+
+    # Finding
+
+    def find(self, name: str) -> str:
+        return self.address.format_session_address(self._find_id(_parse_name(name)))
+
+    def _find_id(self, text: str) -> str:
+        if text == RECENT_ALIAS:
+            recent = self._find_recent_id(".")
             if recent is None:
-                hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
-                raise NotFound("session", RECENT, hint)
+                hint = "this folder has none, or only archived ones, which `sessiontree ls --archived` shows"
+                raise NotFound("session", RECENT_ALIAS, hint)
             return recent
         found = self._find_by_name(text, deleted=False)
         if found is None:
@@ -77,13 +91,16 @@ class PostgresRepository:
         return found
 
     def find_recent(self, cwd: str) -> str | None:
-        """The id of the session of a folder in which somebody went on last."""
+        id = self._find_recent_id(cwd)
+        return None if id is None else self.address.format_session_address(id)
+
+    def _find_recent_id(self, cwd: str) -> str | None:
         rows = self._query(
             "SELECT id, (extract(epoch FROM modified) * 1000000)::bigint * 1000 FROM sessiontree.session"
             " WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s ORDER BY modified DESC, key DESC",
             (_normalize_folder(cwd),),
         )
-        return find_most_recent(rows, self.get_store)
+        return find_most_recent(rows, self._get_store)
 
     def _find_by_name(self, text: str, *, deleted: bool) -> str | None:
         if not text:
@@ -104,12 +121,23 @@ class PostgresRepository:
             raise Ambiguous("session", text, matches)
         return matches[0] if matches else None
 
+    def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
+        return set()  # ids are unique in a database
+
     # Listing
 
     def list_sessions(
+        self, cwd: str | None = None, *, archived: bool = False, progress: Progress | None = None
+    ) -> list[SessionSummary]:
+        return self._list_sessions(cwd, archived=archived)
+
+    def list_trash(self) -> list[SessionSummary]:
+        listed = self._list_sessions(deleted=True)
+        return sorted(listed, key=lambda summary: summary.modified, reverse=True)
+
+    def _list_sessions(
         self, cwd: str | None = None, *, archived: bool = False, deleted: bool = False
     ) -> list[SessionSummary]:
-        """The sessions of a folder, or of all, newest first."""
         rows = self._query(
             f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
             " AND (archived = %s OR deleted IS NOT NULL) AND (%s::text IS NULL OR cwd = %s)"
@@ -118,27 +146,52 @@ class PostgresRepository:
         )
         return [self._build_summary(_SessionListing(*row)) for row in rows]
 
-    def list_ids(self) -> list[str]:
-        """The ids of all sessions, archived ones too, newest first."""
-        return [id for id, _ in self.list_archive_states()]
-
-    def list_archive_states(self) -> list[tuple[str, bool]]:
-        """The same, each with whether it is archived."""
-        return self._query(
+    def list_stored(self) -> list[StoredSession]:
+        rows = self._query(
             "SELECT id, archived FROM sessiontree.session WHERE current AND deleted IS NULL"
             " ORDER BY modified DESC, key DESC",
             (),
         )
+        return [StoredSession(id, self.address.format_session_address(id), archived) for id, archived in rows]
 
-    def list_children(self, id: str) -> list[str]:
-        """The ids of the sessions whose parent has this id, newest first, by whatever name its database was reached."""
-        parent = self.address.format_session_address(id).removeprefix(self.address.safe_url)
+    def may_contain(self, location: str, text: bytes) -> bool:
+        return True  # looking would cost more than opening the session
+
+    # Copies and forks
+
+    def build_copy_location(self, location: str, id: str) -> str:
+        return self.address.format_session_address(id)
+
+    def iter_copies(self, location: str) -> Iterator[Store]:
+        # By the end of the address: the database may have been reached by another name.
+        parent = self.address.format_session_address(_parse_name(location)).removeprefix(self.address.safe_url)
         rows = self._query(
             "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL"
             " AND right(parent_session, length(%s)) = %s ORDER BY modified DESC, key DESC",
             (parent, parent),
         )
-        return [id for (id,) in rows]
+        return (self._get_store(id) for (id,) in rows)
+
+    def share_lines(self, source: Store, target: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
+        from sessiontree.store.postgres.shared_lines import create_shared_fork
+
+        return create_shared_fork(source, target, header, parts)
+
+    # Watching
+
+    def wait_for_change(self, location: str, after: Cursor, timeout: float) -> bool:
+        return self.get_store(location).wait_for_change(after, timeout)
+
+    def check_size(self, location: str) -> None:
+        """Lines in a database are within the limit."""
+
+    def open_shared_lock(self, location: str, name: str) -> AdvisoryLock:
+        from sessiontree.store.postgres.advisory_lock import AdvisoryLock
+
+        return AdvisoryLock(location, name)
+
+    def check_reachable(self) -> None:
+        self._database.run(lambda connection: None)
 
     def _build_summary(self, listed: _SessionListing) -> SessionSummary:
         if not listed.is_complete and not listed.deleted:
@@ -166,7 +219,7 @@ class PostgresRepository:
         where = self.address.format_session_address(listed.id)
         try:
             with isolate_errors(where):
-                session = Session(self.get_store(listed.id), read_only="it is only looked at")
+                session = Session(self._get_store(listed.id), read_only="it is only looked at")
                 tally, damage = build_tally(session), find_first_fault(session)
         except FormatError as error:
             return listed._replace(damage=clean_text(error.reason))
@@ -195,10 +248,11 @@ class PostgresRepository:
         query: Query,
         *,
         cwd: str | None = None,
-        only: Callable[[SessionSummary], bool] | None = None,
         limit: int = 50,
+        only: Callable[[SessionSummary], bool] | None = None,
+        on_unreadable: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
     ) -> list[Hit]:
-        """The newest entries that the query matches, newest first, in all branches; in archived sessions too."""
         where = None if cwd is None else _normalize_folder(cwd)
         ids = None
         if only is not None:
@@ -208,7 +262,7 @@ class PostgresRepository:
         found = self._database.run(lambda connection: self._search_newest(connection, query, among, limit))
         found = sorted([*found, *self._search_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
         sights = {
-            id: _HitContext(self.get_store(id), [match for match in found if match.session == id])
+            id: _HitContext(self._get_store(id), [match for match in found if match.session == id])
             for id in {match.session for match in found}
         }
         return [
@@ -227,8 +281,9 @@ class PostgresRepository:
             for match in found
         ]
 
-    def find_matching_sessions(self, query: Query, *, cwd: str | None = None) -> list[str]:
-        """The addresses of all sessions in which a search would find something."""
+    def find_matching_sessions(
+        self, query: Query, *, cwd: str | None = None, progress: Progress | None = None
+    ) -> list[str]:
         where = None if cwd is None else _normalize_folder(cwd)
         found = {match.session for match in self._search_older(query, (where, where, None, None))}
 
@@ -275,43 +330,40 @@ class PostgresRepository:
         )
         for id, name in rows:
             with suppress(SessionTreeError), isolate_errors(self.address.format_session_address(id)):
-                for number, entry in enumerate(Session(self.get_store(id), read_only="it is only looked at").tree):
+                for number, entry in enumerate(Session(self._get_store(id), read_only="it is only looked at").tree):
                     match = _build_match(query, id, name, number, entry)
                     if match is not None:
                         yield match
 
-    # Putting aside
+    # Archiving and deleting
 
-    def resolve_session(self, text: str, *, in_trash: bool = False) -> str:
-        """The id of the session that `text` names; with `in_trash`, of one there if there is any."""
-        return (self._find_by_name(text, deleted=True) if in_trash else None) or self.find(text)
+    def resolve(self, name: str, *, in_trash: bool = False) -> str:
+        return self.address.format_session_address(self._resolve_id(name, in_trash=in_trash))
 
-    def archive(self, text: str, *, archived: bool = True) -> str:
-        """Take a session out of listings, or put it back. Returns its address."""
-        id = self.find(text)
+    def _resolve_id(self, name: str, *, in_trash: bool) -> str:
+        text = _parse_name(name)
+        return (self._find_by_name(text, deleted=True) if in_trash else None) or self._find_id(text)
+
+    def archive(self, name: str, *, archived: bool = True) -> str:
+        id = self._find_id(_parse_name(name))
         self._query("UPDATE sessiontree.session SET archived = %s WHERE id = %s AND current", (archived, id))
         return self.address.format_session_address(id)
 
-    def delete(self, text: str) -> str:
-        """Move a session to the trash. Returns its address."""
-        id = self.find(text)
+    def delete(self, name: str) -> str:
+        id = self._find_id(_parse_name(name))
         self._query("UPDATE sessiontree.session SET deleted = now() WHERE id = %s AND current", (id,))
         return self.address.format_session_address(id)
 
-    def restore(self, text: str) -> str:
-        """Bring a session back from the trash. Returns its address."""
-        id = self._find_by_name(text, deleted=True)
+    def restore(self, name: str) -> str:
+        id = self._find_by_name(_parse_name(name), deleted=True)
         if id is None:
-            raise NotFound("session in the trash", text)
+            raise NotFound("session in the trash", _parse_name(name))
         self._query("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
         return self.address.format_session_address(id)
 
-    def purge(self, text: str, *, at: Cursor | None = None) -> str:
-        """Remove a session for good, with its backups, from the trash or from where it lives. Returns its address.
-
-        Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
-        """
-        id = self.resolve_session(text, in_trash=True)
+    def purge(self, name: str, *, at: Cursor | None = None) -> str:
+        """Remove a session for good, with its backups. Forks that share lines with it get copies of them."""
+        id = self._resolve_id(name, in_trash=True)
 
         def work(connection: Connection) -> None:
             with connection.transaction():
@@ -372,13 +424,9 @@ class _DatabaseMatch(NamedTuple):
 
 
 def _build_match(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _DatabaseMatch | None:
-    moment = parse_timestamp(entry.timestamp) or 0
-    if query.since is not None and moment < query.since:
+    if match_entry(entry, query) is None:
         return None
-    if not query.accepts_role(get_speaker(entry)):
-        return None
-    said = get_text_parts(entry)
-    return _DatabaseMatch(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
+    return _DatabaseMatch(parse_timestamp(entry.timestamp) or 0, session, position, name, entry)
 
 
 class _HitContext:
@@ -411,6 +459,11 @@ def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[E
             id = parents[id]
 
     return map_branches(heads, iter_ancestors)
+
+
+def _parse_name(name: str) -> str:
+    """Return what names a session within the database: what stands behind `#` in an address, or all of it."""
+    return parse_address(name).session_name if is_database_address(name) else name
 
 
 def _normalize_folder(cwd: str) -> str:

@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from sessiontree.errors import NotFound
 from sessiontree.store.files import close_quietly, format_os_error
-from sessiontree.store.postgres.address import is_database_address
+from sessiontree.store.jsonl import JsonlStore
 
 SESSION_SUFFIX = ".jsonl"
 ARCHIVED_SUFFIX = ".archived"
 """A session is archived when a file with this behind its name stands beside it."""
 _MAX_INT64 = (1 << 63) - 1
 """Some 292 years."""
+
+
+OpenStore: TypeAlias = Callable[[str], JsonlStore]
+"""Opens the store of the session in a file."""
 
 
 class SessionFile(NamedTuple):
@@ -148,7 +152,7 @@ def is_id_match(text: str, id: str) -> bool:
 
 def parse_session_id(file: str) -> str:
     """The session id in a file's name, or in an address. A header may say anything: it is only looked at."""
-    if is_database_address(file):
+    if "://" in file and "#" in file:
         from urllib.parse import unquote
 
         return unquote(file.rpartition("#")[2])

@@ -1,5 +1,5 @@
-"""Operations: navigate, compact, fork, merge, cherry-pick, rebase, promote, each with its hooks.
+"""Operations on branches: navigate, compact, fork, merge, cherry-pick, rebase and promote, each with its hooks.
 
-Each has one shape: a plan, the hooks are asked, the work is done, one batch is written, the hooks are told. The head
-moves last.
+Every operation has the same steps: make a plan, ask the hooks, do the work, write one batch, notify the hooks. The
+branch head moves last.
 """

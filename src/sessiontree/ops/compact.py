@@ -1,7 +1,7 @@
-"""Compacting: a summary takes the place of the older part of a branch's context. And taking that back.
+"""Compact: replace the older part of a branch's context with a summary; uncompact: go back to before that.
 
-The one way for all reasons: asked for, grown over the threshold, refused by a provider as too long. No entry is ever
-changed: a compaction is one more entry, and the branch can go on from before it.
+All compactions run here: on request, above the threshold, and after a provider refused the context as too long. A
+compaction is a new entry. No entry changes, and the branch can continue from before the compaction.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
-from sessiontree.config import CompactionSettings, RetrySettings
+from sessiontree.config import CompactionSettings
 from sessiontree.core.compaction import (
     CompactionPreparation,
     WindowBudget,
@@ -36,67 +36,63 @@ from sessiontree.hooks.events import (
     Signal,
 )
 from sessiontree.model.base import DEFAULT_WINDOW, Model
-from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, check_summary_text, emit_event, find_grown_head
+from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, find_grown_head
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation
-from sessiontree.ops.summarize import Summarizer
-from sessiontree.session.session import Branch
+from sessiontree.ops.summarize import Summarizer, SummaryRequest
+from sessiontree.session import Branch
 
-DEFAULT = CompactionSettings()
-DEFAULT_RETRY = RetrySettings()
+DEFAULT_SETTINGS = CompactionSettings()
+DEFAULT_REQUEST = SummaryRequest()
 
 
 class CompactOutcome(Struct, frozen=True, kw_only=True):
     entry: Entry | None = None
-    """The compaction; `None` if there was nothing to compact, or it was cancelled."""
+    """The compaction; `None` if it was cancelled or there was nothing to compact."""
     from_hook: bool = False
     cancelled: bool = False
-    """By a handler, or by the signal."""
+    """Whether a handler or the signal cancelled it."""
     aborted: bool = False
-    """By the signal."""
+    """Whether the signal cancelled it."""
 
 
 def compute_token_budget(model: Model | None, settings: CompactionSettings) -> WindowBudget:
-    """How the window of `model` is shared: `limit` is how long a context may grow."""
+    """Split the context window of `model`; `limit` is the largest context before a compaction."""
     window = DEFAULT_WINDOW if model is None else model.info.context_window
     return split_window(window, settings.reserve_tokens, settings.keep_recent_tokens)
 
 
 async def compact(
     branch: Branch,
-    model: Model | None,
     hooks: Hooks,
     *,
-    settings: CompactionSettings = DEFAULT,
-    retry: RetrySettings = DEFAULT_RETRY,
-    instructions: str | None = None,
-    summary: str | None = None,
+    summary: SummaryRequest | str = DEFAULT_REQUEST,
+    settings: CompactionSettings = DEFAULT_SETTINGS,
     reason: CompactReason = "manual",
     will_retry: bool = False,
     signal: Signal | None = None,
 ) -> CompactOutcome:
-    """Put a summary in the place of the older part of the branch's context.
+    """Replace the older part of the branch's context with a summary.
 
-    The summary is made by a handler or by `model`, or is the user's own text, `summary`.
-    About `keep_recent` tokens are kept; asked for by a person or forced by an overflow, at most half of what is there.
-    Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
-    `BranchMoved` if the branch was moved elsewhere meanwhile; that it grew is no harm.
+    A handler or the model writes the summary; a string is your own text. The newest `keep_recent` tokens stay; a manual
+    compaction, and one after an overflow, keep at most half of the context. If it is cancelled, aborted or fails, the
+    session does not change. Raises `ModelError`, `SummaryFailed`, or `BranchMoved` if another writer moved the branch;
+    a branch that only grew is fine.
     """
-    check_summary_text(summary)
-    if model is None and summary is None:
-        raise InvalidOperation("a summary needs a model, and there is none")
-    signal = signal or Signal()
-    path, space = branch.path(), compute_token_budget(model, settings)
-    most = space.max_kept
-    if reason == "overflow":  # the window may be smaller than is thought
+    request = SummaryRequest.from_value(summary)
+    request.check_model()
+    model, signal = request.model, signal or Signal()
+    path, budget = branch.path(), compute_token_budget(model, settings)
+    most = budget.max_kept
+    if reason == "overflow":  # the real window may be smaller than the configured one
         most = min(most, count_context_tokens(path) * 3 // 4)
-    preparation = plan_compaction(path, space.keep_recent, most=most, at_most_half=reason != "threshold")
+    preparation = plan_compaction(path, budget.keep_recent, most=most, at_most_half=reason != "threshold")
     if preparation is None:
         return CompactOutcome()
     event = BeforeCompact(
         preparation=preparation,
         previous_compactions=find_compactions(path),
         path=tuple(path),
-        custom_instructions=instructions,
+        custom_instructions=request.instructions,
         model=None if model is None else model.info.name,
         reason=reason,
         will_retry=will_retry,
@@ -104,14 +100,13 @@ async def compact(
     )
     try:
         _, answer = await ask_hooks(hooks, event, signal)
-        body = _build_user_compaction(preparation, summary) or _read_supplied_compaction(
+        body = _build_user_compaction(preparation, request.text) or _read_supplied_compaction(
             answer, preparation, path, hooks
         )
         if body is None:
-            assert model is not None, "asked for at the start"
             thinking = build_path_context(path).thinking_level
-            summarizer = Summarizer(model, signal, space, hooks=hooks, retry=retry, thinking=thinking)
-            body = await _generate_compaction(preparation, summarizer, instructions)
+            summarizer = request.create_summarizer(hooks, signal, thinking=thinking, budget=budget)
+            body = await _generate_compaction(preparation, summarizer, request.instructions)
         entry = branch.session.append(body, branch=branch.name, expected=find_grown_head(branch, path[-1].id))
     except OperationStopped as stopped:
         if stopped.aborted:
@@ -127,7 +122,7 @@ async def compact(
 
 
 def _build_user_compaction(preparation: CompactionPreparation, summary: str | None) -> Compaction | None:
-    """The compaction whose summary the user has written."""
+    """Return the compaction with the user's own summary, if there is one."""
     if summary is None:
         return None
     return Compaction(
@@ -154,16 +149,14 @@ async def _generate_compaction(
 def _read_supplied_compaction(
     answer: object, preparation: CompactionPreparation, path: Sequence[Entry], hooks: Hooks
 ) -> Compaction | None:
-    """The compaction that a handler supplied. One that makes no sense is told, and counts as if it were not there."""
+    """Return the compaction supplied by a handler. Report an invalid one and ignore it."""
     if not isinstance(answer, CompactAnswer) or not isinstance(answer.compaction, CompactionResult):
         return None
     given, tokens = answer.compaction, answer.compaction.tokens_before
     kept = preparation.first_kept if given.first_kept is UNSET else given.first_kept
-    wrong = _find_problem(given, kept, path)
-    if wrong is not None:
-        hooks.notify_listeners(
-            Notice(level="error", text=f"a handler supplied a compaction that cannot be used: {wrong}")
-        )
+    problem = _find_problem(given, kept, path)
+    if problem is not None:
+        hooks.notify_listeners(Notice(level="error", text=f"a handler supplied an invalid compaction: {problem}"))
         return None
     return Compaction(
         summary=given.summary,
@@ -187,13 +180,13 @@ def _find_problem(given: CompactionResult, kept: EntryId | None, path: Sequence[
 
 
 async def uncompact(branch: Branch, hooks: Hooks) -> NavigateOutcome:
-    """Go on from before the last compaction of the branch: a move of its head, which can be taken back.
+    """Move the branch head to before its last compaction. `undo` reverts the move.
 
-    What was said after the compaction stays in the tree.
+    Entries after the compaction stay in the tree.
     """
     tree, old = branch.session.tree, branch.leaf
     compaction = next(iter(find_compactions(branch.path())), None)
     if compaction is None:
-        raise InvalidOperation(f"there is no compaction on branch {branch.name!r}")
+        raise InvalidOperation(f"branch {branch.name!r} has no compaction")
     plan = plan_move(tree, old, tree.parent(compaction.id))
     return await execute_navigation(branch, plan, hooks)

@@ -1,7 +1,4 @@
-"""Between a plan and its writing: asking the hooks, and giving up, by a handler that cancels or by the signal.
-
-And which summaries count, and where a branch has gone on to meanwhile.
-"""
+"""Helpers of all operations: ask hooks, stop when a handler cancels or the signal aborts, find the current head."""
 
 from __future__ import annotations
 
@@ -11,20 +8,23 @@ from contextlib import suppress
 from typing import TypeVar
 
 from sessiontree.core.entries import EntryId
-from sessiontree.errors import BranchMoved, InvalidOperation
+from sessiontree.errors import BranchMoved
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, Event, MergeAnswer, NavigateAnswer, Notice, Signal, Summary
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 GRACE_SECONDS = 5.0
-"""Seconds that what goes on after an abort has to come to its end; then it is left behind."""
+"""How long handlers and tools may still run after an abort, in seconds."""
 
 
 class OperationStopped(Exception):
-    """A handler cancelled, or the signal was given. It never leaves an operation, whose outcome says so instead."""
+    """A handler cancelled the operation, or the signal aborted it.
+
+    Operations catch it and report it in their outcome; callers never see it.
+    """
 
     def __init__(self, *, aborted: bool) -> None:
         super().__init__("aborted" if aborted else "cancelled")
@@ -32,32 +32,26 @@ class OperationStopped(Exception):
 
 
 async def ask_hooks(hooks: Hooks, event: E, signal: Signal) -> tuple[E, Answer]:
-    """The event as the handlers changed it, and their answer. Raises `Stopped`."""
+    """Return the event as changed by the handlers, and their answer. Raises `OperationStopped`."""
     asked, answer = await run_unless_aborted(signal, hooks.ask(event))
     if answer.cancel:
         raise OperationStopped(aborted=False)
     return asked, answer
 
 
-def check_summary_text(summary: str | None) -> None:
-    """Raises `InvalidOperation` for a summary in the user's own words that has none."""
-    if summary is not None and not summary.strip():
-        raise InvalidOperation("the summary is empty")
-
-
 def get_supplied_summary(hooks: Hooks, answer: Answer) -> Summary | None:
-    """The summary that a handler supplied. An empty one is told, and counts as if it were not there."""
+    """Return the summary supplied by a handler. Report an empty one and ignore it."""
     given = answer.summary if isinstance(answer, NavigateAnswer | MergeAnswer) else None
     if not isinstance(given, Summary):
         return None
     if not given.summary.strip():
-        hooks.notify_listeners(Notice(level="error", text="a handler supplied a summary that is empty"))
+        hooks.notify_listeners(Notice(level="error", text="a handler supplied an empty summary"))
         return None
     return given
 
 
 def find_grown_head(branch: Branch, planned: EntryId | None) -> EntryId | None:
-    """The head of a branch that may have grown since it was at `planned`. Raises `BranchMoved` if it is elsewhere."""
+    """Return the head of a branch that may have grown since it was at `planned`. Raises `BranchMoved` if it moved."""
     head = branch.leaf
     if planned is not None and planned not in branch.session.tree.walk_up_ids(head):
         raise BranchMoved(branch.name, planned, head)
@@ -65,13 +59,16 @@ def find_grown_head(branch: Branch, planned: EntryId | None) -> EntryId | None:
 
 
 async def emit_event(hooks: Hooks, event: Event, signal: Signal) -> None:
-    """Tell of what has happened, for as long as the signal lets one wait for handlers."""
+    """Emit an event after the fact. After an abort, handlers get a short grace period."""
     with suppress(OperationStopped):
         await wait_with_grace(signal, hooks.emit(event), GRACE_SECONDS)
 
 
 async def wait_with_grace(signal: Signal, work: Awaitable[T], grace: float) -> T:
-    """What `work` gives. Raises `Stopped` as soon as the signal is given, or `grace` seconds after an earlier one."""
+    """Return the result of `work`.
+
+    Raises `OperationStopped` when the signal aborts. If it has aborted before, `work` gets `grace` seconds.
+    """
     if not signal.aborted:
         return await run_unless_aborted(signal, work)
     working = asyncio.ensure_future(work)
@@ -85,15 +82,15 @@ async def wait_with_grace(signal: Signal, work: Awaitable[T], grace: float) -> T
 
 
 async def run_unless_aborted(signal: Signal, work: Awaitable[T]) -> T:
-    """What `work` gives. Raises `Stopped` as soon as the signal is given, and ends the work."""
+    """Return the result of `work`. Raises `OperationStopped` and cancels `work` when the signal aborts."""
     working = asyncio.ensure_future(work)
-    given = asyncio.ensure_future(signal.wait())
+    aborted = asyncio.ensure_future(signal.wait())
     try:
-        await asyncio.wait({working, given}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({working, aborted}, return_when=asyncio.FIRST_COMPLETED)
         if signal.aborted:
             raise OperationStopped(aborted=True)
         return await working
     finally:
-        for task in (working, given):
+        for task in (working, aborted):
             task.cancel()
-        await asyncio.gather(working, given, return_exceptions=True)
+        await asyncio.gather(working, aborted, return_exceptions=True)

@@ -1,8 +1,8 @@
-"""Merging: bringing back what came of other branches, as a summary or as copies of entries.
+"""Merge: bring the results of other branches into a branch, as a summary or as copies of entries.
 
-`merge` writes a summary of another branch at the head of this one; `promote` makes one of several branches the way on
-and writes a summary of the others. `cherry_pick` copies chosen messages, `rebase` moves a branch to another place by
-copying its entries there. Nothing is taken away: originals stay in the tree.
+`merge` appends a summary of another branch. `promote` continues from one of several branches and appends a summary of
+the others. `cherry_pick` copies selected messages; `rebase` copies the entries of a branch to another place. The
+originals stay in the tree.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sessiontree.config import RetrySettings, SummarySettings
-from sessiontree.core.compaction import split_window
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, JsonObject
 from sessiontree.core.merge_plan import (
@@ -31,31 +29,28 @@ from sessiontree.errors import BranchMoved, InvalidOperation
 from sessiontree.format.codec import build_copy_fields
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCopy, BeforeMerge, Copied, Merged, Notice, Signal
-from sessiontree.model.base import Model
 from sessiontree.ops.hook_requests import (
     OperationStopped,
     ask_hooks,
-    check_summary_text,
     emit_event,
     find_grown_head,
     get_supplied_summary,
 )
-from sessiontree.ops.summarize import Summarizer
-from sessiontree.session.session import Branch, NewEntry, Place, Session
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, NewEntry, Place, Session
 
-DEFAULT = SummarySettings()
-DEFAULT_RETRY = RetrySettings()
+DEFAULT_REQUEST = SummaryRequest()
 
 
 class MergeOutcome(Struct, frozen=True, kw_only=True):
     summary_entry: Entry | None = None
-    """The summary; `None` if it was cancelled, or if there was nothing to promote over."""
+    """The summary; `None` if it was cancelled or there was nothing to summarize."""
     new_leaf: EntryId | None
-    """Where the branch is now that was merged into."""
+    """The head of the branch that was merged into."""
     cancelled: bool = False
-    """By a handler, or by the signal."""
+    """Whether a handler or the signal cancelled it."""
     aborted: bool = False
-    """By the signal."""
+    """Whether the signal cancelled it."""
 
 
 class CopyOutcome(Struct, frozen=True, kw_only=True):
@@ -67,7 +62,7 @@ class CopyOutcome(Struct, frozen=True, kw_only=True):
 
 
 class _Source(Struct, frozen=True):
-    """A branch that is merged, and what it has to say."""
+    """A branch to merge, with its entries and their messages."""
 
     branch: Branch
     leaf: EntryId | None
@@ -83,27 +78,23 @@ async def merge(
     into: Branch,
     *,
     hooks: Hooks,
-    model: Model | None = None,
-    summary: str | None = None,
-    custom_instructions: str | None = None,
-    settings: SummarySettings = DEFAULT,
-    retry: RetrySettings = DEFAULT_RETRY,
+    summary: SummaryRequest | str = DEFAULT_REQUEST,
     signal: Signal | None = None,
 ) -> MergeOutcome:
-    """Write a summary of `source` at the head of `into`: of what it has that `into` has not.
+    """Append a summary of `source` to `into`. It covers the entries that `into` does not have yet.
 
-    The summary is made by a handler or by `model`, or is the user's own text. What was merged before is not merged
-    again. Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
-    `BranchMoved` if `into` was moved elsewhere meanwhile, or has come to have what is merged; that it grew is no harm.
+    A handler or the model writes the summary; a string is your own text. Entries that were merged before are not merged
+    again. If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`, `SummaryFailed`, or
+    `BranchMoved` if another writer moved `into` or merged the same entries; a branch that only grew is fine.
     """
     _check_mergeable(source, into)
     start = into.leaf
     found = _build_source(source, start)
     if not found.conversation.messages:
-        raise InvalidOperation(f"branch {source.name!r} has nothing that {into.name!r} does not have")
-    maker = _SummaryBuilder("merge", into, [found], hooks, model, settings, retry, signal or Signal())
+        raise InvalidOperation(f"branch {source.name!r} has no entries to merge into {into.name!r}")
+    builder = _SummaryBuilder("merge", into, [found], hooks, SummaryRequest.from_value(summary), signal or Signal())
     try:
-        body = await maker.build(summary, custom_instructions, MERGE_PREAMBLE.format(name=source.name))
+        body = await builder.build(MERGE_PREAMBLE.format(name=source.name))
     except OperationStopped as stopped:
         return MergeOutcome(new_leaf=into.leaf, cancelled=True, aborted=stopped.aborted)
     assert body is not None, "there is something to summarize"
@@ -112,7 +103,7 @@ async def merge(
     if [entry.id for entry in still] != [entry.id for entry in found.entries]:
         raise BranchMoved(into.name, start, head)
     entry = into.session.append(body, branch=into.name, expected=head)
-    await maker.emit_merged(entry, body)
+    await builder.emit_merged(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=entry.id)
 
 
@@ -122,24 +113,21 @@ async def promote(
     over: Sequence[Branch] | None = None,
     *,
     hooks: Hooks,
-    model: Model | None = None,
-    summary: str | None = None,
-    custom_instructions: str | None = None,
-    settings: SummarySettings = DEFAULT,
-    retry: RetrySettings = DEFAULT_RETRY,
+    summary: SummaryRequest | str = DEFAULT_REQUEST,
     signal: Signal | None = None,
 ) -> MergeOutcome:
-    """Move `into` to the head of `winner`, with a summary of the branches that it was chosen `over`.
+    """Move `into` to the head of `winner`, and append a summary of the branches it was chosen `over`.
 
-    These are by default all that go on from the head of `into`. They and the winner are archived with it; where one
-    of them was current, `into` is. Cancelled, aborted or failed, it leaves the session as it was. Raises
-    `ModelError` or `SummaryFailed`, and `BranchMoved` if `into` was moved or grew meanwhile.
+    By default these are all branches that continue from the head of `into`. They and the winner are archived in the
+    same batch; if one of them was current, `into` becomes current. If it is cancelled, aborted or fails, the session
+    does not change. Raises `ModelError`, `SummaryFailed`, or `BranchMoved` if another writer moved or extended
+    `into`.
     """
     session, tree = into.session, into.session.tree
     start, end = into.leaf, winner.leaf
     if winner.session is not session or not _is_descendant(session, end, start):
         raise InvalidOperation(
-            f"branch {winner.name!r} does not go on from the head of {into.name!r}: merge it instead"
+            f"branch {winner.name!r} does not continue from the head of {into.name!r}; merge it instead"
         )
     rest = (
         find_other_branches(into, winner)
@@ -149,9 +137,9 @@ async def promote(
     for branch in rest:
         _check_mergeable(branch, into)
     sources = [found for branch in rest if (found := _build_source(branch, end)).conversation.messages]
-    maker = _SummaryBuilder("promote", into, sources, hooks, model, settings, retry, signal or Signal())
+    builder = _SummaryBuilder("promote", into, sources, hooks, SummaryRequest.from_value(summary), signal or Signal())
     try:
-        body = await maker.build(summary, custom_instructions, PROMOTE_PREAMBLE.format(name=winner.name))
+        body = await builder.build(PROMOTE_PREAMBLE.format(name=winner.name))
     except OperationStopped as stopped:
         return MergeOutcome(new_leaf=start, cancelled=True, aborted=stopped.aborted)
     written = session.move(
@@ -162,12 +150,12 @@ async def promote(
         archive=[branch.name for branch in (*rest, winner)],
     )
     entry = written[0] if written else None
-    await maker.emit_merged(entry, body)
+    await builder.emit_merged(entry, body)
     return MergeOutcome(summary_entry=entry, new_leaf=into.leaf)
 
 
 def find_other_branches(into: Branch, winner: Branch) -> list[Branch]:
-    """What a winner is promoted over by default: all that go on from the head of `into` and were not put away."""
+    """Return the branches that continue from the head of `into` and are not archived, without `winner`."""
     session, start = into.session, into.leaf
     return [
         session.branch(info.name)
@@ -185,7 +173,7 @@ def _is_descendant(session: Session, leaf: EntryId | None, start: EntryId | None
 
 def _check_mergeable(source: Branch, into: Branch) -> None:
     if source.session is not into.session:
-        raise InvalidOperation(f"branch {source.name!r} is of another session")
+        raise InvalidOperation(f"branch {source.name!r} belongs to another session")
     if source == into:
         raise InvalidOperation(f"branch {source.name!r} cannot be merged into itself")
 
@@ -197,70 +185,68 @@ def _build_source(branch: Branch, into: EntryId | None) -> _Source:
 
 
 class _SummaryBuilder(Struct, frozen=True):
-    """Has a handler or the model make the summary of some branches."""
+    """Builds the summary of one or more branches."""
 
     kind: Literal["merge", "promote"]
     into: Branch
     sources: Sequence[_Source]
     hooks: Hooks
-    model: Model | None
-    settings: SummarySettings
-    retry: RetrySettings
+    request: SummaryRequest
     signal: Signal
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(source.branch.name for source in self.sources)
 
-    async def build(self, own: str | None, instructions: str | None, preamble: str) -> BranchSummary | None:
-        """The summary, or the user's `own` text as one; `None` if there is nothing to summarize. Raises `Stopped`."""
-        check_summary_text(own)
-        if self.sources and own is None and self.model is None:
-            raise InvalidOperation("a summary needs a model, and there is none")
+    async def build(self, preamble: str) -> BranchSummary | None:
+        """Return the summary; `None` if there is nothing to summarize. Raises `OperationStopped`."""
+        if self.sources:
+            self.request.check_model()
+        text = self.request.text
         event = BeforeMerge(
             kind=self.kind,
             branch=self.into.name,
             sources=self.names,
             entries=tuple(entry for source in self.sources for entry in source.entries),
-            user_wants_summary=own is None,
-            custom_instructions=instructions,
+            user_wants_summary=text is None,
+            custom_instructions=self.request.instructions,
             signal=self.signal,
         )
         asked, answer = await ask_hooks(self.hooks, event, self.signal)
         if not self.sources:
             return None
         files = merge_files(source.conversation.files for source in self.sources)
-        if own is not None:
-            return self._build_body(own, files.to_wire())
+        if text is not None:
+            return self._build_body(text, files.to_wire())
         given = get_supplied_summary(self.hooks, answer)
         if given is not None:
             details: JsonObject = {}
             if is_object(given.details):
                 details = given.details
             elif given.details is not None:
-                self.hooks.notify_listeners(Notice(level="error", text="a handler supplied details that are no object"))
+                self.hooks.notify_listeners(
+                    Notice(level="error", text="a handler supplied details that are not an object")
+                )
             return self._build_body(given.summary, details, usage=given.usage, from_hook=True)
         return await self._generate(files, asked.custom_instructions, preamble)
 
     async def _generate(self, files: TouchedFiles, instructions: str | None, preamble: str) -> BranchSummary:
-        assert self.model is not None, "asked for at the start"
         thinking = build_shared_context(self.into.session.tree, self.into.leaf).thinking_level
-        shares = split_window(self.model.info.context_window, self.settings.reserve_tokens)
-        summarizer = Summarizer(self.model, self.signal, shares, hooks=self.hooks, retry=self.retry, thinking=thinking)
+        summarizer = self.request.create_summarizer(self.hooks, self.signal, thinking=thinking)
         parts = [preamble]
         for source in self.sources:
-            words = await summarizer.summarize_branch(
+            text = await summarizer.summarize_branch(
                 source.conversation.messages, merged=True, instructions=instructions
             )
-            parts += [words] if self.kind == "merge" else [f"# Branch {source.branch.name}", words]
+            parts += [text] if self.kind == "merge" else [f"# Branch {source.branch.name}", text]
         return self._build_body(files.append_to_summary("\n\n".join(parts)), files.to_wire(), usage=summarizer.usage)
 
     def _build_body(
-        self, words: str, details: JsonObject, *, usage: JsonObject | None = None, from_hook: bool | None = None
+        self, text: str, details: JsonObject, *, usage: JsonObject | None = None, from_hook: bool | None = None
     ) -> BranchSummary:
         heads = [source.leaf for source in self.sources]
         return BranchSummary(
-            summary=words,
+            summary=text,
             abandoned_leaf=heads[0],
             details=build_merge_details(heads, details),
             usage=usage,
@@ -279,20 +265,20 @@ class _SummaryBuilder(Struct, frozen=True):
 
 
 async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) -> CopyOutcome:
-    """Copy messages from anywhere in the session to the head of `into`, calls and their results together.
+    """Append copies of messages from anywhere in the session to `into`. A tool call is copied with its result.
 
-    Raises `BranchMoved` if `into` was moved elsewhere while the hooks were asked; that it grew is no harm.
+    Raises `BranchMoved` if another writer moved `into`; a branch that only grew is fine.
     """
     session, leaf = into.session, into.leaf
     chosen: list[EntryId] = []
     for place in places:
         id = session.resolve_place(place)
         if id is None:
-            raise InvalidOperation("there is nothing to copy at root")
+            raise InvalidOperation("cannot copy root: it is not an entry")
         chosen.append(id)
     entries = plan_cherry_pick(session.tree, chosen)
     if not entries:
-        raise InvalidOperation("there is nothing to copy")
+        raise InvalidOperation("these places have no messages to copy")
     event = BeforeCopy(kind="cherry_pick", branch=into.name, onto=leaf, entries=entries)
     _, answer = await hooks.ask(event)
     if answer.cancel:
@@ -300,16 +286,16 @@ async def cherry_pick(into: Branch, places: Sequence[Place], *, hooks: Hooks) ->
     items = [NewEntry(copy_body(entry.body), build_copy_fields(entry)) for entry in entries]
     head = find_grown_head(into, leaf)
     at = None if head is None else session.tree[head]
-    copies = tuple(session.move(at, items, branch=into.name, expected=head))  # a move, so that it can be undone
+    copies = tuple(session.move(at, items, branch=into.name, expected=head))  # a move, because `undo` reverts moves
     await hooks.emit(Copied(kind="cherry_pick", branch=into.name, entries=copies))
     return CopyOutcome(entries=copies, old_leaf=leaf, new_leaf=into.leaf)
 
 
 async def rebase(branch: Branch, onto: Place, *, hooks: Hooks) -> CopyOutcome:
-    """Have the branch go on from another place: copy what it has beyond the common path there, and move its head.
+    """Copy the entries of the branch after the common path to another place, and move its head there.
 
-    Raises `InvalidOperation` where a compaction or an edit names an entry that would not be on the new path, and
-    `BranchMoved` if the branch was moved or grew meanwhile.
+    Raises `InvalidOperation` if a compaction or a context edit refers to an entry that is not on the new path, and
+    `BranchMoved` if another writer moved the branch or appended to it.
     """
     session, leaf = branch.session, branch.leaf
     target = session.tree.skip_annotations(session.resolve_place(onto))

@@ -1,15 +1,13 @@
-"""Navigating: moving a branch's head, with the hooks asked and a summary of what is left.
+"""Navigate: move the head of a branch, with hooks and an optional summary of the entries it leaves.
 
-`Session.navigate` is the bare move; this is the one that people and extensions use. The move and the summary are
-written at once: a crash leaves both or neither.
+`Session.navigate` moves without hooks. The move and the summary are one batch: after a crash, both are in the session
+or neither is.
 """
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from sessiontree.config import RetrySettings, SummarySettings
-from sessiontree.core.compaction import split_window
 from sessiontree.core.context import build_shared_context
 from sessiontree.core.entries import BranchSummary, Entry, EntryId, Label
 from sessiontree.core.plan import NavigatePlan, collect_summary_input, find_last_prompt
@@ -17,31 +15,21 @@ from sessiontree.core.summary_prompts import BRANCH_PREAMBLE
 from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Answer, BeforeNavigate, Navigated, Signal, TreePreparation
-from sessiontree.model.base import Model
-from sessiontree.ops.hook_requests import (
-    OperationStopped,
-    ask_hooks,
-    check_summary_text,
-    emit_event,
-    get_supplied_summary,
-)
-from sessiontree.ops.summarize import Summarizer
-from sessiontree.session.session import Branch, NewEntry, Place, Session
-
-DEFAULT = SummarySettings()
-DEFAULT_RETRY = RetrySettings()
+from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_event, get_supplied_summary
+from sessiontree.ops.summarize import SummaryRequest
+from sessiontree.session import Branch, NewEntry, Place, Session
 
 
 class NavigateOutcome(Struct, frozen=True, kw_only=True):
     old_leaf: EntryId | None
     new_leaf: EntryId | None
-    """Where the head is now: the summary, if there is one."""
+    """The new head: the summary, if there is one."""
     editor_text: str | None = None
-    """Text to put back in the editor, when a user's or a custom message was chosen."""
+    """If a user message or a custom message was selected: its text, for the editor."""
     cancelled: bool = False
-    """By a handler, or by the signal. The head is where it was."""
+    """Whether a handler or the signal cancelled it. The head has not moved."""
     aborted: bool = False
-    """By the signal."""
+    """Whether the signal cancelled it."""
     summary_entry: Entry | None = None
 
 
@@ -50,51 +38,33 @@ async def navigate(
     target: Place,
     *,
     hooks: Hooks,
-    model: Model | None = None,
-    summarize: bool = False,
-    custom_instructions: str | None = None,
-    replace_instructions: bool = False,
+    summary: SummaryRequest | str | None = None,
     label: str | None = None,
-    summary: str | None = None,
     branch: Branch | None = None,
-    settings: SummarySettings = DEFAULT,
-    retry: RetrySettings = DEFAULT_RETRY,
     signal: Signal | None = None,
 ) -> NavigateOutcome:
-    """Move a branch, the current one by default, by the rules of selection, and write down what is left if wanted.
+    """Move a branch to the place that selecting `target` leads to; by default the current branch.
 
-    The summary is made by a handler or by `model`, or is the user's own text, `summary`. It stands at the new place.
-    The label goes on it, or on the target where there is none. Choosing the place where the head is does nothing.
-    Cancelled, aborted or failed, it leaves the session as it was. Raises `ModelError` or `SummaryFailed`, and
-    `BranchMoved` if the branch was moved meanwhile.
+    `summary` asks for a summary of the entries that the branch leaves; a string is your own text. The summary becomes
+    the new head. The label goes on the summary, or on the target without one. Selecting the current head does nothing.
+    If it is cancelled, aborted or fails, the session does not change. Raises `ModelError`, `SummaryFailed`, or
+    `BranchMoved` if another writer moved the branch.
     """
     plan = session.plan_navigate(target, start="HEAD" if branch is None else branch.name)
-    check_summary_text(summary)
-    if summarize and summary is None and model is None:
-        raise InvalidOperation("a summary needs a model, and there is none")
+    request = None if summary is None else SummaryRequest.from_value(summary)
+    if request is not None:
+        request.check_model()
     if not plan.is_move:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.new_leaf, editor_text=plan.editor_text)
-    return await execute_navigation(
-        session.head if branch is None else branch,
-        plan,
-        hooks,
-        model=model,
-        summarize=summarize,
-        custom_instructions=custom_instructions,
-        replace_instructions=replace_instructions,
-        label=label,
-        summary=summary,
-        settings=settings,
-        retry=retry,
-        signal=signal,
-    )
+    on = session.head if branch is None else branch
+    return await execute_navigation(on, plan, hooks, summary=request, label=label, signal=signal)
 
 
 def find_previous_prompt(branch: Branch) -> Entry:
-    """The user's message that a pop goes back to: the last one on a branch."""
+    """Return the last user message on a branch: the place that `pop` goes back to."""
     prompt = find_last_prompt(branch.path())
     if prompt is None:
-        raise InvalidOperation("there is no message of the user to go back to")
+        raise InvalidOperation(f"branch {branch.name!r} has no user message to go back to")
     return prompt
 
 
@@ -103,33 +73,27 @@ async def execute_navigation(
     plan: NavigatePlan,
     hooks: Hooks,
     *,
-    model: Model | None = None,
-    summarize: bool = False,
-    custom_instructions: str | None = None,
-    replace_instructions: bool = False,
+    summary: SummaryRequest | None = None,
     label: str | None = None,
-    summary: str | None = None,
-    settings: SummarySettings = DEFAULT,
-    retry: RetrySettings = DEFAULT_RETRY,
     signal: Signal | None = None,
 ) -> NavigateOutcome:
-    """Carry out the plan of a move: ask the hooks, summarize if that is wanted, move, tell the hooks."""
-    session, signal = branch.session, signal or Signal()
+    """Carry out a planned move: ask the hooks, summarize on request, move the head, notify the hooks."""
+    signal = signal or Signal()
     preparation = TreePreparation(
         target=plan.target,
         old_leaf=plan.old_leaf,
         common_ancestor=plan.common_ancestor,
         entries_to_summarize=plan.abandoned,
-        user_wants_summary=summarize and summary is None,
-        custom_instructions=custom_instructions,
-        replace_instructions=replace_instructions,
+        user_wants_summary=summary is not None and summary.text is None,
+        custom_instructions=None if summary is None else summary.instructions,
+        replace_instructions=summary is not None and summary.replace_instructions,
         label=label,
     )
     try:
         asked, answer = await ask_hooks(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
-        body = await _build_summary(
-            session, plan, asked.preparation, hooks, answer, summary, model, settings, retry, signal
-        )
+        body = None
+        if summary is not None:
+            body = await _build_summary(branch, plan, summary, asked.preparation, answer, hooks, signal)
     except OperationStopped as stopped:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
     entry = _write_move(branch, plan, body, asked.preparation.label)
@@ -141,25 +105,21 @@ async def execute_navigation(
 
 
 async def _build_summary(
-    session: Session,
+    branch: Branch,
     plan: NavigatePlan,
+    request: SummaryRequest,
     preparation: TreePreparation,
-    hooks: Hooks,
     answer: Answer,
-    own: str | None,
-    model: Model | None,
-    settings: SummarySettings,
-    retry: RetrySettings,
+    hooks: Hooks,
     signal: Signal,
 ) -> BranchSummary | None:
-    """What is written of the branch that is left: the user's own text, a handler's summary, or the model's."""
-    if not (preparation.user_wants_summary or own is not None):
-        return None
-    left = collect_summary_input(session.tree, plan.old_leaf, plan.abandoned)
+    """Return the summary of the entries left behind: the user's text, a handler's summary, or the model's."""
+    tree = branch.session.tree
+    left = collect_summary_input(tree, plan.old_leaf, plan.abandoned)
     if not left.messages:
         return None
-    if own is not None:
-        return BranchSummary(summary=own, abandoned_leaf=plan.old_leaf, details=left.files.to_wire())
+    if request.text is not None:
+        return BranchSummary(summary=request.text, abandoned_leaf=plan.old_leaf, details=left.files.to_wire())
     given = get_supplied_summary(hooks, answer)
     if given is not None:
         return BranchSummary(
@@ -169,15 +129,13 @@ async def _build_summary(
             usage=given.usage,
             from_hook=True,
         )
-    assert model is not None, "asked for at the start"
-    thinking = build_shared_context(session.tree, plan.old_leaf).thinking_level
-    shares = split_window(model.info.context_window, settings.reserve_tokens)
-    summarizer = Summarizer(model, signal, shares, hooks=hooks, retry=retry, thinking=thinking)
-    words = await summarizer.summarize_branch(
+    thinking = build_shared_context(tree, plan.old_leaf).thinking_level
+    summarizer = request.create_summarizer(hooks, signal, thinking=thinking)
+    text = await summarizer.summarize_branch(
         left.messages, instructions=preparation.custom_instructions, replace=preparation.replace_instructions
     )
     return BranchSummary(
-        summary=left.files.append_to_summary(f"{BRANCH_PREAMBLE}\n\n{words}"),
+        summary=left.files.append_to_summary(f"{BRANCH_PREAMBLE}\n\n{text}"),
         abandoned_leaf=plan.old_leaf,
         details=left.files.to_wire(),
         usage=summarizer.usage,
@@ -185,7 +143,7 @@ async def _build_summary(
 
 
 def _write_move(branch: Branch, plan: NavigatePlan, summary: BranchSummary | None, label: str | None) -> Entry | None:
-    """Move the head, with the summary and the label at the new place, in one batch."""
+    """Move the head and write the summary and the label, in one batch."""
     session, text = branch.session, (label or "").strip()
     items: list[NewEntry] = []
     labeled = plan.target
@@ -194,7 +152,7 @@ def _write_move(branch: Branch, plan: NavigatePlan, summary: BranchSummary | Non
         items.append(NewEntry(summary, id=labeled))
     if text:
         if labeled is None:
-            raise InvalidOperation("the place before everything cannot have a label")
+            raise InvalidOperation("cannot label root: it is not an entry")
         items.append(NewEntry(Label(target=labeled, text=text)))
     to = None if plan.new_leaf is None else session.tree[plan.new_leaf]
     written = session.move(to, items, branch=branch.name, expected=plan.old_leaf)

@@ -1,8 +1,7 @@
-"""Summarizing: the one way in which a model makes a summary.
+"""Summaries by a model, for navigation, merges and compactions.
 
-An answer that is cut off, fails, calls a tool or says nothing is no summary. When a stream breaks off in the middle,
-the model is asked again, as for other answers. Nothing is written here: a summary that was not made leaves everything
-as it was.
+An answer that is cut off, fails, calls a tool or is empty is not a summary: it raises `SummaryFailed`. A stream that
+breaks off is retried. This module writes nothing to the session.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from sessiontree.config import RetrySettings
-from sessiontree.core.compaction import CompactionPreparation, WindowBudget
+from msgspec import Struct
+
+from sessiontree.config import RetrySettings, SummarySettings
+from sessiontree.core.compaction import CompactionPreparation, WindowBudget, split_window
 from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import (
     COST_KEYS,
@@ -37,7 +38,7 @@ from sessiontree.core.summary_prompts import (
     join_within_budget,
 )
 from sessiontree.core.token_estimate import CHARACTERS_PER_TOKEN
-from sessiontree.errors import SessionTreeError
+from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import RetryScheduled, Signal
 from sessiontree.model.base import Model, ModelError, PartialMessage, Request, complete
@@ -45,50 +46,86 @@ from sessiontree.model.retry import compute_backoff
 from sessiontree.ops.hook_requests import run_unless_aborted
 
 MIN_SHARE = 1 / 8
-"""Of the estimated room. A token may be a single character, where four were thought to be one."""
+"""The smallest share of the estimated space that is used. The estimate of four characters per token may be too high."""
 
 
 class SummaryFailed(SessionTreeError):
-    """A model gave an answer that is no summary."""
+    """A model's answer cannot be used as a summary."""
 
     def __init__(self, model: str, reason: str) -> None:
-        super().__init__(f"{model} made no summary: {reason}")
+        super().__init__(f"{model} did not write a summary: {reason}")
         self.model = model
         self.reason = reason
 
 
+class SummaryRequest(Struct, frozen=True, kw_only=True):
+    """Who writes a summary, and how. Without a `text`, a handler or the `model` writes it."""
+
+    text: str | None = None
+    """A summary in the user's own words."""
+    model: Model | None = None
+    instructions: str | None = None
+    """Added to the prompt of the summarizer."""
+    replace_instructions: bool = False
+    """Whether `instructions` replace the prompt of a branch summary."""
+    settings: SummarySettings = SummarySettings()
+    """For summaries of branches; compactions have settings of their own."""
+    retry: RetrySettings = RetrySettings()
+
+    @classmethod
+    def from_value(cls, value: SummaryRequest | str) -> SummaryRequest:
+        """Return `value`; a string is a summary in the user's own words. Raises `InvalidOperation` if it is empty."""
+        request = cls(text=value) if isinstance(value, str) else value
+        if request.text is not None and not request.text.strip():
+            raise InvalidOperation("the summary is empty")
+        return request
+
+    def check_model(self) -> None:
+        """Raise `InvalidOperation` if neither a text nor a model is given."""
+        if self.text is None and self.model is None:
+            raise InvalidOperation("a summary needs a model, and none is selected")
+
+    def create_summarizer(
+        self, hooks: Hooks, signal: Signal, *, thinking: str, budget: WindowBudget | None = None
+    ) -> Summarizer:
+        """Return a summarizer for the model; by default with the budget of branch summaries."""
+        assert self.model is not None, "callers check the model first"
+        budget = budget or split_window(self.model.info.context_window, self.settings.reserve_tokens)
+        return Summarizer(self.model, signal, budget, hooks=hooks, retry=self.retry, thinking=thinking)
+
+
 class Summarizer:
-    """Makes the summaries of one operation."""
+    """Writes the summaries of one operation."""
 
     def __init__(
         self,
         model: Model,
         signal: Signal,
-        shares: WindowBudget,
+        budget: WindowBudget,
         *,
         hooks: Hooks,
         retry: RetrySettings,
         thinking: str = "off",
     ) -> None:
-        """`hooks` are shown when a request is made again."""
+        """The listeners of `hooks` see retries."""
         self._model = model
         self._hooks = hooks
         self._retry = retry
         self._signal = signal
-        self._budget = shares
+        self._budget = budget
         self._thinking = thinking if model.info.thinking else "off"
-        self._task = choose_prompts(shares.window)
+        self._task = choose_prompts(budget.window)
         self._share = 1.0
-        """How much of the room is used: less for texts with more tokens than was estimated."""
+        """The share of the window that is used; halved when the model refuses a request as too long."""
         self._usages: list[JsonObject] = []
 
     @property
     def usage(self) -> JsonObject | None:
-        """What all requests took together, in wire form; `None` where none was counted."""
+        """The total usage of all requests, in wire form; `None` if there were none."""
         return _sum_usages(self._usages) if self._usages else None
 
     async def summarize_compaction(self, preparation: CompactionPreparation, focus: str | None = None) -> str:
-        """What is to stand for the entries of a compaction, lists of files left out."""
+        """Return the summary of the entries that a compaction replaces, without the lists of files."""
         history = await self._fold(
             preparation.messages,
             preparation.previous_summary,
@@ -109,7 +146,7 @@ class Summarizer:
         instructions: str | None = None,
         replace: bool = False,
     ) -> str:
-        """What happened on a branch, or came out of one that is merged, from as many of its newest messages as fit."""
+        """Return a summary of a branch, or of a branch that is merged, from as many of its newest messages as fit."""
 
         def build_prompt(conversation: str) -> str:
             task = self._task.merge if merged else self._task.branch
@@ -126,28 +163,28 @@ class Summarizer:
     async def _fold(
         self, messages: Sequence[JsonObject], summary: str | None, prompt: Callable[[str, str | None], str]
     ) -> str | None:
-        """The summary of `messages` after `summary`, in as many requests as the model's window asks for."""
-        texts = [words for message in messages if (words := format_message(message)) is not None]
+        """Extend `summary` by `messages`, in as many requests as the window of the model needs."""
+        texts = [text for message in messages if (text := format_message(message)) is not None]
         while texts:
-            talk, taken = join_within_budget(texts, self._count_available_tokens(prompt("", summary)))
+            talk, used = join_within_budget(texts, self._count_available_tokens(prompt("", summary)))
             try:
                 summary = await self._request_summary(prompt(talk, summary))
             except ModelError as error:
                 self._use_less(error)
             else:
-                texts = texts[taken:]
+                texts = texts[used:]
         return summary
 
     def _use_less(self, error: ModelError) -> None:
-        """Halve what is shown at once to a model that refused it as too long; other errors are raised."""
+        """Halve the size of requests after the model refused one as too long. Raise any other error."""
         if error.kind != "overflow" or self._share <= MIN_SHARE:
             raise error
         self._share /= 2
 
     def _count_available_tokens(self, rest: str) -> int:
-        """Tokens that a conversation may have in a request that also has `rest`."""
-        beside = (len(SYSTEM_PROMPT) + len(rest)) // CHARACTERS_PER_TOKEN
-        return int(max(self._budget.limit - beside, self._budget.window // 4) * self._share)
+        """Return how many tokens of conversation fit in a request that also contains `rest`."""
+        overhead = (len(SYSTEM_PROMPT) + len(rest)) // CHARACTERS_PER_TOKEN
+        return int(max(self._budget.limit - overhead, self._budget.window // 4) * self._share)
 
     async def _request_summary(self, prompt: str) -> str:
         limit = self._model.info.output_limit
@@ -163,7 +200,7 @@ class Summarizer:
         return self._extract_summary(message)
 
     async def _request_answer(self, request: Request) -> JsonObject:
-        """The whole answer. Models see to failures before anything has arrived themselves."""
+        """Return the complete answer. Retry broken streams; models themselves retry requests that fail earlier."""
         retry = self._retry
         for attempt in range(1, retry.attempts + 1):
             draft = PartialMessage(self._model.info)
@@ -179,20 +216,20 @@ class Summarizer:
         raise AssertionError
 
     def _extract_summary(self, message: JsonObject) -> str:
-        words = extract_text(message.get("content")).strip()
+        text = extract_text(message.get("content")).strip()
         match coerce_string(message.get("stopReason")):
             case "length":
-                raise SummaryFailed(self._model.info.name, "the answer was cut off because it grew too long")
+                raise SummaryFailed(self._model.info.name, "the answer reached its length limit")
             case "error" | "aborted" as stop:
                 raise SummaryFailed(
-                    self._model.info.name, coerce_string(message.get("errorMessage")) or f"it ended with {stop}"
+                    self._model.info.name, coerce_string(message.get("errorMessage")) or f"the answer ended with {stop}"
                 )
             case _ if any(get_tool_calls(message)):
-                raise SummaryFailed(self._model.info.name, "it called a tool instead")
-            case _ if not words:
-                raise SummaryFailed(self._model.info.name, "it said nothing")
+                raise SummaryFailed(self._model.info.name, "the answer is a tool call")
+            case _ if not text:
+                raise SummaryFailed(self._model.info.name, "the answer is empty")
             case _:
-                return words
+                return text
 
 
 def _sum_usages(usages: Sequence[JsonObject]) -> JsonObject:

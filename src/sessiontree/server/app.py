@@ -97,7 +97,7 @@ def create_app(
             "auto_configure": False,
         },
     )
-    app.state.serving = serving
+    app.state.app_state = serving
     for module in (sessions, exports, tree, branches, runs, events, swarms, experiments):
         app.include_router(module.router)
     app.get("/api/openapi.json", include_in_schema=False)(_get_openapi)

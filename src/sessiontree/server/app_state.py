@@ -25,19 +25,18 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.core.validation import describe_validation_error
 from sessiontree.errors import Conflict, InvalidOperation, SessionTreeError, format_names
 from sessiontree.server.auth import Scope, Token, TokenStore
-from sessiontree.server.encoding import encode_json
 from sessiontree.server.http_errors import ApiError
-from sessiontree.server.jobs.agent_access import PermissionBroker
+from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace, WorkspaceResolver
 from sessiontree.server.jobs.agent_jobs import AgentJobs
 from sessiontree.server.jobs.experiment_jobs import ExperimentJobs
 from sessiontree.server.jobs.export_jobs import ExportJobs
+from sessiontree.server.jobs.job_registry import AgentLoop, JobRegistry
 from sessiontree.server.jobs.swarm_jobs import SwarmJobs
+from sessiontree.server.live_events import StreamRegistry
+from sessiontree.server.rendering import encode_json
 from sessiontree.server.request_checks import AllowedHosts, ServerLimits
 from sessiontree.server.schemas import RequestModel
 from sessiontree.server.session_cache import OpenSession, SessionCache, SessionPosition
-from sessiontree.server.streams import StreamRegistry
-from sessiontree.server.workplace import Workspace, WorkspaceResolver
-from sessiontree.server.workshop import AgentLoop
 from sessiontree.store.lock_wait import limit_wait
 
 if TYPE_CHECKING:
@@ -80,9 +79,10 @@ class AppState:
         self.sessions = SessionCache(self.limits)
         self.models = models
         self.permissions = PermissionBroker(permission_mode, allow, self.limits.permission_seconds)
-        self.runs = AgentJobs(self.agent_loop, models, self.workspaces.find_folder, self.permissions)
-        self.swarms = SwarmJobs(self.sessions, self.runs, self.agent_loop)
-        self.experiments = ExperimentJobs(self.sessions, self.runs, self.agent_loop)
+        self.jobs = JobRegistry(self.sessions, self.agent_loop)
+        self.runs = AgentJobs(self.jobs, self.agent_loop, models, self.workspaces.find_folder, self.permissions)
+        self.swarms = SwarmJobs(self.jobs, self.sessions, self.runs, self.agent_loop)
+        self.experiments = ExperimentJobs(self.jobs, self.sessions, self.runs, self.agent_loop)
         self.exports = ExportJobs(self.limits)
         self.streams = StreamRegistry(self.limits)
         self.is_closing = False
@@ -119,7 +119,7 @@ class AppState:
         name = opened.session.heads.current if branch is None else branch
         hand = self.swarms.find_agent_branches(opened).get(name)
         if hand is not None:
-            raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.name!r}: that can be stopped")
+            raise InvalidOperation(f"branch {name!r} belongs to swarm {hand.name!r}; stop the swarm instead")
         return await self.runs.abort(opened, branch)
 
     async def clean_up(self) -> None:
@@ -145,9 +145,7 @@ class AppState:
         """Give up what runs, and let go of everything."""
         self.begin_shutdown()
         self.exports.close()
-        await self.swarms.close()
-        await self.experiments.close()
-        await self.runs.close()
+        await self.jobs.close()
         await self._close_sessions(self.sessions.remove_idle(everything=True))
         self.agent_loop.close()
 
@@ -271,7 +269,7 @@ def _create_context(request: Request, scope: Scope) -> RequestContext:
     if scope not in token.scopes:
         raise _make_missing_scope_error(scope)
     _check_query(request)
-    serving: AppState = request.app.state.serving
+    serving: AppState = request.app.state.app_state
     if serving.is_closing:
         raise ApiError(503, "the server is closing")
     return RequestContext(serving, token, f"{request.url.path}?{request.url.query}", request.headers.get("if-match"))

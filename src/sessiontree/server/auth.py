@@ -29,6 +29,8 @@ from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.home import get_home
 from sessiontree.regular_file import open_regular_file, read_regular_file
+from sessiontree.server.http_errors import ApiError
+from sessiontree.server.request_checks import Headers, read_cookie
 from sessiontree.store import lock_wait
 from sessiontree.store.files import make_private_directory, write_private
 from sessiontree.store.lock import FileLock, get_lock_path
@@ -292,3 +294,51 @@ def list_server_addresses() -> list[str]:
                     if lock_wait.is_locked(file.fileno()):
                         found.append(file.read().decode().strip())
     return found
+
+
+SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
+NEW_LINK_HINT = "get a new one with: sessiontree token link"
+
+
+class Credential(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a page signs in with: one of both."""
+
+    code: str | None = None
+    token: str | None = None
+
+
+def get_cookie_name(port: int) -> str:
+    """Cookies do not tell ports apart, so the name does."""
+    return f"sessiontree-{port}"
+
+
+def sign_in(tokens: TokenStore, body: bytes) -> IssuedToken:
+    """A new token for a browser. Raises `Refused`."""
+    try:
+        given = msgspec.json.decode(body, type=Credential)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(422, f"signing in takes a code or a token: {error}") from None
+    if (given.code is None) == (given.token is None):
+        raise ApiError(422, "signing in takes a code or a token")
+    if given.code is not None:
+        made = tokens.sign_in(given.code, "code")
+        if made is None:
+            raise ApiError(401, f"this link was used already, or has expired; {NEW_LINK_HINT}", code="used_link")
+        return made
+    made = tokens.sign_in(given.token or "", "program")
+    if made is None:
+        raise ApiError(401, "this token is not known here, has expired or was revoked")
+    return made
+
+
+def build_cookie_header(port: int, secret: str, headers: Headers) -> tuple[bytes, bytes]:
+    """The header that gives a browser its cookie, or takes it away with an empty `secret`."""
+    is_tls = any(name == b"origin" and value.lower().startswith(b"https:") for name, value in headers)
+    seconds = int(BROWSER_SECONDS) if secret else 0
+    parts = [f"{get_cookie_name(port)}={secret}", "Path=/", f"Max-Age={seconds}", "HttpOnly", "SameSite=Strict"]
+    return b"set-cookie", "; ".join([*parts, *(["Secure"] if is_tls else [])]).encode()
+
+
+def read_session_cookie(headers: Headers, port: int) -> str | None:
+    """What the cookie of a request says."""
+    return read_cookie(headers, get_cookie_name(port))

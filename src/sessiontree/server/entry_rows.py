@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sessiontree.comparison import list_usages
 from sessiontree.core.entries import (
     Body,
     BranchSummary,
@@ -30,13 +29,14 @@ from sessiontree.core.messages import (
     get_tool_calls,
     is_object,
     iter_blocks,
+    list_usages,
     sum_usage,
 )
 from sessiontree.core.outline import Outline
 from sessiontree.format.codec import NotJson, read_object
 from sessiontree.server.pagination import get_page
 from sessiontree.server.schemas import BranchListResponse, BranchResponse, PathRow, ToolUse, TreeRow
-from sessiontree.session.session import BranchInfo, Session
+from sessiontree.session import BranchInfo, Session
 
 if TYPE_CHECKING:
     from sessiontree.server.rendering import HtmlCache

@@ -58,7 +58,7 @@ class HttpServer(uvicorn.Server):
         limits: ServerLimits,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        given = {"header_seconds": limits.header_seconds, "most": limits.connections}
+        given = {"header_seconds": limits.header_seconds, "max_connections": limits.connections}
         protocol = type("Protocol", (_HttpProtocol,), given)
         super().__init__(
             uvicorn.Config(
@@ -76,7 +76,7 @@ class HttpServer(uvicorn.Server):
             )
         )
         self._on_ready = ready
-        self._state: AppState = app.state.serving
+        self._state: AppState = app.state.app_state
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)

@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import Struct
 
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.server.app_state import TOKEN_KEY, AppState
-from sessiontree.server.auth import Token
+from sessiontree.server.auth import SIGN_IN, SIGN_OUT, Token, build_cookie_header, read_session_cookie, sign_in
 from sessiontree.server.http_errors import ApiError, convert_error
-from sessiontree.server.idempotency import IdempotencyCache, StoredResponse, compute_fingerprint
 from sessiontree.server.request_checks import (
     Headers,
     RateLimiter,
@@ -32,7 +34,86 @@ from sessiontree.server.request_checks import (
     make_too_large_error,
     read_bearer_token,
 )
-from sessiontree.server.signin import SIGN_IN, SIGN_OUT, build_cookie_header, read_session_cookie, sign_in
+
+MAX_STORED_RESPONSES = 1000
+"""Answers that are kept at most."""
+MAX_STORED_BYTES = 32 << 20
+MAX_KEY_LENGTH = 200
+RETRYABLE_STATUSES = (408, 412, 429)
+"""Refusals after which the same request may be sent again, once there is time or what it has seen is seen anew."""
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A whole answer."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes
+
+
+class _CachedRequest(Struct):
+    fingerprint: bytes
+    response: asyncio.Future[StoredResponse]
+    size: int = 0
+
+
+def compute_fingerprint(*parts: bytes) -> bytes:
+    """What tells one request from another."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+class IdempotencyCache:
+    """The answers to requests that carried a key. For one event loop."""
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[tuple[str, bytes], _CachedRequest] = OrderedDict()
+        self._size = 0
+
+    async def run_once(
+        self, owner: str, key: bytes, request: bytes, do: Callable[[], Awaitable[StoredResponse]]
+    ) -> tuple[StoredResponse, bool]:
+        """The answer, and whether it is one from before. Raises `Refused` for a key that was another request's."""
+        if not key or len(key) > MAX_KEY_LENGTH:
+            raise ApiError(400, f"an idempotency key has 1 to {MAX_KEY_LENGTH} characters")
+        known = self._requests.get((owner, key))
+        if known is not None:
+            if known.fingerprint != request:
+                raise ApiError(422, "this idempotency key was another request's", code="key_reused")
+            return await asyncio.shield(known.response), True
+        kept = _CachedRequest(request, asyncio.get_running_loop().create_future())
+        self._requests[owner, key] = kept
+        try:
+            reply = await do()
+        except BaseException as error:
+            self._forget(owner, key)
+            if not kept.response.done():
+                kept.response.set_exception(error if isinstance(error, Exception) else ApiError(503, "it was given up"))
+                kept.response.exception()  # nobody need be waiting for it
+            raise
+        kept.response.set_result(reply)
+        if reply.status >= 500 or reply.status in RETRYABLE_STATUSES:
+            self._forget(owner, key)
+        else:
+            kept.size = len(reply.body)
+            self._size += kept.size
+            self._evict()
+        return reply, False
+
+    def _forget(self, owner: str, key: bytes) -> None:
+        kept = self._requests.pop((owner, key), None)
+        if kept is not None:
+            self._size -= kept.size
+
+    def _evict(self) -> None:
+        for owner, key in list(self._requests):
+            if len(self._requests) <= MAX_STORED_RESPONSES and self._size <= MAX_STORED_BYTES:
+                return
+            if self._requests[owner, key].response.done():
+                self._forget(owner, key)
+
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]

@@ -7,7 +7,6 @@ token, here and nowhere else: a session that it may not see is told of as one th
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import zlib
@@ -19,12 +18,12 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sessiontree.comparison import list_usages
-from sessiontree.core.entries import Entry, EntryId, Message, Problem
+from sessiontree.core.entries import Entry, EntryId, Problem
 from sessiontree.core.entry_text import format_entry
-from sessiontree.core.messages import get_entry_role, get_model, sum_usage
+from sessiontree.core.messages import get_entry_role
 from sessiontree.core.outline import Outline, lay_out, run_steps, survey_tree
 from sessiontree.errors import Conflict, NotFound, StoreError
+from sessiontree.format.totals import EntryTotals
 from sessiontree.library import catalog
 from sessiontree.library.session_files import parse_session_id
 from sessiontree.server.auth import Token
@@ -32,9 +31,7 @@ from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.live_events import EventFeed, SessionWatcher
 from sessiontree.server.rendering import HtmlCache
 from sessiontree.server.request_checks import ServerLimits
-from sessiontree.session.session import Session
-from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.postgres.address import is_database_address
+from sessiontree.session import Session
 
 T = TypeVar("T")
 
@@ -81,28 +78,6 @@ class EntryPreview(NamedTuple):
     text: str
 
 
-class SessionUsage:
-    """What a session has cost, and with which models, as far as its entries were counted."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.cost = 0.0
-        self.tokens = 0.0
-        self.models: dict[str, None] = {}
-
-    def add(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            self.count += 1
-            body = entry.decode()
-            for found in map(sum_usage, list_usages(body)):
-                if found is not None:
-                    self.cost += found.cost
-                    self.tokens += found.tokens
-            model = get_model(body.message) if isinstance(body, Message) else None
-            if model is not None and model != ("unknown", "unknown"):
-                self.models[":".join(model)] = None
-
-
 class OpenSession:
     """A session that is held open, and what belongs to it as long as it is."""
 
@@ -121,7 +96,7 @@ class OpenSession:
         self._previews: dict[int, EntryPreview] = {}
         """By the line, since of two entries with one id the last counts."""
         self.html_cache = HtmlCache()
-        self._totals = SessionUsage()
+        self._totals = EntryTotals()
         self._attachments: dict[type[Any], Any] = {}
         self._responses: OrderedDict[str, bytes] = OrderedDict()
         self._responses_position: SessionPosition | None = None
@@ -220,8 +195,8 @@ class OpenSession:
             self._responses.clear()
             self._responses_position, self._responses_size = now, 0
 
-    def compute_totals(self) -> SessionUsage:
-        self._totals.add(self.session.tree.entries[self._totals.count :])
+    def compute_totals(self) -> EntryTotals:
+        self._totals.extend(self.session.tree.entries[self._totals.entries :])
         return self._totals
 
     def list_problems(self) -> list[Problem]:
@@ -253,7 +228,7 @@ class OpenSession:
         self._previews.clear()
         self._attachments.clear()
         self._responses_position = None
-        self._totals, self._problems = SessionUsage(), None
+        self._totals, self._problems = EntryTotals(), None
 
 
 class SessionCache:
@@ -313,8 +288,6 @@ class SessionCache:
         The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
         """
         store = opened.session.store
-        if not isinstance(store, JsonlStore):
-            return
         wait = store.get_lock_wait()
         if wait is None:
             return
@@ -344,9 +317,9 @@ class SessionCache:
 
     def _find_file(self, id: str) -> str | None:
         file = self._files.get(id)
-        if file is not None and (is_database_address(file) or os.path.lexists(file)):
+        if file is not None and catalog.has_session(file):
             return file
-        files = list(catalog.iter_session_paths())
+        files = list(catalog.list_locations())
         self._files = {parse_session_id(file): file for file in reversed(files)}
         if id not in self._files and id:
             # A file may be called otherwise than its session; the index knows what the headers say.

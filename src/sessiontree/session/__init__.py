@@ -1,4 +1,10 @@
 """Sessions and branches: one tree kept in sync with one store."""
 
-from sessiontree.session.session import Branch as Branch
+from sessiontree.session.branch import Branch as Branch
+from sessiontree.session.branch import BranchInfo as BranchInfo
 from sessiontree.session.session import Session as Session
+from sessiontree.session.session import clean_name as clean_name
+from sessiontree.session.session import compare as compare
+from sessiontree.session.session import diff as diff
+from sessiontree.session.state import Place as Place
+from sessiontree.session.writer import NewEntry as NewEntry

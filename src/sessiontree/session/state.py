@@ -1,28 +1,42 @@
-"""All of a session in memory: where its lines are, its tree and its heads, kept in step with its store.
+"""The state of a session in memory, and loading it from the store.
 
-`Session` makes one when something is asked that the end of the file cannot tell. What an entry means is not here: see
-`core`. What may be written is not here either: see `session`.
+`SessionState` has the tree, the heads and the positions of the lines, up to a cursor. `SessionBase` loads it when the
+tail of the file is not enough, applies what other writers append, and recovers after an interrupted write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import TypeAlias
+from weakref import WeakSet
 
-from sessiontree.core.entries import Chain, Entry, EntryId
+from sessiontree.core.entries import Chain, Entry, EntryId, Header
 from sessiontree.core.heads import Heads, SkippedEntries, find_unreadable, skip_unreadable
+from sessiontree.core.places import resolve_place
 from sessiontree.core.tree import Tree
+from sessiontree.errors import BranchMoved, Conflict, FormatError, InvalidOperation, NotFound, StoreError, format_names
+from sessiontree.format.codec import VERSION
 from sessiontree.format.session_reader import SessionReader
 from sessiontree.store.base import Cursor, LineChunk, Store
 
 READ_SIZE = 1 << 19
-"""How much is read at once, in bytes."""
+"""Bytes read at a time when the whole session is loaded."""
+
+HEADER_READ_SIZE = 1 << 16
+"""Bytes read at a time when only the header is wanted."""
+
+Place: TypeAlias = str | Entry | None
+"""A place by name, an entry, or `None` for the place before the first entry."""
 
 
 class SessionState:
-    """All of a session: its lines' places, its tree and its heads, as far as `cursor`."""
+    """A loaded session: the positions of its lines, its tree and its heads, up to `cursor`."""
 
     has_missing_heads = False
-    """Whether heads of branches are missing, or were."""
+    """Whether a branch has, or had, a head that is not in the tree."""
 
     def __init__(self, store: Store, end: LineChunk) -> None:
         self.store = store
@@ -30,14 +44,14 @@ class SessionState:
         self.tree = Tree()
         self.cursor, self.unfinished = end.cursor, end.unfinished
         self.cursor_before_others: Cursor | None = None
-        """Where it was read up to before the last lines that others wrote; `None` once more was written behind them."""
+        """The cursor before the last lines of other writers; `None` once this session has appended after them."""
         read = None
         items: list[Entry | Chain] = []
         while read != end.cursor:
             chunk = store.read(read, before=end.cursor, limit=READ_SIZE)
             items += self.reader.feed(chunk.data)
             read = chunk.cursor
-        # When all is read: chunk by chunk, what is read would push the tree's tables out of the processor's cache.
+        # Extending the tree after every chunk would evict its tables from the processor's cache.
         self.tree.extend(items)
         self._replay()
 
@@ -47,17 +61,17 @@ class SessionState:
         self._update_heads(set())
 
     def _update_heads(self, known: set[EntryId | None]) -> None:
-        """Leave what cannot be read, where heads are elsewhere than at places known to be readable."""
+        """Move heads away from entries that cannot be read. Heads at `known` entries are not checked."""
         self.has_missing_heads = any(head is not None and head not in self.tree for head in self.heads.heads.values())
         if find_unreadable(set(self.heads.heads.values()) - known, self.tree):
             self.heads = skip_unreadable(self.heads, self.tree, self._skipped)
 
     def read_appended(self) -> LineChunk:
-        """What was appended since."""
+        """Return the lines appended since `cursor`."""
         return self.store.read(self.cursor)
 
     def apply_chunk(self, chunk: LineChunk) -> Sequence[Entry]:
-        """Take in what was appended since, or the beginning of it."""
+        """Apply lines that other writers appended at `cursor`, and return their entries."""
         items = self.reader.feed(chunk.data)
         before, heads = self.tree.count, set(self.heads.heads.values())
         self._add_items(items)
@@ -69,26 +83,26 @@ class SessionState:
         return entries
 
     def replace_state(self, other: SessionState) -> Sequence[Entry]:
-        """Become what `other` is, at once. Returns the entries that are new."""
+        """Take over the state of `other`, and return the entries that are new."""
         known = {entry.id for entry in self.tree.get_entries_from(0)}
         self.__dict__.update(other.__dict__)
         return [entry for entry in self.tree.get_entries_from(0) if entry.id not in known]
 
     def add_written(self, items: Sequence[Entry | Chain], lines: Sequence[bytes], cursor: Cursor) -> Sequence[Entry]:
-        """Take in what was just appended here, and return it."""
+        """Apply entries that this session just appended, and return them."""
         self.reader.add_written(items, lines)
         tree = self.tree
         before, heads = tree.count, self.heads.heads
         self._add_items(items)
-        if self.heads.heads is not heads:  # a head record says where they are
+        if self.heads.heads is not heads:  # a head record moved them
             self._update_heads(set(heads.values()))
         self.cursor, self.unfinished, self.cursor_before_others = cursor, b"", None
         return tree.get_entries_from(before)
 
     def add_written_message(
         self, id: EntryId, parent: EntryId, branch: str, current: str | None, line: bytes, cursor: Cursor
-    ) -> Entry:
-        """`wrote` for one message below the head of a branch."""
+    ) -> Sequence[Entry]:
+        """Apply one message that this session appended at the head of a branch: `add_written` in fewer steps."""
         reader, tree = self.reader, self.tree
         number = reader.add_written_line(line)
         entry = Entry(id=id, parent=parent, type="message", line=number, source=reader, branch=branch, current=current)
@@ -97,16 +111,242 @@ class SessionState:
         elif not self.heads.try_advance(branch, id):
             self.heads.apply(entry, tree)
         self.cursor, self.unfinished, self.cursor_before_others = cursor, b"", None
-        return entry
+        return (entry,)
 
     def _add_items(self, items: Sequence[Entry | Chain]) -> None:
         tree, heads = self.tree, self.heads
-        upsets = tree.history_changes
+        changes = tree.history_changes
         tree.extend(items)
-        # Lines before may mean something else by now, as for whoever reads all anew.
-        if tree.history_changes > upsets or (
+        # New lines can change what earlier lines mean. Then the heads are computed again from the first line.
+        if tree.history_changes > changes or (
             self._skipped.entries and self._skipped.is_affected_by(items, heads.current)
         ):
             self._replay()
         else:
             heads.replay(items, tree)
+
+
+class SessionBase:
+    """A session that can be read: header, state, and what other writers append."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._mutex = threading.RLock()
+        self._requires_unchanged = False
+        """Whether a write is refused if other writers appended anything since the last read."""
+        self._state: SessionState | None = None
+        self._writable_state: SessionState | None = None
+        """The state, if the session may be written to and no write was interrupted."""
+        self._pending_lines: Sequence[bytes] | None = None
+        """The lines being written, until they are in the state; empty while lines of other writers are applied."""
+        self._is_uncertain = False
+        """Whether a write was interrupted and the state may not match the store."""
+        self._is_rewriting = False
+        self.loaded_branch: str | None = None
+        """The branch that was current when the session was loaded; `None` before it is loaded."""
+        self._opened_end = store.read_end()
+        """Where the lines ended when the session was opened. `refresh` reads what others append later."""
+        self.header: Header = self._read_header()
+        _sessions.add(self)
+
+    def _read_header(self) -> Header:
+        """Return the header, reading no more than necessary."""
+        reader = SessionReader(self._store.location)
+        cursor = None
+        while True:
+            chunk = self._store.read(cursor, before=self._opened_end.cursor, limit=HEADER_READ_SIZE)
+            reader.feed(chunk.data)
+            if not (reader.line_count or chunk.data) and self._opened_end.unfinished:
+                raise FormatError(self.location, "the first line is incomplete")
+            if reader.has_header or not chunk.data:
+                return reader.header
+            cursor = chunk.cursor
+
+    @property
+    def location(self) -> str:
+        """The path or address of the session, for messages."""
+        return self._store.location
+
+    @property
+    def tree(self) -> Tree:
+        return self._load().tree
+
+    @property
+    def heads(self) -> Heads:
+        return self._load().heads
+
+    @property
+    def needs_migration(self) -> bool:
+        """Whether the session is in an older version of the format. It is rewritten before the first append."""
+        return self.header.version < VERSION
+
+    # Loading
+
+    def _load(self) -> SessionState:
+        """Return the state. The first call reads the whole session."""
+        if self._state is not None and not self._is_uncertain:
+            return self._state
+        with self._mutex:
+            known = self._state
+            if known is None or self._is_uncertain:
+                state = self._load_first() if known is None else self._reload(known)
+                if self._state is not known:  # a signal handler loaded it first
+                    return self._load()
+                self.header = state.reader.header
+                if known is None:
+                    self.loaded_branch = state.heads.current
+                self._state, self._writable_state, self._pending_lines = state, None, None
+                self._is_uncertain = self._is_rewriting = False
+                return state
+            return known
+
+    def _load_first(self) -> SessionState:
+        try:
+            return SessionState(self._store, self._opened_end)
+        except Conflict:
+            end = self._store.find_cursor_after_rollback(self._opened_end.cursor)
+            if end is None:
+                raise
+        self._opened_end = LineChunk(b"", end)
+        return SessionState(self._store, self._opened_end)
+
+    def _reload(self, known: SessionState) -> SessionState:
+        """Load the session again after an interrupted write.
+
+        The new state has the lines known before, and the lines that were being written if they reached the store. Lines
+        of other writers are left to `refresh`.
+        """
+        pending = b"".join([line + b"\n" for line in self._pending_lines or ()])
+        if pending and self._is_rewriting:
+            end = self._store.read_end()
+            stored = self._store.read(before=end.cursor, limit=len(pending) - 1)
+            if stored.data == pending:
+                return SessionState(self._store, LineChunk(b"", stored.cursor))
+        try:
+            state = SessionState(self._store, LineChunk(b"", known.cursor, known.unfinished))
+        except Conflict:
+            recovered = self._read_after_rollback(known)
+            if recovered is None:
+                raise
+            return recovered
+        if pending and not self._is_rewriting:
+            with suppress(Conflict):  # the next write raises it
+                stored = self._store.read(known.cursor, limit=len(pending) - 1)
+                if stored.data == pending:
+                    state.apply_chunk(stored)
+        return state
+
+    def _check_not_writing(self) -> None:
+        """Raise `InvalidOperation` if the caller is a signal handler that interrupted a write in its own thread."""
+        if self._pending_lines is not None and not self._is_uncertain:
+            raise InvalidOperation(f"cannot use {self.location} from a signal handler during a write")
+
+    # What other writers append
+
+    def refresh(self) -> Sequence[Entry]:
+        """Read what other writers have appended, and return it."""
+        with self._mutex:
+            self._check_not_writing()
+            return self._read_appended(self._load())
+
+    def hold_lock(self) -> AbstractContextManager[object]:
+        """Return a context in which no other thread writes or refreshes, for consistent reads."""
+        return self._mutex
+
+    @contextmanager
+    def require_unchanged(self) -> Generator[None]:
+        """Hold the lock. Writes raise `Conflict` if other processes have appended anything since the last read."""
+        with self._mutex:
+            before, self._requires_unchanged = self._requires_unchanged, True
+            try:
+                yield
+            finally:
+                self._requires_unchanged = before
+
+    def _read_appended(self, state: SessionState) -> Sequence[Entry]:
+        """Apply what other writers have appended, and return it."""
+        chunk = self._writable_state = None
+        try:
+            self._pending_lines = ()
+            try:
+                chunk = state.read_appended()
+            except Conflict:
+                recovered = self._read_after_rollback(state)
+                if recovered is None:
+                    raise
+                entries = state.replace_state(recovered)
+            else:
+                entries = state.apply_chunk(chunk)
+            self._pending_lines = None
+            return entries
+        except StoreError:
+            if chunk is None:  # nothing was applied
+                self._pending_lines = None
+            else:
+                self._is_uncertain = True
+            raise
+        except BaseException:
+            self._is_uncertain = True
+            raise
+
+    def _read_after_rollback(self, known: SessionState) -> SessionState | None:
+        """Load the session again if a writer, whose write failed, removed the last lines that were read.
+
+        The new state has the lines appended since. Return `None` if something else happened to the session.
+        """
+        for cursor in (self._store.find_cursor_after_rollback(known.cursor), known.cursor_before_others):
+            if cursor is not None:
+                with suppress(Conflict):
+                    state = SessionState(self._store, LineChunk(b"", cursor))
+                    state.apply_chunk(state.read_appended())
+                    return state
+        return None
+
+    def _reset_after_fork(self) -> None:
+        """In a forked child: a thread of the parent may have been in the middle of a write."""
+        if not self._mutex._is_owned():  # type: ignore[attr-defined]  # as `threading.Condition` does
+            self._mutex, self._requires_unchanged = threading.RLock(), False
+        self._is_uncertain = self._state is not None
+        if not self._is_rewriting:
+            self._pending_lines = None
+        self._writable_state = None
+
+    # Places and heads
+
+    def resolve_place(self, place: Place) -> EntryId | None:
+        """Return the entry that `place` names: see `docs/place.md`. Raises `NotFound` or `Ambiguous`."""
+        if place is None:
+            return None
+        if isinstance(place, Entry):
+            return self.tree[place.id].id
+        return resolve_place(place, self.tree, self.heads)
+
+    def _get_head(self, branch: str) -> EntryId | None:
+        """Return the head of a branch. Raises `NotFound`."""
+        heads = self._load().heads.heads
+        if branch not in heads:
+            raise NotFound("branch", branch, f"branches: {format_names(list(heads))}")
+        return heads[branch]
+
+    def _check_head(self, branch: str, expected: EntryId | None) -> None:
+        head = self._get_head(branch)
+        if head != expected:
+            raise BranchMoved(branch, expected, head)
+
+    def _check_entry_exists(self, head: EntryId | None) -> None:
+        """Raise `NotFound` if the entry to write after is not in the tree, because its line is damaged."""
+        if head is not None and head not in self.tree:
+            names = [name for name, leaf in self.heads.heads.items() if leaf == head]
+            hint = f"its line is damaged; move {format_names(names)} to another entry first" if names else ""
+            raise NotFound("entry", head, hint)
+
+
+_sessions: WeakSet[SessionBase] = WeakSet()
+
+
+def _reset_sessions_after_fork() -> None:
+    for session in _sessions:
+        session._reset_after_fork()  # pyright: ignore[reportPrivateUsage]
+
+
+os.register_at_fork(after_in_child=_reset_sessions_after_fork)

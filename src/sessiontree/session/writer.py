@@ -1,15 +1,18 @@
-"""Drafts: bodies as entries that can be written, with ids, parents, times, and head records among them.
+"""Writing entries to a session: building their lines, appending them, and retrying when another writer was first.
 
-What they are drafted for is what a session knows when it writes; if others write first, they are drafted anew. Whether
-they may be written is not here, nor how: see `session` and `store`.
+`EntryBuilder` gives new entries their ids, parents, times and head records. `SessionWriter` appends them to the store.
+If another writer appended first, the entries are built again for the new state.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from msgspec import UNSET, UnsetType
 
 from sessiontree.core.entries import Body, Chain, Custom, Entry, EntryId, JsonObject, Message, is_annotation
 from sessiontree.core.heads import Heads
@@ -17,14 +20,19 @@ from sessiontree.core.messages import is_complete
 from sessiontree.core.normalize import normalize_body, normalize_message
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import Tree
-from sessiontree.errors import InvalidOperation
-from sessiontree.format.codec import MemoryLine, get_type, write_entry, write_message
-from sessiontree.session.state import SessionState
+from sessiontree.errors import BranchMoved, Conflict, InvalidOperation, ReadOnly, StoreError
+from sessiontree.format.codec import VERSION, MemoryLine, get_type, write_entry, write_message
+from sessiontree.session.state import Place, SessionBase, SessionState
+from sessiontree.store.base import Cursor, Store
 
 RECORD_INTERVAL = 256
-"""A head record stands among every so many lines."""
+"""A head record with the heads of all branches is written at least every this many lines."""
 MAX_LINES_BEFORE_RECORD = RECORD_INTERVAL - 3
-"""When no more lines stand behind the last record, one line can be written without one."""
+"""Up to this many lines after the last head record, a single line can be written without a new one."""
+MAX_REWRITE_ATTEMPTS = 10
+"""How often an older file is rewritten while another program keeps appending to it."""
+MAX_APPEND_ATTEMPTS = 1000
+"""How often `append_at_head` tries again while other writers keep moving the branch."""
 
 UNWRITTEN_SOURCE = MemoryLine(b"")
 """The source of a chain that is not written yet."""
@@ -34,7 +42,7 @@ os.register_at_fork(after_in_child=_id_pool.clear)
 
 
 def generate_id() -> EntryId:
-    """A new id of 64 random bits. They are drawn many at a time: asking the system takes as long as writing a line."""
+    """Return a new id of 64 random bits. The pool is filled 64 at a time: each system call is as slow as an append."""
     while True:
         try:
             return _id_pool.pop()
@@ -43,17 +51,17 @@ def generate_id() -> EntryId:
 
 
 class NewEntry(NamedTuple):
-    """A body to write."""
+    """A body to write, with more than the body itself."""
 
     body: Body
     extra: JsonObject | None = None
     """Further fields of its line, in wire form."""
     id: EntryId | None = None
-    """The id it is to have, for what is written with it and names it; a new one by default."""
+    """The id to use, if entries written together refer to each other; a new one by default."""
 
 
 def has_branch_move(items: Iterable[Body | NewEntry]) -> bool:
-    """Whether writing these moves the branch that they are written on."""
+    """Return whether writing these entries moves the head of their branch. Annotations do not."""
     for item in items:
         body = item.body if isinstance(item, NewEntry) else item
         if isinstance(body, Message) or not is_annotation(get_type(body), getattr(body, "custom_type", None)):
@@ -62,7 +70,7 @@ def has_branch_move(items: Iterable[Body | NewEntry]) -> bool:
 
 
 class EntryBatch(NamedTuple):
-    """Entries that are to be written, as a tree takes them, and their lines."""
+    """Entries to write, as the tree takes them, and their lines."""
 
     items: list[Entry | Chain]
     lines: list[bytes]
@@ -76,7 +84,7 @@ class EntryBatch(NamedTuple):
         self.lines.append(entry.raw)
 
     def iter_backward(self) -> Iterator[Entry]:
-        """The entries, the last one first."""
+        """Yield the entries, the last one first."""
         at = len(self.lines)
         for item in reversed(self.items):
             for index in reversed(range(len(item) if isinstance(item, Chain) else 1)):
@@ -87,7 +95,7 @@ class EntryBatch(NamedTuple):
 
 
 class EntryBuilder:
-    """Where the ids and times of new entries come from."""
+    """Builds entries with new ids and the current time."""
 
     def __init__(self, new_id: Callable[[], EntryId], now: Callable[[], int]) -> None:
         self.generate_id = new_id
@@ -95,59 +103,72 @@ class EntryBuilder:
 
     def build_chain(
         self,
-        loaded: SessionState,
+        state: SessionState,
         items: Sequence[Body | NewEntry],
         parent: EntryId | None,
         branch: str | None,
         *,
         heads: Heads | None = None,
     ) -> EntryBatch:
-        """New entries of one moment, each under the one before, with head records among them so that none is far.
+        """Build entries with one timestamp, each the child of the one before, and a head record when one is due.
 
-        `heads` are those of that moment, where something is written before these.
+        `heads` are the heads before these entries, if they differ from those of `state`.
         """
-        tree, heads = loaded.tree, loaded.heads if heads is None else heads
+        tree, heads = state.tree, state.heads if heads is None else heads
         current = heads.current
-        said = None if branch == current or branch is None else current
+        named_current = None if branch == current or branch is None else current
         until_record = RECORD_INTERVAL - 1 - heads.lines_since_record
         above = find_write_parent(tree, parent)
         if len(items) == 1 and until_record > 1 and isinstance(items[0], Message):
-            id, line = self.build_message(items[0].message, above, branch, said, tree)
+            id, line = self.build_message(items[0].message, above, branch, named_current, tree)
             entry = Entry(
-                id=id, parent=above, type="message", line=0, source=UNWRITTEN_SOURCE, branch=branch, current=said
+                id=id,
+                parent=above,
+                type="message",
+                line=0,
+                source=UNWRITTEN_SOURCE,
+                branch=branch,
+                current=named_current,
             )
             return EntryBatch([entry], [line])
-        rooted = tree.real_count > 0
+        has_root = tree.real_count > 0
         first = above
         moved: EntryId | None = None
         now, new_id = self._now(), self.generate_id
         stamp = format_timestamp(now)
-        drafted = EntryBatch([], [])
-        made, lines = drafted
+        batch = EntryBatch([], [])
+        built, lines = batch
         given: set[EntryId] | None = None
-        """Ids that items came with."""
+        """Ids that came with the items."""
         ids: list[EntryId] | None = None
-        """Of the chain that goes on."""
+        """The ids of the chain that the next message extends."""
 
         def iter_ancestors() -> Iterator[Entry]:
-            yield from (entry for entry in drafted.iter_backward() if not entry.is_annotation)
+            yield from (entry for entry in batch.iter_backward() if not entry.is_annotation)
             yield from tree.walk_up(first)
 
         for item in items:
-            if isinstance(item, Message):  # nearly all are
+            if isinstance(item, Message):  # the common case
                 id, message = new_id(), item.message
                 if not is_complete(message):
                     message = normalize_message(message, iter_ancestors, now)
-                lines.append(write_message(message, id, above, stamp, branch, said))
+                lines.append(write_message(message, id, above, stamp, branch, named_current))
                 if ids is not None:
                     ids.append(id)
                 else:
                     ids = [id]
-                    made.append(
-                        Chain(ids=ids, parent=above, line=0, source=UNWRITTEN_SOURCE, branch=branch, current=said)
+                    built.append(
+                        Chain(
+                            ids=ids,
+                            parent=above,
+                            line=0,
+                            source=UNWRITTEN_SOURCE,
+                            branch=branch,
+                            current=named_current,
+                        )
                     )
                 above = moved = id
-                rooted = True
+                has_root = True
             else:
                 body, extra, id = item if isinstance(item, NewEntry) else (item, None, None)
                 if id is None:
@@ -157,38 +178,39 @@ class EntryBuilder:
                     _check_id(id, tree, given)
                 body = normalize_body(body, id=id, up=iter_ancestors, tree=tree, now=now)
                 entry = write_entry(
-                    body, id=id, parent=above, timestamp=stamp, branch=branch, current=said, extra=extra
+                    body, id=id, parent=above, timestamp=stamp, branch=branch, current=named_current, extra=extra
                 )
-                drafted.add(entry)
+                batch.add(entry)
                 ids = None
                 if not entry.is_annotation:
                     above = moved = id
-                    rooted = True
-                elif not rooted:
+                    has_root = True
+                elif not has_root:
                     above = id
             until_record -= 1
             if until_record <= 0:
-                now_at = heads.heads if moved is None or branch is None else {**heads.heads, branch: moved}
-                beneath = now_at[current] if now_at[current] is not None or rooted else above
-                record = self.build_entry(heads.build_record(heads=now_at), beneath, current, current)
-                drafted.add(record)
+                new_heads = heads.heads if moved is None or branch is None else {**heads.heads, branch: moved}
+                leaf = new_heads[current]
+                record_parent = leaf if leaf is not None or has_root else above
+                record = self.build_entry(heads.build_record(heads=new_heads), record_parent, current, current)
+                batch.add(record)
                 ids = None
                 until_record = RECORD_INTERVAL - 1
-                if not rooted:
+                if not has_root:
                     above = record.id
-        return drafted
+        return batch
 
     def build_message(
         self, message: JsonObject, above: EntryId | None, branch: str | None, current: str | None, tree: Tree
     ) -> tuple[EntryId, bytes]:
-        """A message that is written by itself: its id and its line."""
+        """Build one message, and return its id and its line."""
         id, now = self.generate_id(), self._now()
         if not is_complete(message):
             message = normalize_message(message, partial(tree.walk_up, above), now)
         return id, write_message(message, id, above, format_timestamp(now), branch, current)
 
     def build_entry(self, body: Body, parent: EntryId | None, branch: str, current: str) -> Entry:
-        """One entry as it is."""
+        """Build one entry from a body that needs no normalizing."""
         return write_entry(
             body,
             id=self.generate_id(),
@@ -199,21 +221,276 @@ class EntryBuilder:
         )
 
     def build_head_record(self, tree: Tree, record: Custom) -> Entry:
-        """A head record, at the leaf that it makes the current one."""
+        """Build a head record as a child of the head of the branch that it makes current."""
         current: str = record.data["current"]
         return self.build_entry(record, find_write_parent(tree, record.data["heads"][current]), current, current)
 
 
 def _check_id(id: EntryId, tree: Tree, given: set[EntryId]) -> None:
-    if not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from outside
-        raise InvalidOperation(f"{id!r} is no id of an entry")
+    if not isinstance(id, str) or not id:  # pyright: ignore[reportUnnecessaryIsInstance] - the caller may not check types
+        raise InvalidOperation(f"{id!r} is not a valid entry id")
     if id in tree or id in given:
-        raise InvalidOperation(f"there is an entry {id!r} already")
+        raise InvalidOperation(f"entry {id!r} already exists")
     given.add(id)
 
 
 def find_write_parent(tree: Tree, leaf: EntryId | None) -> EntryId | None:
-    """The parent of what is written at `leaf`: annotations before the first real entry form its chain."""
+    """Return the parent of an entry written after `leaf`. Annotations before the first real entry form a chain."""
     if leaf is not None:
         return leaf
     return None if tree.real_count else tree.last_annotation
+
+
+class SessionWriter(SessionBase):
+    """A session that entries can be appended to."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        read_only: str | None = None,
+        now: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        new_id: Callable[[], EntryId] = generate_id,
+    ) -> None:
+        super().__init__(store)
+        self._builder = EntryBuilder(new_id, now)
+        self._has_written = False
+        self._is_closed = False
+        self._read_only = read_only
+        if self.header.version > VERSION:
+            self._read_only = f"format version {self.header.version} is newer than this program"
+        elif self.header.redacted:
+            self._read_only = "it is a redacted export; a model would take the gaps for real content"
+
+    @property
+    def read_only(self) -> str | None:
+        """Why the session cannot be written to; `None` if it can."""
+        return self._read_only
+
+    def append(
+        self,
+        body: Body,
+        *,
+        parent: Place | UnsetType = UNSET,
+        branch: str | UnsetType | None = UNSET,
+        extra: JsonObject | None = None,
+        expected: EntryId | UnsetType | None = UNSET,
+    ) -> Entry:
+        """Write one entry and return it.
+
+        The entry goes to the head of `branch`, by default the current one, or below an explicit `parent`, and the
+        branch moves to it. With `branch=None` and a parent, it is a late result and no branch moves. `extra` has
+        further fields of the line, in wire form.
+
+        Raises `BranchMoved`, with nothing written, if another writer has moved the branch or if its head is not the
+        `expected` entry.
+        """
+        if extra is not None or parent is not UNSET or expected is not UNSET or not isinstance(body, Message):
+            return self._write((body if extra is None else NewEntry(body, extra),), parent, branch, expected)[0]
+        # The common case, a message at the head of a branch, takes fewer steps.
+        with self._mutex:
+            state = self._writable_state
+            if state is None or self._pending_lines is not None:
+                state = self._prepare_write()
+            while True:
+                heads, before = state.heads, state.cursor
+                target, current = heads.current, None
+                if branch is not UNSET and branch != target:
+                    target, current = branch, target
+                head = None if target is None else heads.heads.get(target)
+                if (
+                    target is None
+                    or head is None
+                    or state.has_missing_heads
+                    or heads.lines_since_record > MAX_LINES_BEFORE_RECORD
+                ):
+                    return self._write((body,), parent, branch, expected)[0]
+                id, line = self._builder.build_message(body.message, head, target, current, state.tree)
+                entries = self._append_lines(
+                    state, before, (line,), state.add_written_message, id, head, target, current, line
+                )
+                if entries is not None:
+                    return entries[0]
+                branch = target
+                self._check_head(target, head)
+
+    def extend(
+        self,
+        bodies: Iterable[Body | NewEntry],
+        *,
+        parent: Place | UnsetType = UNSET,
+        branch: str | UnsetType | None = UNSET,
+        expected: EntryId | UnsetType | None = UNSET,
+    ) -> Sequence[Entry]:
+        """Write entries as a chain, all or none, as `append` does for one. A `NewEntry` has more than a body."""
+        return self._write(list(bodies), parent, branch, expected)
+
+    def append_at_head(self, build: Callable[[], NewEntry], *, branch: str | UnsetType = UNSET) -> Entry:
+        """Append an entry at the head of a branch, and retry at the new head if another writer moves the branch.
+
+        `build` is called for every attempt, since the body may depend on the head. Raises `BranchMoved` after
+        `MAX_APPEND_ATTEMPTS`.
+        """
+        for attempt in range(MAX_APPEND_ATTEMPTS):
+            body, extra, _ = build()
+            try:
+                return self.append(body, branch=branch, extra=extra)
+            except BranchMoved:
+                if attempt == MAX_APPEND_ATTEMPTS - 1:
+                    raise
+        raise AssertionError
+
+    def generate_id(self) -> EntryId:
+        """Return a new id, for a `NewEntry` that other entries refer to."""
+        return self._builder.generate_id()
+
+    def _write(
+        self,
+        items: Sequence[Body | NewEntry],
+        parent: Place | UnsetType,
+        branch: str | UnsetType | None,
+        expected: EntryId | UnsetType | None,
+    ) -> Sequence[Entry]:
+        with self._mutex:
+            state = self._prepare_write()
+            target = state.heads.current if isinstance(branch, UnsetType) else branch
+            if target is None and parent is UNSET:
+                raise InvalidOperation("an entry without a branch needs a parent")
+            head = None if target is None else self._get_head(target)
+            expected_head = head if isinstance(expected, UnsetType) else expected
+            explicit = UNSET if parent is UNSET else self.resolve_place(parent)
+            while True:
+                if target is not None and head != expected_head and (expected is not UNSET or has_branch_move(items)):
+                    raise BranchMoved(target, expected_head, head)
+                before, above = state.cursor, head if isinstance(explicit, UnsetType) else explicit
+                self._check_entry_exists(above)
+                entries = self._append_batch(state, before, self._builder.build_chain(state, items, above, target))
+                if entries is not None:
+                    break
+                head = None if target is None else self._get_head(target)
+            return entries if len(entries) == len(items) else [entry for entry in entries if not entry.is_head_record]
+
+    def _commit(self, build: Callable[[], EntryBatch]) -> Sequence[Entry]:
+        """Append the batch that `build` returns. If another writer appended first, call `build` again."""
+        state = self._load()
+        while True:
+            before = state.cursor
+            entries = self._append_batch(state, before, build())
+            if entries is not None:
+                return entries
+
+    def _append_batch(self, state: SessionState, before: Cursor, batch: EntryBatch) -> Sequence[Entry] | None:
+        """Append a batch that was built at `before`, as `_append_lines` does."""
+        return self._append_lines(state, before, batch.lines, state.add_written, *batch)
+
+    def _append_lines(
+        self,
+        state: SessionState,
+        before: Cursor,
+        lines: Sequence[bytes],
+        add: Callable[..., Sequence[Entry]],
+        *arguments: Any,
+    ) -> Sequence[Entry] | None:
+        """Append lines that were built at `before`, and apply them with `add(*arguments, cursor)`.
+
+        If another writer appended first, apply its lines instead and return `None`. After an interrupt the state is
+        marked as uncertain, and the next use loads it again.
+        """
+        cursor = None
+        try:
+            self._pending_lines = lines
+            cursor = self._store.append(lines, after=before)
+            self._has_written = True
+            entries = self._find_written(state, lines) if cursor is before else add(*arguments, cursor)
+            self._pending_lines = None
+            return entries
+        # A second signal may arrive here; make no calls.
+        except StoreError as error:
+            if cursor is not None:
+                self._is_uncertain = True
+                raise
+            self._pending_lines = None
+            refusal = error
+        except BaseException:
+            self._is_uncertain = True
+            raise
+        self._read_conflicting(state, before, refusal)
+        del refusal  # its traceback refers to this frame
+        return None
+
+    def _read_conflicting(self, state: SessionState, before: Cursor, refusal: StoreError) -> None:
+        """Apply what other writers appended since `before`. If they appended nothing, raise `refusal`."""
+        if isinstance(refusal, Conflict) and not self._requires_unchanged:
+            self._read_appended(state)
+        if state.cursor == before:
+            raise refusal
+
+    def _find_written(self, state: SessionState, lines: Sequence[bytes]) -> list[Entry]:
+        """Return the entries of lines just appended, if another program wrote in between and all has to be read."""
+        written = set(lines)
+        found = [entry for entry in self._read_appended(state) if entry.raw in written]
+        if len(found) < len(lines):
+            raise StoreError(self.location, "the lines just written are not in the session")
+        return found
+
+    def _prepare_write(self) -> SessionState:
+        """Return the state if the session can be written to. A file of an older version is rewritten first."""
+        if self._is_closed:
+            raise InvalidOperation(f"{self.location} is closed")
+        if self._read_only is not None:
+            raise ReadOnly(self.location, self._read_only)
+        self._check_not_writing()
+        if self.needs_migration:
+            branch, head = self.heads.current, self.heads.leaf
+            self.migrate()
+            self._check_head(branch, head)
+        self._writable_state = self._load()
+        return self._writable_state
+
+    def migrate(self) -> bool:
+        """Rewrite a file of an older version atomically, with a backup. Return whether it was necessary."""
+        with self._mutex:
+            self._check_not_writing()
+            state = self._load()
+            if not self.needs_migration:
+                return False
+            if self._read_only is not None:
+                raise ReadOnly(self.location, self._read_only)
+            for attempt in range(MAX_REWRITE_ATTEMPTS):
+                before = state.cursor
+                try:
+                    self._rewrite(state)
+                    break
+                except Conflict:
+                    self._read_appended(state)  # another program appended in the older version
+                    if state.cursor == before or attempt == MAX_REWRITE_ATTEMPTS - 1:
+                        raise
+            self._load()
+            return True
+
+    def _rewrite(self, state: SessionState) -> None:
+        """Replace all lines by those of version 3. The session is loaded again afterwards."""
+        lines = state.reader.read_all_lines()
+        try:
+            self._pending_lines, self._is_rewriting = lines, True
+            self._store.replace(lines, after=state.cursor)
+        finally:  # whatever happened, loading finds out which file is in place
+            self._is_uncertain = True
+
+    def close(self) -> None:
+        """Close the store. If the last line is not at the current head, a head record is appended first."""
+        with self._mutex:
+            if self._is_closed:
+                return
+            self._check_not_writing()
+            try:
+                if self._has_written and not self.heads.is_at_last_line(self.tree):
+                    self._commit(self._build_heads_batch)
+            finally:
+                self._is_closed, self._writable_state = True, None
+                self._store.close()
+
+    def _build_heads_batch(self, record: Custom | None = None) -> EntryBatch:
+        """Build a batch with one head record, by default with the heads as they are."""
+        record = self.heads.build_record() if record is None else record
+        return EntryBatch.build_single(self._builder.build_head_record(self.tree, record))

@@ -1,14 +1,15 @@
-"""The store protocol: the only door to disk or database.
+"""The store protocol: all reads and writes of session data go through a store.
 
-A store keeps the lines of one session: bytes without newlines, the header first. It knows
-no tree. Whoever appends says after which place; if the store has moved on since, nothing is
-written and `Conflict` is raised. Methods are synchronous; async callers use a thread.
+A store holds the lines of one session: bytes without newlines, the header first. It knows nothing about the tree.
+A writer names the cursor it read up to. If another writer has appended since, the store writes nothing and raises
+`Conflict`. All methods are synchronous; async callers use a thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -16,112 +17,170 @@ from sessiontree.core.entries import EntryId
 from sessiontree.errors import StoreError
 from sessiontree.format.codec import LINE_LIMIT
 
+if TYPE_CHECKING:
+    from sessiontree.store.lock_wait import LockWait
+
+NEWLINE = 0x0A
+"""The newline as a number: `in` finds a number in bytes three times as fast as it finds bytes."""
+
+PART_SIZE = 1 << 20
+"""Bytes of lines that are joined or read at a time. A long session must never be in memory twice."""
+
 
 class Cursor(Struct, frozen=True):
-    """A place in a store up to which a reader has read. Opaque to everyone but its store."""
+    """A position in a store up to which a reader has read. Only the store that made it knows what `value` means."""
 
     value: Any
 
 
 class LineChunk(NamedTuple):
-    """What a store had to tell."""
+    """Lines read from a store, and where they end."""
 
     data: bytes
-    """Whole lines, each with its newline; only the very last may lack one."""
+    """Whole lines, each with its newline. Only the last line of the session may lack it."""
     cursor: Cursor
     unfinished: bytes = b""
-    """A last line that is not whole: cut by a crash, or still being written."""
+    """An incomplete last line: cut off by a crash, or still being written."""
 
 
 class Store(Protocol):
+    """The lines of one session. Implementations inherit the defaults below."""
+
     location: str
-    """How messages name this session's place: a path or an address."""
+    """The path or address of the session, for messages."""
+    path: str | None = None
+    """The session's file, if the session is a file on this machine."""
+    is_persistent: bool = True
+    """Whether the session can be opened again by its `location`."""
+    torn_files: Sequence[str] = ()
+    """Files that incomplete last lines and batches were moved to."""
 
     def create(self, lines: Sequence[bytes]) -> Cursor:
-        """Make the session with these lines, all or none. Raises `StoreError` if it exists."""
+        """Create the session with these lines, all or none. Raises `StoreError` if it exists."""
         ...
 
     def read_end(self) -> LineChunk:
-        """Where the lines end now, with no lines. Raises `NotFound`."""
+        """Return where the lines end now, without any lines. Raises `NotFound`."""
         ...
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
-        """The lines between two places, by default all; with `limit` about so many bytes of them, one line at least.
+        """Return the lines between two cursors, by default all of them.
 
-        Raises `NotFound`, and `Conflict` if what was read is gone.
+        With `limit`, return about that many bytes, but at least one line. Raises `NotFound`, and `Conflict` if lines
+        that were read before have changed or disappeared.
         """
         ...
 
     def fetch(self, start: int, size: int) -> bytes:
-        """Whole lines that were read before, again, without the last newline. Raises `Conflict` if they are gone."""
+        """Return whole lines that were read before, without the last newline. Raises `Conflict` if they are gone."""
         ...
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
-        """Blocks of whole lines, the last ones first, each with whether it is the beginning of the session."""
+        """Yield blocks of whole lines from the end to the start, each with whether it is the first block."""
         ...
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        """Add `lines`, all or none. Raises `Conflict`, with nothing written, if others wrote since `after`.
+        """Append lines, all or none. Raises `Conflict`, with nothing written, if others wrote since `after`.
 
-        Returns where they end; `after` itself if a program that takes no lock wrote in between, so that all of it has
-        to be read.
+        Return where the lines end. Return `after` itself if a program that does not lock wrote at the same time; then
+        the caller has to read everything since `after`.
         """
         ...
 
     def replace(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
-        """Put `lines` in the place of all lines, at once, and keep the old ones as a backup. Raises `Conflict`."""
+        """Replace all lines atomically and keep the old ones as a backup. Raises `Conflict`."""
         ...
 
     def close(self) -> None: ...
 
+    def stream_lines(self) -> Iterator[bytes]:
+        """Return an iterator over the whole lines of the session as they are stored. Raises `NotFound`."""
+        return _iter_lines(self, self.read(limit=PART_SIZE))
+
+    def stream_bytes(self) -> Iterator[bytes]:
+        """Return an iterator over all bytes of the session, an unfinished last line too. Raises `NotFound`."""
+        end = self.read_end()
+        return chain((line + b"\n" for line in self.stream_lines()), [end.unfinished] if end.unfinished else [])
+
+    def open_file(self) -> IO[bytes]:
+        """Open a file with all bytes of the session, for another process to read. Raises `NotFound`."""
+        import tempfile
+
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        file.writelines(self.stream_bytes())
+        file.seek(0)
+        return file
+
+    def write_tail(self, tail: bytes, *, after: Cursor) -> None:
+        """Append an incomplete last line as it is: for byte-for-byte copies. Raises `Conflict`, and `StoreError`."""
+        raise StoreError(self.location, "this store cannot hold an incomplete last line")
+
+    def get_modified_time(self) -> int:
+        """Return when the session was last written to, in nanoseconds since the epoch; 0 if the store does not know."""
+        return 0
+
+    def backdate(self, moment: int) -> None:
+        """Set the modification time to `moment` if it is later, where that is possible: for copies."""
+
+    def find_cursor_after_rollback(self, cursor: Cursor) -> Cursor | None:
+        """Return an equal cursor if the last lines before `cursor` were blanked by a writer whose write failed.
+
+        Return `None` if something else happened to the session.
+        """
+        return None
+
+    def get_lock_wait(self) -> LockWait | None:
+        """Return a wait for the other process that is writing to the session now, if there is one."""
+        return None
+
+
+def _iter_lines(store: Store, chunk: LineChunk) -> Iterator[bytes]:
+    while chunk.data:
+        lines = chunk.data.split(b"\n")
+        yield from lines if lines[-1] else lines[:-1]
+        chunk = store.read(chunk.cursor, limit=PART_SIZE)
+
 
 @runtime_checkable
 class IndexedStore(Protocol):
-    """A store that finds lines by the ids in them, as one in a database does."""
+    """A store that finds lines by entry id, as a database does."""
 
     def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
-        """The line with this id and those above it, by their parents, so many at most, each with where it stands.
+        """Return the line with this id and its ancestors, at most `count` lines, each with its position.
 
-        Nothing when there is no such line before that place; `None` where the index cannot tell.
+        The list is empty if no line before `before` has the id. Return `None` if the index cannot answer.
         """
         ...
 
 
-NEWLINE = 0x0A
-"""As a number: Python looks for a byte in a third of the time that it takes to look for bytes."""
-
-PART_SIZE = 1 << 20
-"""How much of many lines is joined at once, in bytes: all of a long session would be twice in memory."""
-
-
-def join_lines(lines: Sequence[bytes], where: str) -> bytes:
-    """Lines as they are kept, each with its newline. Raises `StoreError` for one that cannot be."""
+def join_lines(lines: Sequence[bytes], location: str) -> bytes:
+    """Return lines as they are stored, each with its newline. Raises `StoreError` for an invalid line."""
     if len(lines) == 1:
         line = lines[0]
         if NEWLINE in line or len(line) > LINE_LIMIT:
-            raise _build_line_error(line, where)
+            raise _build_line_error(line, location)
         return line + b"\n"
     for line in lines:
         if NEWLINE in line or len(line) > LINE_LIMIT:
-            raise _build_line_error(line, where)
+            raise _build_line_error(line, location)
     return b"\n".join([*lines, b""])
 
 
-def join_in_parts(lines: Sequence[bytes], where: str) -> Iterator[bytes]:
-    """`joined`, some lines at a time."""
+def join_in_parts(lines: Sequence[bytes], location: str) -> Iterator[bytes]:
+    """Yield lines as `join_lines` returns them, about `PART_SIZE` bytes at a time."""
     part: list[bytes] = []
     size = 0
     for line in lines:
         part.append(line)
         size += len(line)
         if size > PART_SIZE:
-            yield join_lines(part, where)
+            yield join_lines(part, location)
             part, size = [], 0
     if part:
-        yield join_lines(part, where)
+        yield join_lines(part, location)
 
 
-def _build_line_error(line: bytes, where: str) -> StoreError:
+def _build_line_error(line: bytes, location: str) -> StoreError:
     if NEWLINE in line:
-        return StoreError(where, "a line cannot hold a newline")
-    return StoreError(where, f"a line of {len(line)} bytes is over the limit of {LINE_LIMIT}")
+        return StoreError(location, "a line cannot contain a newline")
+    return StoreError(location, f"line of {len(line)} bytes exceeds the limit of {LINE_LIMIT} bytes")

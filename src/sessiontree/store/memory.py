@@ -1,4 +1,4 @@
-"""A store in memory: what every store does, in the fewest words. Nothing survives the process."""
+"""A store in memory: the store protocol in its simplest form. Nothing survives the process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from sessiontree.errors import Conflict, NotFound, StoreError
-from sessiontree.store.base import Cursor, LineChunk, join_lines
+from sessiontree.store.base import Cursor, LineChunk, Store, join_lines
 
 
-class MemoryStore:
-    def __init__(self, where: str = "memory") -> None:
-        self.location = where
+class MemoryStore(Store):
+    """A session in memory."""
+
+    is_persistent = False
+
+    def __init__(self, location: str = "memory") -> None:
+        self.location = location
         self.backups: list[bytes] = []
         self._data: bytearray | None = None
         self._generation = 0
@@ -66,7 +70,7 @@ class MemoryStore:
             return self._build_cursor()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: the store holds no resources."""
 
     def _require_data(self) -> bytearray:
         if self._data is None:
@@ -78,4 +82,4 @@ class MemoryStore:
 
     def _check_cursor(self, after: Cursor) -> None:
         if after != self._build_cursor():
-            raise Conflict(self.location, "others wrote first")
+            raise Conflict(self.location, "another writer appended first")

@@ -39,7 +39,7 @@ from sessiontree.hooks.events import Event as Hooked
 from sessiontree.hooks.events import TurnEnd as HookedTurnEnd
 from sessiontree.hooks.events import TurnStart as HookedTurnStart
 from sessiontree.model.base import Model, ModelError
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 from sessiontree.swarm.admission import AdmissionControl, BudgetedModel
 from sessiontree.swarm.budget import Spending
 from sessiontree.swarm.events import (
@@ -364,3 +364,15 @@ def compute_retry_delay(agent: str, attempt: int, error: Exception) -> float:
     asked = error.retry_after or 0.0 if isinstance(error, ModelError) else 0.0
     spread = 1 - zlib.crc32(f"{agent} {attempt}".encode()) % 256 / 1024
     return max(asked, min(FIRST_DELAY * 2.0 ** (attempt - 1), MAX_DELAY) * spread)
+
+
+def select_original_tools(work: str, names: Sequence[str] | None, tools: Sequence[Tool]) -> Sequence[Tool]:
+    """Those of `tools` that some work was begun with; all where it does not say. Raises `InvalidOperation`."""
+    if names is None:
+        return tools
+    had = {tool.name: tool for tool in tools}
+    lacking = [name for name in names if name not in had]
+    if lacking:
+        what = f"{'tool' if len(lacking) == 1 else 'tools'} {', '.join(lacking)}"
+        raise InvalidOperation(f"{work} was begun with {what}, which cannot be had here")
+    return [had[name] for name in names]

@@ -12,8 +12,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from sessiontree.core.entries import Body, Entry
-from sessiontree.errors import BranchMoved, NotFound
-from sessiontree.session.session import Session
+from sessiontree.errors import NotFound
+from sessiontree.session import NewEntry, Session
 from sessiontree.swarm.records import (
     CreatedRecord,
     SpawnAction,
@@ -95,12 +95,9 @@ class SwarmJournal:
         return await run_in_thread(self._append, body, self.state.agents[agent].branch, None)
 
     def _append(self, body: Body, branch: str, fallback_parent: Entry | None) -> Entry:
-        while True:
-            try:
-                return self.session.append(body, branch=branch)
-            except BranchMoved:
-                continue  # another process wrote there first: behind that, then
-            except NotFound:
-                # Somebody has renamed the branch. What happened is written all the same, and moves nobody.
-                under = fallback_parent or self.session.tree[self.state.start_entry]
-                return self.session.append(body, parent=under, branch=None)
+        try:
+            return self.session.append_at_head(lambda: NewEntry(body), branch=branch)
+        except NotFound:
+            # The branch was renamed. The record is still written, as a late result that moves no branch.
+            under = fallback_parent or self.session.tree[self.state.start_entry]
+            return self.session.append(body, parent=under, branch=None)

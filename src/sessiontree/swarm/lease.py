@@ -13,10 +13,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from sessiontree.errors import StoreError
-from sessiontree.session.session import Session
+from sessiontree.library import catalog
+from sessiontree.library.repository import SharedLock
+from sessiontree.session import Session
 from sessiontree.store.files import close_quietly, discard, format_os_error, make_private_directory, open_private
-from sessiontree.store.postgres.address import is_database_address
-from sessiontree.store.postgres.advisory_lock import AdvisoryLock
 from sessiontree.swarm.events import SUFFIX, build_spool_path
 
 POLL_INTERVAL = 1.0
@@ -36,7 +36,7 @@ def open_lease(session: Session, work_id: str, *, is_own: bool = True) -> Lease:
     `own` is whether it was made in this session. A fork that goes on with one of another is in nobody's way there.
     """
     where, work_id = session.address, work_id if is_own else f"{work_id}/{session.id}"
-    far = AdvisoryLock(where, work_id) if is_database_address(where) else None
+    far = None if where is None else catalog.open_shared_lock(where, work_id)
     return Lease(None if where is None else build_lease_path(work_id), far)
 
 
@@ -48,7 +48,7 @@ def is_leased(session: Session, work_id: str, *, is_own: bool = True) -> bool:
 class Lease:
     """A lock file beside the events, and a lock in the database where the session is in one."""
 
-    def __init__(self, path: str | None, database_lock: AdvisoryLock | None = None) -> None:
+    def __init__(self, path: str | None, database_lock: SharedLock | None = None) -> None:
         self._path = path
         self._database_lock = database_lock
         self._fd: int | None = None

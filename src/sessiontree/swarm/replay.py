@@ -11,7 +11,6 @@ import threading
 from msgspec import Struct, field
 
 from sessiontree.agent.tool_execution import get_denied_title
-from sessiontree.comparison import list_usages
 from sessiontree.core.entries import (
     AgentAction,
     Body,
@@ -24,9 +23,17 @@ from sessiontree.core.entries import (
     iter_entries,
 )
 from sessiontree.core.heads import read_rename
-from sessiontree.core.messages import describe_shortcoming, extract_text, get_model, get_role, is_failed_turn, sum_usage
+from sessiontree.core.messages import (
+    describe_shortcoming,
+    extract_text,
+    get_model,
+    get_role,
+    is_failed_turn,
+    list_usages,
+    sum_usage,
+)
 from sessiontree.core.timestamps import parse_timestamp
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel, Spending
 from sessiontree.swarm.records import (
     SWARM_RECORD_TYPE,

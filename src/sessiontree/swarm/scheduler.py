@@ -20,7 +20,7 @@ from sessiontree.core.plan import collect_summary_input
 from sessiontree.errors import InvalidOperation, SessionTreeError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.ops.merge import merge
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
 from sessiontree.swarm.admission import AdmissionControl, ChangeSignal, can_continue
 from sessiontree.swarm.budget import EXHAUSTED_TEXT, Budget
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent

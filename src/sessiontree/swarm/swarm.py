@@ -25,9 +25,9 @@ from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, Sto
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Notice
 from sessiontree.model.base import Model
-from sessiontree.session.session import Place, Session, compare
+from sessiontree.session import Place, Session, compare
 from sessiontree.swarm.admission import AdmissionControl, ChangeSignal
-from sessiontree.swarm.agent_runner import AgentResources, AgentRunner
+from sessiontree.swarm.agent_runner import AgentResources, AgentRunner, select_original_tools
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.events import BaseSwarmEvent, BranchEvent, ErrorEvent, EventLog, SwarmEvent, build_spool_path
 from sessiontree.swarm.executor import Executor, LocalExecutor, SwarmJob
@@ -51,7 +51,6 @@ from sessiontree.swarm.replay import SwarmTracker, TrackedSwarm
 from sessiontree.swarm.scheduler import Scheduler
 from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, find_strategy
-from sessiontree.swarm.tools import select_original_tools
 
 POLL_INTERVAL = 1.0
 """Seconds between two looks for what other processes have told the swarm to do."""

@@ -27,7 +27,7 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.places import find_free_name
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.store import lock_wait
 from sessiontree.tui.keys import Key, build_keymap, find_key_errors, list_keys
 from sessiontree.tui.ordered import OrderedKeysApp
@@ -184,10 +184,8 @@ class SessionApp(OrderedKeysApp[None]):
 
     async def _attach_session(self, session: Session) -> bool:
         """Begin in a session. Says whether one is in it now."""
-        from sessiontree.agent.permissions import Permissions
-        from sessiontree.agent.tools import builtin_tools
+        from sessiontree.agent.setup import load_agent_options
         from sessiontree.commands.controller import SessionController
-        from sessiontree.home import get_home
         from sessiontree.tui.app_commands import build_app_commands
         from sessiontree.tui.app_ui import AppHost
 
@@ -196,25 +194,22 @@ class SessionApp(OrderedKeysApp[None]):
         if branch is None:
             session.close()
             return False
-        permissions = Permissions.load_user(
+        options = load_agent_options(
             self.options.settings,
-            get_home(),
             mode=self.options.permission_mode,
             allow=self.options.allow,
             asker=self.ui.ask_permission,
+            cwd=self.options.cwd,
         )
         self.desk = SessionController(
             branch.session,
             branch=branch,
             commands=build_app_commands(self),
             models=self._models,
-            tools=builtin_tools(),
+            options=options,
             ui=self.ui,
             host=AppHost(self),
-            settings=self.options.settings,
             fresh=self.options.fresh,
-            cwd=self.options.cwd,
-            permissions=permissions,
         )
         self.chat.attach(self.desk)
         await self.desk.start()

@@ -13,7 +13,7 @@ from textual.widget import Widget
 from sessiontree.core.entries import EntryId
 from sessiontree.core.sanitize import escape_lines
 from sessiontree.hooks.ui_protocol import Level
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.screens.dialogs import ConfirmDialog, EditorDialog, InputDialog, SelectDialog, WidgetDialog
 from sessiontree.tui.services.other_processes import is_session_open

@@ -12,12 +12,11 @@ from typing import Any
 from msgspec import Struct
 from textual.widget import Widget
 
-from sessiontree.comparison import list_usages
 from sessiontree.core.compaction import count_context_tokens
 from sessiontree.core.context import find_context_path
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.messages import sum_usage
-from sessiontree.session.session import Branch, Session
+from sessiontree.core.messages import list_usages, sum_usage
+from sessiontree.session import Branch, Session
 
 THREAD_ENTRIES = 2000
 """Entries from which on a session is counted in a thread."""

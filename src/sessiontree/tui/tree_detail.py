@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from sessiontree.commands.formatting import format_id, format_local_time
-from sessiontree.comparison import list_usages
 from sessiontree.core.context import explain
 from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
 from sessiontree.core.entry_text import CallLookup, build_full_text, format_entry_row, get_speaker
-from sessiontree.core.messages import coerce_string, get_model, get_role, iter_blocks, sum_usage
+from sessiontree.core.messages import coerce_string, get_model, get_role, iter_blocks, list_usages, sum_usage
 from sessiontree.core.number_text import format_dollars, format_tokens, pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.core.tree import Tree
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 
 MAX_CHARACTERS = 100_000
 """So many characters of an entry are shown; `sessiontree show` has all."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import sessiontree as st
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from tests.server.dashboard.conftest import Serve, Visit
 from tests.server.dashboard.held_requests import HeldRequests
 

@@ -19,7 +19,7 @@ import sessiontree as st
 from sessiontree.core.entries import BranchSummary
 from sessiontree.model.base import Request
 from sessiontree.model.scripted import Delay, Script, ScriptedModel, ScriptedUsage
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.memory import MemoryStore
 from tests.server.dashboard.conftest import Serve, Visit
 from tests.server.dashboard.site import DashboardSite, write_session_file

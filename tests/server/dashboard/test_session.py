@@ -135,7 +135,7 @@ def test_a_search_that_makes_no_sense_is_told(serve: Serve, visit: Visit) -> Non
 
     page.get_by_role("searchbox").fill("since:yesterday")
 
-    page.wait_for_selector(".notice.wrong >> text=since: takes 12h")
+    page.wait_for_selector(".notice.wrong >> text=invalid since")
     assert page.get_by_text("Nothing was found.").count() == 0
     page.get_by_role("searchbox").fill("quadratic")
     page.wait_for_selector(".hits li")
@@ -1160,7 +1160,7 @@ def test_the_page_says_what_an_undo_took_back(serve: Serve, visit: Visit) -> Non
 def test_a_model_is_found_by_typing_and_sent_with_the_prompt(
     serve: Serve, visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SingleModel, "names", lambda self: ["scripted:scripted", "scripted:other"])
+    monkeypatch.setattr(SingleModel, "list_names", lambda self: ["scripted:scripted", "scripted:other"])
     wanted: list[str | None] = []
     find = SingleModel.find
     monkeypatch.setattr(SingleModel, "find", lambda self, name=None: (wanted.append(name), find(self, name))[1])

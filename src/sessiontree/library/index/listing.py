@@ -27,6 +27,7 @@ from sessiontree.library.index.session_summary import (
 )
 from sessiontree.library.index.sqlite import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
 from sessiontree.library.session_files import SessionFile, is_text
+from sessiontree.store.jsonl import JsonlStore
 
 BATCH_SIZE = 64
 """So many files are written at once."""
@@ -130,12 +131,15 @@ def _scan_stale(
         report_bytes(0)
         return reading
 
-    helpers = start_readers([file for file, is_known in stale if not is_known])
+    unknown = [file for file, is_known in stale if not is_known]
+    helpers = start_readers(unknown) if db.open_store is JsonlStore else []
     try:
         elsewhere = {file.path for helper in helpers for file in helper.share}
         for file, is_known in stale:
             if file.path not in elsewhere:
-                yield record_scan(_scan_known(db, file, report_bytes) if is_known else scan_file(file, report_bytes))
+                yield record_scan(
+                    _scan_known(db, file, report_bytes) if is_known else scan_file(file, report_bytes, db.open_store)
+                )
         for helper in helpers:
             yield from map(record_scan, helper.iter_scans())
     finally:
@@ -163,9 +167,9 @@ def _load_record(db: IndexDatabase, path: str) -> FileRecord | None:
 def _scan_known(db: IndexDatabase, file: SessionFile, passed: OnBytesRead) -> FileScan:
     past = _load_record(db, file.path)
     return (
-        scan_file(file, passed)
+        scan_file(file, passed, db.open_store)
         if past is None
-        else scan_changed_file(file, past, lambda: _build_digest(db, past), passed)
+        else scan_changed_file(file, past, lambda: _build_digest(db, past), passed, db.open_store)
     )
 
 

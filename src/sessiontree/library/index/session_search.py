@@ -31,14 +31,12 @@ from sessiontree.library.index.session_summary import (
     OversizedLine,
     ReadMode,
     SessionSummary,
-    find_next_line,
-    iter_blocks,
     open_read_only,
-    open_regular_fd,
 )
 from sessiontree.library.index.sqlite import IndexDatabase
 from sessiontree.library.index.word_index import IndexedFile, find_candidates, index_texts, load_files
-from sessiontree.store.files import close_quietly
+from sessiontree.session import Session
+from sessiontree.store.range_reader import RangeReader
 
 MIN_INDEX_SECONDS, MAX_INDEX_SECONDS = 0.25, 3.0
 """How long new words are taken in, at least and at most."""
@@ -247,12 +245,10 @@ def _iter_matches(
     try:
         with isolate_errors(part.file.path):
             for position, entry in _iter_entries(part, sieve, least, passed):
-                moment = parse_timestamp(entry.timestamp) or 0
-                if moment < least() or (query.roles and not query.accepts_role(get_speaker(entry))):
-                    continue
-                said = get_text_parts(entry)
-                if said and query.matches(fold_parts(said)):
-                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(said))
+                parts = match_entry(entry, query, since=least())
+                if parts is not None:
+                    moment = parse_timestamp(entry.timestamp) or 0
+                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(parts))
     except (OSError, SessionTreeError):
         return  # taken away since it was listed
 
@@ -265,27 +261,24 @@ def _iter_entries(
     Raises `OSError` and `SessionTreeError`.
     """
     if part.file.kind is ReadMode.SESSION:
-        yield from enumerate(open_read_only(part.file.path).tree)
+        yield from enumerate(open_read_only(part.file.path, part.file.open_store).tree)
         return
-    fd = open_regular_fd(part.file.path)
-    try:
-        for at, stop in _iter_ranges_backward(fd, part.start, part.stop):
-            for block, end in iter_blocks(fd, at, stop):
+    with part.file.open_store(part.file.path).open_reader() as reader:
+        for at, stop in _iter_ranges_backward(reader, part.start, part.stop):
+            for block, end in reader.iter_blocks(at, stop):
                 if block is None or (least() > MIN_TIME and is_older(block, least())):
                     pass
                 elif sieve.can_match(block):
                     yield from _parse_block(block, at, sieve)
                 passed(end - at)
                 at = end
-    finally:
-        close_quietly(fd)
 
 
-def _iter_ranges_backward(fd: int, start: int, stop: int) -> Generator[tuple[int, int]]:
-    """Pieces of whole lines, the last ones first: with the newest hits at hand, what is older can be passed over."""
+def _iter_ranges_backward(reader: RangeReader, start: int, stop: int) -> Generator[tuple[int, int]]:
+    """Yield ranges of complete lines, the last ones first: once the newest hits are known, older ranges are skipped."""
     size = RANGE_SIZE
     while start < stop:
-        first = start if stop - start <= size else find_next_line(fd, stop - size, stop)
+        first = start if stop - start <= size else reader.find_next_line(stop - size, stop)
         if first < stop:
             yield first, stop
             stop, size = first, RANGE_SIZE
@@ -315,7 +308,7 @@ class _EntryContext:
         """`None` where every entry counts."""
         try:
             if entries is None or not self._load_from_index(db, path, entries):
-                self._load_from_session(path)
+                self._load_from_session(db, path)
         except OversizedLine:
             self._tree = None  # nobody should look into it: what was found must do
         except SessionTreeError:
@@ -329,13 +322,13 @@ class _EntryContext:
         if len(branches) < len(ids):
             return False
         with isolate_errors(path):
-            self._visible = VisibleEntries(open_read_only(path).context())
+            self._visible = VisibleEntries(open_read_only(path, db.open_store).context())
         self._branches, self._tree = branches, None
         return True
 
-    def _load_from_session(self, path: str) -> None:
+    def _load_from_session(self, db: IndexDatabase, path: str) -> None:
         with isolate_errors(path):
-            session = open_read_only(path)
+            session = open_read_only(path, db.open_store)
             tree, heads = session.tree, session.heads
             self._tree = tree
             if heads.leaf is None or heads.leaf in tree:
@@ -362,6 +355,40 @@ def map_branches(heads: Heads, up: Callable[[EntryId | None], Iterable[EntryId]]
                 break
             branches[id] = name
     return branches
+
+
+def match_entry(entry: Entry, query: Query, *, since: int | None = None) -> list[str] | None:
+    """Return the texts of an entry if the query matches it; `None` otherwise. `since` is a later limit than its own."""
+    oldest = query.since if since is None else since
+    if oldest is not None and (parse_timestamp(entry.timestamp) or 0) < oldest:
+        return None
+    if query.roles and not query.accepts_role(get_speaker(entry)):
+        return None
+    parts = get_text_parts(entry)
+    return parts if parts and query.matches(fold_parts(parts)) else None
+
+
+def find_hits(session: Session, query: Query) -> list[Hit]:
+    """Search one open session, without the index."""
+    tree, heads = session.tree, session.heads
+    branches = map_branches(heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
+    visible = VisibleEntries(session.context())
+    return [
+        Hit(
+            session=session.id,
+            file=session.location,
+            name=session.name,
+            entry=entry.id,
+            type=entry.type,
+            role=get_speaker(entry),
+            timestamp=entry.timestamp,
+            branch=branches.get(entry.id),
+            in_context=visible.contains(entry),
+            snippet=build_snippet("\n".join(parts), query.terms),
+        )
+        for entry in tree
+        if (parts := match_entry(entry, query)) is not None
+    ]
 
 
 def _build_hit(match: _FileMatch, summary: SessionSummary, sight: _EntryContext, query: Query) -> Hit:

@@ -20,8 +20,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from sessiontree.errors import LockTimeout, StoreError
+from sessiontree.library.session_files import OpenStore
 from sessiontree.store import lock_wait
 from sessiontree.store.files import make_private_directory
+from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock, get_lock_path
 
 INDEX_NAME = "index.db"
@@ -120,6 +122,8 @@ class IndexDatabase:
         """Whether anybody will ever use again what is written here."""
         self.wait_for_lock = wait_for_lock
         """Whether what can be read again waits for its turn to be kept."""
+        self.open_store: OpenStore = JsonlStore
+        """Opens the store of a session file that has to be read."""
         self.execute = connection.execute
         connection.create_function("checksum_of", -1, compute_checksum, deterministic=True)
 

@@ -11,7 +11,7 @@ import os
 import time
 import zlib
 from collections.abc import Generator, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,9 +22,9 @@ from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.errors import SessionTreeError, isolate_errors
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.library.index.prefilter import WORD_BYTES, extract_words
-from sessiontree.library.index.session_summary import ReadMode, iter_lines, open_read_only, open_regular_fd
+from sessiontree.library.index.session_summary import ReadMode, open_read_only
 from sessiontree.library.index.sqlite import FILE_CHECKSUM, IndexDatabase, IndexMismatch, compute_checksum
-from sessiontree.store.files import close_quietly
+from sessiontree.library.session_files import OpenStore
 
 CHUNK_SIZE = 1 << 16
 """A chunk is full with so many bytes of text."""
@@ -51,7 +51,11 @@ class IndexedFile(NamedTuple):
     read_to: int
     text_to: int
     is_sound: bool
-    """The index knows how its entries hang together: each has an id of its own."""
+    """The index knows how its entries are linked: each has an id of its own."""
+    open_store: OpenStore
+
+
+_FileRow: TypeAlias = tuple[int, str, int, ReadMode, int, int, int, int, int, bool]
 
 
 class _WordChunk(NamedTuple):
@@ -79,7 +83,8 @@ def load_files(db: IndexDatabase, paths: Iterable[str]) -> list[IndexedFile]:
         elif not row[10]:
             raise IndexMismatch
         else:
-            files.append(msgspec.convert((row[0], path, *row[2:9], bool(row[9])), IndexedFile))
+            values = msgspec.convert((row[0], path, *row[2:9], bool(row[9])), _FileRow)
+            files.append(IndexedFile(*values, db.open_store))
     return sorted([file for file in files if file.kind is not ReadMode.NONE], key=lambda file: file.mtime, reverse=True)
 
 
@@ -242,18 +247,15 @@ def _iter_entries(file: IndexedFile, start: int) -> Generator[tuple[Entry | None
     Raises `OSError` and `SessionTreeError`.
     """
     if file.kind is ReadMode.SESSION:
-        for entry in open_read_only(file.path).tree:
+        for entry in open_read_only(file.path, file.open_store).tree:
             yield entry, file.size
         return
-    fd = open_regular_fd(file.path)
-    try:
-        for raw, end in iter_lines(fd, start, file.read_to):
+    with file.open_store(file.path).open_reader() as reader:
+        for raw, end in reader.iter_lines(start, file.read_to):
             try:
                 yield read_entry(raw, 0) if raw and not raw.isspace() else None, end
             except NotJson:
                 yield None, end
-    finally:
-        close_quietly(fd)
 
 
 def find_candidates(

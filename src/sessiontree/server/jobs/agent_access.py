@@ -7,25 +7,98 @@ request answers it. Nobody answering in time is a no. Everything here happens in
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import Struct
 
 from sessiontree import config
-from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion, Permissions
+from sessiontree.agent.permissions import Asker, PermissionAnswer, PermissionQuestion
+from sessiontree.agent.sandbox import Confinement, SandboxUnavailable, confine, find_sandbox, resolve_project_folder
+from sessiontree.agent.setup import AgentOptions, load_agent_options
 from sessiontree.config import Config, PermissionMode
+from sessiontree.core.sanitize import escape_line
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import NotFound, SessionTreeError
-from sessiontree.home import get_home
 from sessiontree.server import schemas
+from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError, make_insufficient_rights
 
 if TYPE_CHECKING:
     from sessiontree.server.session_cache import OpenSession
+
+log = logging.getLogger("sessiontree.server")
+
+
+class Workspace(Struct, frozen=True, kw_only=True):
+    cwd: str
+    confinement: Confinement | None
+    note: str | None = None
+    """What a person should know of it."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether agents there reach nothing but their project."""
+        return self.confinement is not None and self.confinement.is_limited
+
+
+class WorkspaceResolver:
+    def __init__(self, cwd: str, projects: Iterable[str] = ()) -> None:
+        self._cwd = cwd
+        self._projects = {cwd, *projects}
+        self._has_warned = False
+
+    def allow_folder(self, folder: str) -> None:
+        """Let agents of sessions in `folder` work there: somebody who may run agents has named it."""
+        self._projects.add(folder)
+
+    def find_folder(self, named: str) -> str:
+        """Return the folder of a session that names one, for those who may see all of this server."""
+        return resolve_project_folder(named, self._projects) or self._cwd
+
+    def check_token(self, token: Token) -> None:
+        """Raises `Refused` for a token that is limited to projects where nothing keeps agents inside them."""
+        if token.projects is not None:
+            try:
+                find_sandbox(config.load().tools.user)
+            except SandboxUnavailable as error:
+                raise _make_no_sandbox_error(error) from error
+
+    def find(self, token: Token, folder: str) -> Workspace:
+        """Return where the agents of a session work that names `folder`. Raises `Refused`."""
+        user = config.load().tools.user
+        if token.projects is not None:
+            inside = resolve_project_folder(folder, token.projects)
+            if inside is None:
+                raise ApiError(403, "the folder of the session is not in the token's projects", code="outside")
+            try:
+                return Workspace(cwd=inside, confinement=confine(inside, limited=True, user=user))
+            except SandboxUnavailable as error:
+                raise _make_no_sandbox_error(error) from error
+        inside = resolve_project_folder(folder, self._projects)
+        note = None
+        if inside is None and folder and os.path.isdir(folder):
+            note = f"tools work in {escape_line(self._cwd)}, not in {escape_line(folder)}, the session's folder"
+            note += "; start the server with --project to let them"
+        cwd = inside or self._cwd
+        try:
+            return Workspace(cwd=cwd, confinement=confine(cwd, limited=False, user=user), note=note)
+        except SandboxUnavailable as error:
+            if not self._has_warned:
+                log.warning("%s; tokens for single projects run no agents", escape_line(error.reason))
+                self._has_warned = True
+            return Workspace(cwd=cwd, confinement=None, note=note)
+
+
+def _make_no_sandbox_error(error: SandboxUnavailable) -> ApiError:
+    return ApiError(403, f"a token for single projects runs no agents here: {error}", code="no_sandbox")
+
 
 MAX_DETAIL_LENGTH = 20_000
 """Characters of a call that its question tells; the session has all of it."""
@@ -54,9 +127,9 @@ class PermissionBroker:
         self._open_questions: dict[str, dict[str, OpenQuestion]] = {}
         """By the file of the session, and by id."""
 
-    def load_permissions(self, settings: Config) -> Permissions:
-        """What the user's rules allow agents of this server. Raises `ConfigError`."""
-        return Permissions.load_user(settings, get_home(), mode=self._mode, allow=self._allow)
+    def load_options(self, settings: Config, cwd: str) -> AgentOptions:
+        """Return the options of the server's agents, with the user's permission rules. Raises `ConfigError`."""
+        return load_agent_options(settings, mode=self._mode, allow=self._allow, cwd=cwd)
 
     @property
     def default_mode(self) -> PermissionMode:

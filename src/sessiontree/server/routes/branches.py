@@ -16,10 +16,10 @@ from fastapi import APIRouter, Depends
 from sessiontree.core.places import BRANCH_PREFIX, check_branch_name
 from sessiontree.errors import InvalidOperation
 from sessiontree.library import catalog
-from sessiontree.model.base import Model
 from sessiontree.ops import navigate as navigating
 from sessiontree.ops.fork import fork
 from sessiontree.ops.merge import cherry_pick, find_other_branches, merge, promote
+from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, RequestBody, RequestContext, WriteContext
 from sessiontree.server.entry_rows import build_branch_list
@@ -27,7 +27,7 @@ from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_jobs import SessionRuntime
 from sessiontree.server.openapi import describe_route
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import Branch, Session
+from sessiontree.session import Branch, Session
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
@@ -183,14 +183,18 @@ def _get_branch(session: Session, name: str | None) -> Branch:
     return session.branch(session.heads.current if name is None else name)
 
 
-async def _choose_summarizer(
-    call: RequestContext, runtime: SessionRuntime, branch: Branch, wanted: bool
-) -> Model | None:
-    """The model that makes a summary, where one is wanted."""
-    if not wanted:
-        return None
+async def _request_summary(
+    call: RequestContext, runtime: SessionRuntime, branch: Branch, instructions: str | None
+) -> SummaryRequest:
+    """Return a request for a summary by a model. Raises `ApiError` if the token may not run models."""
     call.check_can_run()
-    return await call.state.runs.choose_model(runtime, branch)
+    settings = runtime.controller.settings
+    return SummaryRequest(
+        model=await call.state.runs.choose_model(runtime, branch),
+        instructions=instructions,
+        settings=settings.summary,
+        retry=settings.retry,
+    )
 
 
 @router.post("/navigate", **describe_route(schemas.NavigateResponse, request=schemas.NavigateRequest))
@@ -214,13 +218,8 @@ async def navigate(
             session,
             request.to,
             hooks=runtime.controller.hooks,
-            model=await _choose_summarizer(call, runtime, branch, wanted),
-            summarize=wanted,
-            custom_instructions=request.instructions,
-            summary=request.summary,
+            summary=await _request_summary(call, runtime, branch, request.instructions) if wanted else request.summary,
             branch=branch,
-            settings=runtime.controller.settings.summary,
-            retry=runtime.controller.settings.retry,
         )
 
     if request.summarize and request.summary is None:
@@ -271,11 +270,9 @@ async def merge_branch(
             source,
             into,
             hooks=runtime.controller.hooks,
-            model=await _choose_summarizer(call, runtime, into, request.summary is None),
-            summary=request.summary,
-            custom_instructions=request.instructions,
-            settings=runtime.controller.settings.summary,
-            retry=runtime.controller.settings.retry,
+            summary=await _request_summary(call, runtime, into, request.instructions)
+            if request.summary is None
+            else request.summary,
         )
         entry = None if outcome.summary_entry is None else outcome.summary_entry.id
         return schemas.MergeResponse(id=entry, branch=into.name, leaf=outcome.new_leaf, cancelled=outcome.cancelled)
@@ -300,17 +297,10 @@ async def promote_branch(
         rest = find_other_branches(into, winner)
         for branch in (into, winner, *rest):
             call.state.check_idle(opened, branch.name)
-        outcome = await promote(
-            winner,
-            into,
-            rest,
-            hooks=runtime.controller.hooks,
-            model=await _choose_summarizer(call, runtime, into, request.summary is None and bool(rest)),
-            summary=request.summary,
-            custom_instructions=request.instructions,
-            settings=runtime.controller.settings.summary,
-            retry=runtime.controller.settings.retry,
-        )
+        summary: SummaryRequest | str = SummaryRequest() if request.summary is None else request.summary
+        if request.summary is None and rest:
+            summary = await _request_summary(call, runtime, into, request.instructions)
+        outcome = await promote(winner, into, rest, hooks=runtime.controller.hooks, summary=summary)
         archived = [] if outcome.cancelled else [branch.name for branch in (*rest, winner)]
         return schemas.PromoteResponse(leaf=outcome.new_leaf, archived=archived, cancelled=outcome.cancelled)
 

@@ -23,14 +23,13 @@ from starlette.types import Receive, Scope, Send
 from sessiontree.core.entries import JsonObject
 from sessiontree.errors import NotFound, SessionTreeError
 from sessiontree.server.app_state import ReadContext, RequestContext
-from sessiontree.server.encoding import encode_json
 from sessiontree.server.entry_rows import UnrenderedPathRow, build_path_row, build_tree_row
 from sessiontree.server.http_errors import ApiError
+from sessiontree.server.live_events import StreamSlot
 from sessiontree.server.openapi import EVENTS, describe_route
-from sessiontree.server.rendering import HtmlCache
+from sessiontree.server.rendering import HtmlCache, encode_json
 from sessiontree.server.schemas import TreeRow
 from sessiontree.server.session_cache import OpenSession, SessionPosition, compute_position, parse_position
-from sessiontree.server.streams import StreamSlot
 
 router = APIRouter(prefix="/api/sessions/{id}")
 

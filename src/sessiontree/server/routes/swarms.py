@@ -24,18 +24,18 @@ from sessiontree.server.app_state import (
     RunContext,
     WriteContext,
 )
-from sessiontree.server.encoding import encode_json
 from sessiontree.server.entry_rows import build_branch_list
 from sessiontree.server.http_errors import ApiError
+from sessiontree.server.live_events import StreamSlot
 from sessiontree.server.openapi import EVENTS, describe_route
 from sessiontree.server.pagination import Cursor, Limit, get_page
+from sessiontree.server.rendering import encode_json
 from sessiontree.server.routes.branches import validate_branch_name
 from sessiontree.server.routes.events import KEEPALIVE_SECONDS, EventStream, PageHeader
 from sessiontree.server.routes.sessions import resolve_session_folder
 from sessiontree.server.routes.tree import build_tree_page
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.server.streams import StreamSlot
-from sessiontree.session.session import compare as compared
+from sessiontree.session import compare as compared
 from sessiontree.swarm.events import EVENT_TYPES, BaseSwarmEvent, EventLog, build_spool_path
 from sessiontree.swarm.status import SwarmStatus
 from sessiontree.swarm.swarm import Swarm

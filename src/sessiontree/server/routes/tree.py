@@ -13,7 +13,6 @@ from sessiontree.core.context import encode_explanation, explain
 from sessiontree.core.entries import Body, BranchPoint, JsonObject
 from sessiontree.core.messages import assistant, user
 from sessiontree.core.outline import Filter
-from sessiontree.errors import BranchMoved
 from sessiontree.format.entry_input import IncompleteEntry, parse_entry
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, WriteContext
@@ -29,7 +28,7 @@ from sessiontree.server.http_errors import ApiError
 from sessiontree.server.openapi import describe_route
 from sessiontree.server.pagination import LAST_PAGE, Cursor, Limit, parse_offset, split_cursor
 from sessiontree.server.session_cache import OpenSession
-from sessiontree.session.session import Session, compare, diff
+from sessiontree.session import NewEntry, compare, diff
 
 router = APIRouter(prefix="/api/sessions/{id}")
 
@@ -203,7 +202,7 @@ def append(
         session = opened.session
         branch = session.heads.current if request.branch is None else session.branch(request.branch).name
         call.state.check_idle(opened, branch)
-        written = _append_at_head(session, body, extra, branch)
+        written = session.append_at_head(lambda: NewEntry(body, extra), branch=branch).id
         return JsonResponse(
             schemas.AppendEntryResponse(id=written, branch=branch, leaf=session.heads.heads[branch]), 201, at=opened
         )
@@ -223,13 +222,3 @@ def _build_entry_body(request: schemas.AppendEntryRequest) -> tuple[Body, JsonOb
     if request.role is None or request.text is None:
         raise ApiError(422, "either a role and a text are given, or an entry")
     return (user(request.text) if request.role == "user" else assistant(request.text)), {}
-
-
-def _append_at_head(session: Session, body: Body, extra: JsonObject, branch: str) -> str:
-    """Append at the head, wherever others have moved it meanwhile: who names no place expects none."""
-    for _ in range(100):
-        try:
-            return session.append(body, branch=branch, extra=extra).id
-        except BranchMoved:
-            continue
-    return session.append(body, branch=branch, extra=extra).id

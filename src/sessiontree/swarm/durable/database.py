@@ -11,16 +11,20 @@ import sqlite3
 from collections.abc import Generator
 from contextlib import closing, contextmanager, nullcontext
 from functools import cache
+from urllib.parse import quote
 
+import msgspec
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, DBOSConfig, DBOSPortableJSONSerializer
+from msgspec import Struct
 from sqlalchemy.exc import SQLAlchemyError
 
 from sessiontree.errors import InvalidOperation, StoreError
 from sessiontree.home import get_home
 from sessiontree.store.files import format_os_error, make_private_directory, open_private
 from sessiontree.store.lock_wait import lock_file
-from sessiontree.store.postgres.address import get_default_address, is_database_address, parse_address
+from sessiontree.store.postgres.address import find_address
+from sessiontree.swarm.executor import SwarmJob
 
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"
@@ -40,9 +44,7 @@ class WorkDatabase:
 
         Raises `InvalidOperation` for an address of another kind.
         """
-        address = (
-            parse_address(where) if is_database_address(where) else get_default_address() if where is None else None
-        )
+        address = find_address(where)
         if address is not None:
             self.display_name, self.url = address.safe_url, _move_hosts_to_query(address.url)
         else:
@@ -150,3 +152,44 @@ def describe_error(error: Exception) -> str:
     """What a database says of a failure, without the statement that failed."""
     first, *_ = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
     return first
+
+
+WORKFLOW = "sessiontree.agent"
+"""The name that work is sent under."""
+
+
+class JobRequest(Struct, frozen=True, kw_only=True):
+    """Work, and where to do it."""
+
+    work: SwarmJob
+    where: str
+    """The session's file or address, or its id where all have the same database."""
+    tools: tuple[str, ...] | None = None
+    """The only tools that the agent may use; by default all that the worker has."""
+    system: str | None = None
+    """Takes the place of the whole system prompt."""
+    thinking: str | None = None
+
+
+class JobReport(Struct, frozen=True, kw_only=True):
+    """What came of an order, beside what stands in the session."""
+
+    error: str | None = None
+    """Why it could not be carried out at all."""
+
+
+def build_id_prefix(job: SwarmJob) -> str:
+    """What the ids of all orders for an agent begin with."""
+    return f"{job.swarm}/{quote(job.agent, safe='')}/"
+
+
+def encode(value: Struct) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def decode_request(text: str) -> JobRequest:
+    return msgspec.json.decode(text, type=JobRequest)
+
+
+def decode_report(text: str) -> JobReport:
+    return msgspec.json.decode(text, type=JobReport)

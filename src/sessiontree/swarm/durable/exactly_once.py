@@ -7,16 +7,32 @@ database's answer to a write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from contextlib import aclosing, suppress
 from hashlib import sha256
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from dbos import DBOS
+from dbos import error as dbos_error
+from msgspec import UNSET, Struct, UnsetType
 
+from sessiontree.agent.run_writer import CONVERSATION_TYPES
 from sessiontree.core.entries import Body, Entry, EntryId, JsonObject
 from sessiontree.errors import BranchMoved, InvalidOperation, OutcomeUnknown
 from sessiontree.library import catalog
-from sessiontree.session.session import NewEntry, Place, Session
+from sessiontree.model.base import (
+    FailureKind,
+    Finished,
+    Model,
+    ModelError,
+    ModelEvent,
+    ModelInfo,
+    Request,
+    build_cut_off_error,
+)
+from sessiontree.session import Branch, NewEntry, Place, Session
 from sessiontree.store.base import Store
 
 
@@ -89,3 +105,127 @@ class IdempotentSession(Session):
         """These entries, where they have been written before: all were, or none."""
         found = [self.tree[item.id] for item in items if item.id is not None and item.id in self.tree]
         return found if items and len(found) == len(items) else None
+
+
+STEP_NAME = "answer"
+
+
+class StoredAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a request."""
+
+    message: JsonObject | None = None
+    kind: FailureKind | None = None
+    """With a failure of the model: which."""
+    reason: str = ""
+    status: int | None = None
+    retry_after: float | None = None
+
+    def get_message(self, model: str) -> JsonObject:
+        """The message. Raises what went wrong."""
+        if self.message is not None:
+            return self.message
+        if self.kind is None:
+            raise RuntimeError(self.reason)
+        raise ModelError(model, self.kind, self.reason, status=self.status, retry_after=self.retry_after)
+
+
+class AnswerStore:
+    """The steps of one piece of work, taken one after the other."""
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        """`lost` is called when another worker has this work now."""
+        self._on_lost = on_lost
+        self._lock = asyncio.Lock()
+
+    async def get_or_ask(self, key: str, ask: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
+        """What `ask` gives, or gave before for the same key."""
+
+        async def run_step() -> dict[str, Any]:
+            return {"key": key, "kept": msgspec.json.encode(await ask()).decode()}
+
+        async with self._lock:
+            try:
+                while True:
+                    # Steps are numbered. What a life before has taken comes first, each with its key.
+                    taken = await DBOS.run_step_async({"name": STEP_NAME}, run_step)
+                    if taken["key"] == key:
+                        return msgspec.json.decode(taken["kept"], type=StoredAnswer)
+            except dbos_error.DBOSWorkflowConflictIDError:
+                self._on_lost()
+                raise asyncio.CancelledError from None
+            except dbos_error.DBOSWorkflowCancelledError:
+                raise asyncio.CancelledError from None
+
+
+class StoringModel:
+    """A model whose answers are kept."""
+
+    def __init__(
+        self,
+        model: Model,
+        get_branch: Callable[[], Branch],
+        answers: AnswerStore,
+        before_request: Callable[[], Awaitable[None]],
+    ) -> None:
+        """For the agent of a branch. `before` is awaited before every request: cancelled there, nothing is written."""
+        self._model = model
+        self._get_branch = get_branch
+        self._answers = answers
+        self._before_request = before_request
+        self._request_counts: dict[str, int] = {}
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._model.info
+
+    async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
+        await self._before_request()
+        events: asyncio.Queue[ModelEvent | None] = asyncio.Queue()
+        failure: Exception | None = None
+
+        async def ask() -> StoredAnswer:
+            nonlocal failure
+            try:
+                return StoredAnswer(message=await self._ask_model(request, events.put_nowait))
+            except ModelError as error:
+                failure = error
+                return StoredAnswer(
+                    kind=error.kind, reason=error.reason, status=error.status, retry_after=error.retry_after
+                )
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it is raised again below
+                failure = error
+                return StoredAnswer(reason=f"{type(error).__name__}: {error}")
+
+        step = asyncio.create_task(self._answers.get_or_ask(self._build_key(request), ask))
+        step.add_done_callback(lambda _: events.put_nowait(None))
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+            kept = await step
+        finally:
+            step.cancel()
+            with suppress(asyncio.CancelledError):
+                await step
+        if failure is not None:
+            raise failure
+        yield Finished(kept.get_message(self.info.name))
+
+    async def _ask_model(self, request: Request, on_event: Callable[[ModelEvent], None]) -> JsonObject:
+        message: JsonObject | None = None
+        async with aclosing(self._model.stream(request)) as events:
+            async for event in events:
+                if isinstance(event, Finished):
+                    message = event.message
+                else:
+                    on_event(event)
+        if message is None:
+            raise build_cut_off_error(self.info.name)
+        return message
+
+    def _build_key(self, request: Request) -> str:
+        branch = self._get_branch()
+        place = next(
+            (entry.id for entry in branch.session.tree.walk_up(branch.leaf) if entry.type in CONVERSATION_TYPES), "root"
+        )
+        number = self._request_counts[place] = self._request_counts.get(place, 0) + 1
+        return f"{place} {number} {len(request.messages)}"

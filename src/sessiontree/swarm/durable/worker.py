@@ -22,12 +22,18 @@ from sessiontree.errors import SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeToolCall
 from sessiontree.model.base import Model
-from sessiontree.session.session import Branch, Session
-from sessiontree.swarm.durable.database import QUEUE, WorkDatabase
-from sessiontree.swarm.durable.exactly_once import IdempotentSession
-from sessiontree.swarm.durable.order import WORKFLOW, JobReport, JobRequest, decode_request, encode
+from sessiontree.session import Branch, Session
+from sessiontree.swarm.durable.database import (
+    QUEUE,
+    WORKFLOW,
+    JobReport,
+    JobRequest,
+    WorkDatabase,
+    decode_request,
+    encode,
+)
+from sessiontree.swarm.durable.exactly_once import AnswerStore, IdempotentSession, StoringModel
 from sessiontree.swarm.durable.roster import LEASE, Roster, WorkerInfo, build_home_id
-from sessiontree.swarm.durable.steps import AnswerStore, StoringModel
 from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.swarm import Swarm
 

@@ -31,7 +31,9 @@ from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, SessionTre
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import ToolDenied
 from sessiontree.model.base import Model
-from sessiontree.session.session import Branch, Place, Session
+from sessiontree.session import Branch, Place, Session
+from sessiontree.swarm.admission import BudgetExhausted, BudgetMeter
+from sessiontree.swarm.agent_runner import select_original_tools
 from sessiontree.swarm.budget import Budget
 from sessiontree.swarm.experiment.results import (
     MAX_RUNS,
@@ -63,9 +65,7 @@ from sessiontree.swarm.experiment.scoring import (
 from sessiontree.swarm.experiment.statistics import Better
 from sessiontree.swarm.experiment.statistics import Estimate as Estimate
 from sessiontree.swarm.lease import open_lease
-from sessiontree.swarm.meter import BudgetExhausted, BudgetMeter
 from sessiontree.swarm.status import MAX_DENIED
-from sessiontree.swarm.tools import select_original_tools
 
 DEFAULT_CONCURRENCY = 4
 

@@ -20,7 +20,7 @@ from sessiontree.core.entries import AgentAction, Custom, Entry, EntryId, JsonOb
 from sessiontree.core.heads import read_rename
 from sessiontree.core.messages import UsageSum, coerce_string, extract_text, is_object
 from sessiontree.core.tree import Tree
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.swarm.experiment.scoring import MEASURES
 from sessiontree.swarm.experiment.statistics import (
     Better,

@@ -19,10 +19,10 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.core.messages import coerce_string, describe_shortcoming, extract_text, is_object, sum_usage, user
 from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model, ModelError, Request, complete
-from sessiontree.session.session import Branch
+from sessiontree.session import Branch
+from sessiontree.swarm.admission import find_unreported
 from sessiontree.swarm.budget import BudgetKind
 from sessiontree.swarm.experiment.statistics import Better, is_value
-from sessiontree.swarm.meter import find_unreported
 
 MEASURES = ("cost", "tokens", "time")
 """What is known of every run without a scorer. The lowest is the best."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sessiontree.agent.agent import Agent
     from sessiontree.commands.controller import SessionController
     from sessiontree.core.entries import JsonObject
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
     from sessiontree.tui.app import SessionApp
 
 FRAME_SECONDS = 1 / 20

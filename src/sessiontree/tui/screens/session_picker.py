@@ -31,7 +31,7 @@ from sessiontree.tui.widgets.controls import SafeStatic
 
 if TYPE_CHECKING:
     from sessiontree.library.index.session_summary import SessionSummary
-    from sessiontree.session.session import Session
+    from sessiontree.session import Session
 
 MAX_PREVIEW_MESSAGES = 24
 """How many messages a preview has at most."""

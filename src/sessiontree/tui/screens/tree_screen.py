@@ -26,7 +26,7 @@ from sessiontree.config import Config
 from sessiontree.core.entries import EntryId
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.keys import build_keymap, find_key_errors, format_hints
 from sessiontree.tui.ordered import OrderedKeysApp

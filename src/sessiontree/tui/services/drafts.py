@@ -15,7 +15,7 @@ from sessiontree.commands.registry import is_prompt_line
 from sessiontree.errors import LockTimeout, StoreError
 from sessiontree.home import get_home
 from sessiontree.regular_file import read_regular_file
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory, open_private
 from sessiontree.store.lock_wait import lock_file
 from sessiontree.tui.services.other_processes import is_session_open

@@ -12,9 +12,9 @@ from hashlib import blake2s
 
 from sessiontree.errors import StoreError
 from sessiontree.home import get_home
-from sessiontree.session.session import Session
+from sessiontree.library import catalog
+from sessiontree.session import Session
 from sessiontree.store.files import make_private_directory, open_private
-from sessiontree.store.postgres.address import is_database_address
 
 
 class PresenceLock:
@@ -74,7 +74,7 @@ def is_session_open(place: str) -> bool:
 
 def _build_lock_path(place: str) -> str:
     # By its file and not by its id, which a copy of the file has too.
-    known = place if is_database_address(place) else os.path.realpath(place)
+    known = catalog.normalize_location(place)
     return os.path.join(get_home(), "open", blake2s(os.fsencode(known), digest_size=16).hexdigest())
 
 

@@ -28,7 +28,7 @@ from sessiontree.core.entry_text import CallLookup, fold, format_entry_row
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.outline import FILTERS, Outline, Steps, TreeShape, format_hidden, lay_out, survey_tree
 from sessiontree.core.sanitize import escape_line
-from sessiontree.session.session import Session
+from sessiontree.session import Session
 from sessiontree.tui.keys import bind
 from sessiontree.tui.widgets.tree_folds import TreeFolds
 

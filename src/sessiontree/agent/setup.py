@@ -1,0 +1,106 @@
+"""Set up agents: their options, and running one agent on a branch of its own.
+
+Front ends load the options of the user here. Fan-outs, experiments and swarms run agents with `open_branch_agent`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from msgspec import Struct
+
+from sessiontree.agent.agent import Agent
+from sessiontree.agent.loop import Outcome
+from sessiontree.agent.permissions import Asker, Permissions
+from sessiontree.agent.system_prompt import SystemPart
+from sessiontree.agent.tool import Tool
+from sessiontree.agent.tools import builtin_tools
+from sessiontree.config import Config, PermissionMode
+from sessiontree.core.entries import Body
+from sessiontree.home import get_home
+from sessiontree.hooks.bus import Hooks
+from sessiontree.model.base import Model
+from sessiontree.session.session import Branch
+
+
+class AgentOptions(Struct, frozen=True, kw_only=True):
+    """What an agent needs besides its branch, its model and its hooks."""
+
+    tools: Sequence[Tool] = ()
+    system: str | Sequence[SystemPart] | None = None
+    """Replaces the default system prompt."""
+    settings: Config = Config()
+    thinking: str | None = None
+    """The thinking level; by default the one of the branch."""
+    cwd: str | None = None
+    """The folder that tools work in; by default the one of the hooks, or the current folder."""
+    permissions: Permissions | None = None
+    """Decide about tool calls; `None` allows all."""
+
+
+class BranchTask(Struct, frozen=True, kw_only=True):
+    """What one agent does on a branch of its own."""
+
+    name: str | None = None
+    """The name of the branch or of the agent; by default numbered."""
+    prompt: str | None = None
+    """`None` lets the model answer the last message of the branch."""
+    model: str | Model | None = None
+    """The model, or its name as `provider:model`; by default the model that all share."""
+
+
+def load_agent_options(
+    settings: Config,
+    *,
+    tools: Iterable[Tool] | None = None,
+    mode: PermissionMode | None = None,
+    allow: Iterable[str] = (),
+    asker: Asker | None = None,
+    cwd: str | None = None,
+) -> AgentOptions:
+    """Return options with the built-in tools, or `tools`, and with the user's permission rules. Raises `ConfigError`.
+
+    `mode` and `allow` are added to the rules of the configuration. Without an `asker`, calls that need an answer are
+    denied.
+    """
+    return AgentOptions(
+        tools=builtin_tools() if tools is None else tuple(tools),
+        settings=settings,
+        cwd=cwd,
+        permissions=Permissions.load_user(settings, get_home(), mode=mode, allow=allow, asker=asker),
+    )
+
+
+def create_agent(branch: Branch, model: Model, hooks: Hooks, options: AgentOptions) -> Agent:
+    return Agent(
+        branch,
+        model,
+        options.tools,
+        hooks,
+        system=options.system,
+        settings=options.settings,
+        thinking=options.thinking,
+        cwd=options.cwd,
+        permissions=options.permissions,
+    )
+
+
+@contextmanager
+def open_branch_agent(branch: Branch, model: Model, hooks: Hooks | None, options: AgentOptions) -> Generator[Agent]:
+    """Create an agent with its own hooks, which call the handlers of `hooks`. Close it at the end."""
+    shared = Hooks() if hooks is None else hooks
+    own = shared.derive(replace(shared.context, session=branch.session, branch=branch, agent=None))
+    agent = create_agent(branch, model, own, options)
+    try:
+        yield agent
+    finally:
+        agent.close()
+
+
+async def run_task(agent: Agent, prompt: str | None, *, extra_entries: Sequence[Body] = ()) -> Outcome:
+    """Send a prompt, or let the model answer the last message if there is none. Return how the run ended."""
+    if prompt is None:
+        return await agent.continue_()
+    return await agent.prompt(prompt, extra_entries=extra_entries)
