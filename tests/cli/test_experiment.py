@@ -64,7 +64,9 @@ def test_without_enough_data_it_says_so(cli: Run, server: FakeServer, question: 
 
     shown = cli("ab", "@", *ARMS, "--runs", "2", "--score", "exact=42", "--no-tools")
 
-    assert shown.splitlines()[-1].startswith("no winner: not enough data: short and long cannot be told apart by exact")
+    assert shown.splitlines()[-1].startswith(
+        "no winner: not enough data: short and long do not differ significantly by exact"
+    )
 
 
 def test_results_are_shown_again_later_and_as_json(cli: Run, server: FakeServer, question: str) -> None:
@@ -207,8 +209,8 @@ def test_what_makes_no_sense_is_wrong_usage(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--arm", "a=1"), "an experiment takes two arms or more"),
-        ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is no amount"),
+        (("--arm", "a=1"), "an experiment needs at least two arms"),
+        ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is invalid"),
         (("--resume", "ab-7"), "experiment 'ab-7' not found"),
     ],
 )

@@ -143,7 +143,7 @@ def test_redaction_is_counted_on_standard_error(
 def test_a_redacted_session_is_not_gone_on_with(cli: Run, fails: Run, talk: Path) -> None:
     cli("export", "talk.jsonl", "--redact", "-o", "shared.jsonl")
 
-    assert "was redacted" in fails("append", "shared.jsonl", "--role", "user", "more")
+    assert "redacted export" in fails("append", "shared.jsonl", "--role", "user", "more")
     assert "With a cache." in cli("tree", "shared.jsonl")
 
 

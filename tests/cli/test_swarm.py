@@ -425,7 +425,7 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeSer
     assert "nowhere.toml" in fails("swarm", "run", "nowhere.toml")
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")
-    assert "swarm review is completed already" in fails("swarm", "stop", "review")
+    assert "swarm review is already completed" in fails("swarm", "stop", "review")
     assert "swarm review is completed" in fails("swarm", "resume", "review")
     assert "agent 'nobody' not found; there are worker-1, worker-2" in fails(
         "swarm", "events", "review", "--agent", "nobody"

@@ -320,7 +320,9 @@ async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(
     (request,) = env.models.model.requests
     assert ([tool.name for tool in request.tools], request.system) == (["read"], "Only read.")
     assert refused.status_code == 409
-    assert refused.json()["error"]["message"] == "swarm crew was begun with tool look, which cannot be had here"
+    assert (
+        refused.json()["error"]["message"] == "swarm crew was started with the tool look, which is not available here"
+    )
 
 
 @st.tool

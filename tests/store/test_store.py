@@ -73,6 +73,23 @@ def test_a_session_that_does_not_exist_cannot_be_read(handle: Open) -> None:
         handle().read()
 
 
+def test_a_whole_session_is_streamed_line_by_line_and_as_bytes(handle: Open) -> None:
+    lines = [b"header", *(b"x" * 1000 for _ in range(3000))]
+    handle().create(lines)
+    store = handle()
+
+    assert list(store.stream_lines()) == lines
+    with store.open_file() as file:
+        assert file.read() == b"\n".join([*lines, b""])
+
+
+def test_a_session_that_does_not_exist_cannot_be_streamed(handle: Open) -> None:
+    with pytest.raises(NotFound):
+        handle().stream_lines()
+    with pytest.raises(NotFound):
+        handle().open_file()
+
+
 def test_a_session_cannot_be_made_twice(handle: Open) -> None:
     handle().create([b"header"])
 
