@@ -50,7 +50,7 @@ def written(home: Path, text: str) -> Path:
     return file
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_without_a_file_the_defaults_apply() -> None:
     assert config.load() == Config()
     assert config.load().sessions is None
 
@@ -106,7 +106,7 @@ def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
         ("[retry]\nbase_delay = nan", "retry.base_delay", "expected float >= 0.0"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, key: str, reason: str) -> None:
+def test_an_invalid_setting_is_reported_with_its_file_and_key(home: Path, text: str, key: str, reason: str) -> None:
     file = written(home, text)
 
     with pytest.raises(ConfigError) as caught:
@@ -124,7 +124,7 @@ def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, ke
         (b"a = " + b"[" * 9000, "nested"),
     ],
 )
-def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
+def test_a_file_that_is_not_toml_is_reported_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
     written(home, "").write_bytes(raw)
 
     with pytest.raises(ConfigError, match=reason) as caught:
@@ -133,7 +133,7 @@ def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reaso
     assert caught.value.key is None
 
 
-def test_a_file_that_cannot_be_read_is_no_missing_file(home: Path) -> None:
+def test_an_unreadable_file_is_not_treated_as_missing(home: Path) -> None:
     (home / ".sessiontree" / "config.toml").mkdir(parents=True)
 
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
@@ -160,7 +160,7 @@ def test_no_setting_gives_commands_the_key_of_a_provider(provider: Provider, hom
 
 
 @pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "PGPASSWORD"])
-def test_no_setting_gives_commands_another_secret_of_ours(name: str, home: Path) -> None:
+def test_no_setting_gives_commands_another_secret(name: str, home: Path) -> None:
     written(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
 
     with pytest.raises(ConfigError, match=f"{name} is never passed to commands"):
@@ -170,7 +170,7 @@ def test_no_setting_gives_commands_another_secret_of_ours(name: str, home: Path)
 # Files that are no configuration
 
 
-def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Path) -> None:
+def test_a_fifo_instead_of_the_file_is_refused_without_blocking(home: Path) -> None:
     file = written(home, "")
     file.unlink()
     os.mkfifo(file)
@@ -201,7 +201,7 @@ def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Pat
         ('[tools]\nuser = "\\u0000"', "tools.user: "),
     ],
 )
-def test_what_no_setting_can_be_is_told_as_an_error_of_the_file(text: str, told: str, home: Path) -> None:
+def test_impossible_values_are_reported_as_errors_of_the_file(text: str, told: str, home: Path) -> None:
     written(home, text)
 
     with pytest.raises(ConfigError, match=f"config.toml: {re.escape(told)}"):

@@ -112,7 +112,7 @@ def test_a_name_of_another_ending_needs_a_form(cli: Run, fails: Run, talk: Path,
     assert (here / "page").read_text().startswith("<!doctype html>")
 
 
-def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(fails: Run, talk: Path) -> None:
+def test_a_missing_folder_is_reported_with_the_requested_name(fails: Run, talk: Path) -> None:
     assert "gone/page.html: No such file or directory" in fails("export", "talk.jsonl", "-o", "gone/page.html")
 
 

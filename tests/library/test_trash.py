@@ -579,7 +579,7 @@ def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> No
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, make) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, make) -> None:
     path = tmp_path / "odd.jsonl"
     make(path)
 

@@ -262,7 +262,7 @@ def test_any_call_may_be_the_last(tmp_path: Path, name: str) -> None:
 
 
 @strace
-def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_opened_anew(tmp_path: Path) -> None:
+def test_a_failed_write_that_cannot_be_rolled_back_stops_the_writer_until_it_is_reopened(tmp_path: Path) -> None:
     scenario = Scenario("append", tmp_path)
 
     outcome = scenario.run(Fault("write", 2, "error=ENOSPC"), Fault("ftruncate", 1, "error=EIO"))
@@ -274,7 +274,7 @@ def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_o
 
 
 @strace
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path) -> None:
+def test_a_file_system_without_hard_links_works(tmp_path: Path) -> None:
     for name, link in (("create", 1), ("migrate", 1)):
         scenario = Scenario(name, tmp_path)
 

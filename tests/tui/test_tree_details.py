@@ -3,8 +3,8 @@ import pytest
 import sessiontree as st
 from sessiontree.core.entries import Compaction, CustomMessage, ModelChange
 from sessiontree.core.messages import assistant, tool_call, tool_result, user
-from sessiontree.tui import tree_detail
-from sessiontree.tui.tree_detail import get_entry_text, render_context, render_entry
+from sessiontree.tui.screens import tree_screen
+from sessiontree.tui.screens.tree_screen import get_entry_text, render_context, render_entry
 from tests.builders import entry, say
 
 
@@ -26,15 +26,15 @@ from tests.builders import entry, say
         (ModelChange(provider="p", model="m"), "p\nm"),
     ],
 )
-def test_an_entry_is_copied_as_one_would_read_it(body, words):
+def test_an_entry_is_copied_as_readable_text(body, words):
     assert get_entry_text(entry("a", None, body)) == words
 
 
-def test_an_entry_that_says_nothing_is_shown_by_its_line():
+def test_an_entry_without_text_is_shown_as_json():
     assert get_entry_text(entry("a", None, {"type": "reset_boundary"})).startswith('{"id":"a"')
 
 
-def test_a_description_has_time_branch_label_tokens_and_cost():
+def test_details_have_time_branch_label_tokens_and_cost():
     session = st.memory()
     made = session.append(assistant("done", provider="p", model="m", usage={"input": 3000, "output": 1, "cost": 0.5}))
     session.label(made, "good")
@@ -46,15 +46,17 @@ def test_a_description_has_time_branch_label_tokens_and_cost():
     assert rest == "done"
 
 
-def test_of_a_huge_entry_the_beginning_is_shown_and_the_rest_counted(monkeypatch):
-    monkeypatch.setattr(tree_detail, "MOST", 10)
+def test_a_huge_entry_is_truncated_with_a_count(monkeypatch):
+    monkeypatch.setattr(tree_screen, "MAX_CHARACTERS", 10)
     session = st.memory()
     made = session.append(user("x" * 25))
 
-    assert render_entry(session, made.id).plain.endswith("xxx\n\n… 15 more characters: `sessiontree show` has the rest")
+    assert render_entry(session, made.id).plain.endswith(
+        "xxx\n\n… 15 more characters; `sessiontree show` prints the rest"
+    )
 
 
-def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
+def test_the_context_view_explains_hidden_entries():
     session = st.memory()
     session.append(user("old"))
     kept = session.append(user("kept"))
@@ -67,8 +69,8 @@ def test_what_the_model_would_see_says_why_the_rest_does_not_reach_it():
     assert lines[3] == "✓ user: kept — as it is"
 
 
-def test_of_a_long_path_the_end_is_listed(monkeypatch):
-    monkeypatch.setattr(tree_detail, "MAX_PATH_ENTRIES", 2)
+def test_a_long_path_is_listed_from_its_end(monkeypatch):
+    monkeypatch.setattr(tree_screen, "MAX_PATH_ENTRIES", 2)
     session = st.memory()
     session.extend([user(str(number)) for number in range(5)])
 
@@ -79,7 +81,7 @@ def test_of_a_long_path_the_end_is_listed(monkeypatch):
     ]
 
 
-def test_hostile_text_is_made_safe():
+def test_hostile_text_is_escaped():
     session = st.memory()
     one = session.append(user("\x1b[2J"))
 
