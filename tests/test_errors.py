@@ -66,7 +66,7 @@ def classes(base: type[Exception] = SessionTreeError) -> Iterator[type[Exception
         yield from classes(kind)
 
 
-def test_there_is_one_of_each_error_below() -> None:
+def test_every_error_class_has_an_example_below() -> None:
     public = {kind for kind in classes() if kind.__module__.startswith("sessiontree.") and kind.__name__[0] != "_"}
 
     assert public == {type(error) for error in ONE_OF_EACH}
@@ -74,9 +74,7 @@ def test_there_is_one_of_each_error_below() -> None:
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("error", ONE_OF_EACH, ids=lambda error: type(error).__name__)
-def test_an_error_comes_back_from_a_pickle_with_its_sentence_and_its_facts(
-    error: SessionTreeError, protocol: int
-) -> None:
+def test_an_error_survives_pickling_with_its_message_and_attributes(error: SessionTreeError, protocol: int) -> None:
     back = pickle.loads(pickle.dumps(error, protocol))
 
     assert facts_of(back) == facts_of(error)
@@ -88,7 +86,7 @@ def facts_of(error: BaseException) -> tuple[object, ...]:
     return type(error), str(error), error.args, held
 
 
-def test_an_error_can_be_copied_with_the_notes_on_it() -> None:
+def test_an_error_can_be_copied_with_its_notes() -> None:
     error = NotFound("branch", "gone")
     error.add_note("while looking for it")
 
@@ -100,7 +98,7 @@ def refused(branch: str) -> None:
     st.memory().switch(branch)
 
 
-def test_a_refusal_in_a_worker_process_reaches_whoever_waits_and_leaves_the_pool_whole() -> None:
+def test_an_error_in_a_worker_process_reaches_the_caller_and_keeps_the_pool_usable() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         with pytest.raises(NotFound, match="place 'nowhere' not found") as caught:
             pool.submit(refused, "nowhere").result(timeout=60)

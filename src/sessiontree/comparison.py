@@ -1,7 +1,7 @@
-"""Comparison: what branches cost and did after they parted, and how two places differ.
+"""Compares branches (cost, tokens, entries, time) and computes the difference of two places.
 
-Pure: trees in, values out. Only what comes after the common ancestor of all branches counts.
-A winner is named only when the figures tell one; otherwise the reason is given.
+Pure functions on trees. Only entries after the common ancestor of all branches count. A winner is named only if the
+data supports one. Otherwise the reason is given.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from sessiontree.errors import InvalidOperation
 METRICS = ("cost", "tokens", "entries", "time")
 
 RECORDED = ("cost", "tokens")
-"""Those that are known only where an entry records them."""
+"""Metrics that are known only if an entry records them."""
 
 
 class BranchStats(Struct, frozen=True, kw_only=True):
-    """What happened on one branch after the branches parted."""
+    """Statistics of a branch after the common ancestor."""
 
     name: str
     leaf: EntryId | None
@@ -47,11 +47,11 @@ class BranchStats(Struct, frozen=True, kw_only=True):
     time: int
     """Milliseconds from the first entry to the last."""
     measured: tuple[str, ...]
-    """Which of `RECORDED` any entry records."""
+    """The metrics of `RECORDED` that any entry records."""
     models: tuple[str, ...]
     files: tuple[str, ...]
     tools: tuple[str, ...]
-    """Names of the tools called, in order."""
+    """Names of the called tools, in order."""
     last_activity: str | None
 
     def get_metric(self, name: str) -> float:
@@ -59,14 +59,14 @@ class BranchStats(Struct, frozen=True, kw_only=True):
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """How branch `b` differs from branch `a` by one metric."""
+    """How branch `b` differs from branch `a` in one metric."""
 
     metric: str
     a: str
     b: str
     diff: float
     percent: float | None
-    """`None` where the figure of `a` is 0."""
+    """`None` if the value of `a` is 0."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -77,21 +77,21 @@ class Comparison(Struct, frozen=True, kw_only=True):
     reason: str
     """Why the winner won, or why there is none."""
     differences: tuple[Difference, ...]
-    """Of every pair, by every metric that both have."""
+    """One for every pair of branches and every metric that both have."""
 
 
 class Diff(Struct, frozen=True, kw_only=True):
-    """Two places, from where their paths part."""
+    """The difference of two places after their common ancestor."""
 
     common_ancestor: EntryId | None
     first: tuple[EntryId | None, EntryId | None]
-    """The first entry of each side behind the common ancestor."""
+    """The first entry of each side after the common ancestor."""
     entries: tuple[tuple[Entry, ...], tuple[Entry, ...]]
     stats: tuple[BranchStats, BranchStats]
 
 
 def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: str = "cost") -> Comparison:
-    """Compare branches, given by name and head, from where they part."""
+    """Compare branches, given by name and head, after their common ancestor."""
     if metric not in METRICS:
         raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(METRICS)}")
     if len(branches) < 2:
@@ -116,7 +116,7 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
 
 
 def diff(tree: Tree, a: tuple[str, EntryId | None], b: tuple[str, EntryId | None]) -> Diff:
-    """What stands on each side of the common ancestor of two places."""
+    """Return the entries on each side of the common ancestor of two places."""
     ancestor = tree.find_common_ancestor(a[1], b[1])
     left, right = tree.path(a[1], after=ancestor), tree.path(b[1], after=ancestor)
     return Diff(
@@ -128,7 +128,7 @@ def diff(tree: Tree, a: tuple[str, EntryId | None], b: tuple[str, EntryId | None
 
 
 class _Sum(Struct, frozen=True, kw_only=True):
-    """Figures of a path down to an entry."""
+    """Totals of a path from the root to an entry."""
 
     entries: int = 0
     messages: int = 0
@@ -144,14 +144,14 @@ class _Sum(Struct, frozen=True, kw_only=True):
 
 
 class _Mark(Struct, frozen=True, kw_only=True):
-    """What an entry names: the model, where it is another than before, and the tools that it calls."""
+    """The model of an entry if it changed, and the tools that the entry calls."""
 
     model: str | None
     calls: Sequence[ToolCall]
 
 
 def compute_stats(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> BranchStats:
-    """Sums over `entries`, oldest first."""
+    """Compute statistics of `entries`, oldest first."""
     total = _Sum()
     marks: list[_Mark] = []
     for entry in entries:
@@ -169,12 +169,12 @@ def compute_stats(name: str, leaf: EntryId | None, entries: Iterable[Entry]) -> 
 
 
 MAX_NAMES = 100
-"""Models and files that `PathStats` names of a path. Were all named, deep branches would tell what is above them again
-and again, which grows with the square of their number."""
+"""The maximum number of models and files that `PathStats` lists for a path. Without a limit, deep branches would repeat
+the names above them, and the time would be quadratic."""
 
 
 class _NamedItems(Struct, frozen=True):
-    """The first models and files that a path names, in order."""
+    """The first models and files of a path, in order."""
 
     models: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -192,9 +192,9 @@ class _NamedItems(Struct, frozen=True):
 
 
 class PathStats:
-    """`stats_of` for whole paths of one tree, of which every entry is looked at once, however many share it.
+    """Computes statistics of whole paths of a tree. Each entry is visited once, even if many paths share it.
 
-    Of models and files the first `MOST_NAMED` are named; tools are not listed.
+    Only the first `MAX_NAMES` models and files are listed, and no tools.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -202,7 +202,7 @@ class PathStats:
         self._sums: dict[EntryId | None, tuple[_Sum, _NamedItems]] = {None: (_Sum(), _NamedItems())}
 
     def compute(self, name: str, leaf: EntryId | None) -> BranchStats:
-        """The figures of the path to `leaf`; none where damage took it away."""
+        """Compute statistics of the path to `leaf`. They are empty if the leaf is missing from a damaged file."""
         known = leaf if leaf in self._tree else None
         new: list[EntryId] = []
         above: EntryId | None = None
@@ -220,7 +220,7 @@ class PathStats:
 
 
 def count_entry(body: Body) -> tuple[int, int, int]:
-    """The messages, tool calls and errors that an entry counts as."""
+    """Return how many messages, tool calls and errors an entry counts as."""
     if not isinstance(body, Message):
         return 0, 0, 0
     message = body.message
@@ -282,7 +282,7 @@ def _build_stats(
 
 
 def format_usage(stats: BranchStats) -> tuple[str, str]:
-    """Tokens and cost as people read them. What no entry records is unknown, not nothing."""
+    """Format tokens and cost. A metric that no entry records is shown as unknown, not as 0."""
     tokens = format_tokens(stats.tokens) if "tokens" in stats.measured else "tokens unknown"
     cost = format_dollars(stats.cost) if "cost" in stats.measured else "cost unknown"
     return tokens, cost
@@ -299,7 +299,7 @@ def _remove_duplicates(items: Iterable[str]) -> tuple[str, ...]:
 
 
 def _round(value: float) -> float:
-    """Without the noise of binary fractions: 0.02, not 0.020000000000000004."""
+    """Remove binary rounding noise: 0.02, not 0.020000000000000004."""
     return round(value, 10)
 
 
@@ -324,7 +324,7 @@ def _find_winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None,
 
 
 def comparison_to_wire(comparison: Comparison) -> JsonObject:
-    """As commands and the REST interface give it."""
+    """Return the comparison as the CLI and the REST API print it."""
     return {
         "branches": [stats_to_wire(stats) for stats in comparison.branches],
         "commonAncestor": comparison.common_ancestor,

@@ -285,4 +285,4 @@ async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made
     message = last(session.head)
     assert message["truncated"] is True
     assert "fullOutputPath" not in message
-    assert "The output is cut." in extract_text(session.head.context().to_llm()[-1]["content"])
+    assert "The output is truncated." in extract_text(session.head.context().to_llm()[-1]["content"])

@@ -225,7 +225,7 @@ async def test_while_a_summary_is_made_nothing_is_said_or_moved_beside_it(
 
     assert at.is_running
     for line in ("hello", "/pop", "/merge side", "/new", "/clone", "/switch side", "/undo", "/compact", "/clear"):
-        with pytest.raises(InvalidOperation, match="a move or a merge is under way"):
+        with pytest.raises(InvalidOperation, match="a move or a merge is in progress"):
             await at.submit(line)
     idle = asyncio.create_task(at.wait_until_idle())
     await asyncio.sleep(0)

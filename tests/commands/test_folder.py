@@ -82,8 +82,8 @@ async def test_a_person_is_asked_whether_tools_work_in_the_folder_of_the_session
     assert list_results(session) == [str(there if confirmed else here)]
     assert ("Rules of there." in build_system(desk.agent)) is confirmed
     ((title, [text]),) = person.questions
-    assert title == "Have tools work in the folder of the session?"
-    assert text == f"The session names {there}; you are in {here}."
+    assert title == "Run tools in the session's folder?"
+    assert text == f"The session belongs to {there}. You are in {here}."
 
 
 async def test_nobody_is_asked_about_the_current_folder_or_one_that_is_not_there(here: Path, there: Path) -> None:
@@ -154,7 +154,7 @@ async def test_where_nobody_can_be_asked_that_is_told(here: Path, there: Path) -
 
     assert desk.cwd == str(here)
     (text,) = told
-    assert text.startswith(f"tools work in {here}, not in {there}, the session's folder; --cwd")
+    assert text.startswith(f"tools run in {here}, not in the session's folder {there}; use --cwd")
 
 
 def test_a_prompt_works_in_the_current_folder_and_says_so(
@@ -166,7 +166,7 @@ def test_a_prompt_works_in_the_current_folder_and_says_so(
 
     assert run(["-p", "--allow", "bash", "--session", session.location, "Where?"]) == 0
 
-    assert f"tools work in {here}, not in {there}" in capsys.readouterr().err
+    assert f"tools run in {here}, not in the session's folder {there}" in capsys.readouterr().err
     assert list_results(st.open(session.location)) == [str(here)]
 
 
@@ -179,5 +179,5 @@ def test_a_prompt_works_in_the_folder_that_the_person_names(
 
     assert run(["-p", "--allow", "bash", "--session", session.location, "--cwd", str(there), "Where?"]) == 0
 
-    assert "tools work in" not in capsys.readouterr().err
+    assert "tools run in" not in capsys.readouterr().err
     assert list_results(st.open(session.location)) == [str(there)]

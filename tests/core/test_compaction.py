@@ -273,7 +273,7 @@ def test_what_entries_say_is_what_context_edits_have_left():
 
     assert plan is not None
     assert plan.messages[0]["content"] == "public"
-    assert not plan.is_split_turn
+    assert not plan.turn_prefix
 
 
 def test_summaries_of_branches_are_summarized_like_messages_and_settings_are_not():

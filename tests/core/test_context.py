@@ -568,7 +568,7 @@ def test_what_reaches_the_model_says_as_what():
     assert explain_reasons(tree) == {
         "a": "as it is",
         "b": "as user",
-        "c": "as it is, with a made-up result for a call that has none",
+        "c": "as it is, with a placeholder for a missing tool result",
         "d": "as system",
         "e": "as edited",
         "E": "an edit of another entry",
@@ -591,9 +591,9 @@ def test_what_does_not_reach_the_model_says_why():
 
     assert explain_reasons(tree) == {
         "a": "the turn ended with aborted",
-        "b": "the turn that called for it failed",
+        "b": "the turn of its tool call failed",
         "c": "its tool call is not in the context",
-        "d": "a shell run kept out of the context",
+        "d": "a shell command excluded from the context",
         "e": "messages of role 'martian' are not sent",
         "f": "an empty summary",
         "g": "an annotation",

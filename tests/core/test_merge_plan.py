@@ -168,7 +168,7 @@ def test_calls_and_results_stay_together_when_others_are_picked_too():
 
 
 def test_a_result_without_its_call_cannot_be_picked():
-    with pytest.raises(InvalidOperation, match="'r' is the result of a call that is not on its path"):
+    with pytest.raises(InvalidOperation, match="'r' is the result of a tool call that is not on its path"):
         plan_cherry_pick(grow("a>r", r=tool_result("1", "read", "x")), ["r"])
 
 
@@ -196,9 +196,11 @@ def test_where_there_is_nothing_to_copy_a_rebase_is_refused():
     tree = grow("a>b>c")
 
     for onto in ("a", "b", "c", None):
-        with pytest.raises(InvalidOperation, match=r"the branch goes on from \w+ already"):
+        with pytest.raises(InvalidOperation, match=r"the branch already continues from \w+"):
             plan_rebase(tree, "c", onto)
-    with pytest.raises(InvalidOperation, match="the branch has nothing that the path to c does not have"):
+    with pytest.raises(
+        InvalidOperation, match="nothing to rebase: the path to c already has every entry of the branch"
+    ):
         plan_rebase(tree, "a", "c")
 
 
@@ -223,7 +225,7 @@ def test_what_a_compaction_keeps_is_turned_to_the_copies(anchor, kept):
 def test_a_compaction_whose_first_kept_entry_is_nowhere_cannot_be_copied():
     tree = grow("a>b>K a>x", K=Compaction(summary="s", first_kept="gone"))
 
-    with pytest.raises(InvalidOperation, match="'K' keeps from 'gone', which would not be on its path"):
+    with pytest.raises(InvalidOperation, match="'K' keeps entries from 'gone', which would not be on its path"):
         plan_rebase(tree, "K", "x")
 
 

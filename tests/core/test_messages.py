@@ -325,7 +325,7 @@ def test_a_shell_run_tells_of_silence_failure_cancelling_and_cuts():
     cut = {"role": "bashExecution", "command": "x", "truncated": True, "fullOutputPath": "/tmp/all"}
     assert "/tmp/all" in get_sent_text(cut)
     assert "/tmp/all" not in get_sent_text({**cut, "truncated": False})
-    assert "cut" in get_sent_text({**cut, "fullOutputPath": None})
+    assert "truncated" in get_sent_text({**cut, "fullOutputPath": None})
 
 
 def test_a_shell_run_can_be_kept_from_the_model():

@@ -41,7 +41,7 @@ def test_choosing_a_users_message_goes_before_it_with_its_text_in_the_editor():
     assert plan.is_move
 
 
-def test_choosing_the_first_message_goes_before_everything():
+def test_selecting_the_first_message_moves_before_the_first_entry():
     plan = plan_navigate(grow("a>b", a=user("one"), b=REPLY), "b", "a")
 
     assert (plan.new_leaf, plan.editor_text) == (None, "one")

@@ -100,7 +100,7 @@ def test_an_edit_of_nothing_is_worth_a_note():
     tree = grow("a>b>c", b=ContextEdit(target="gone"), c=ContextEdit(target="a"))
 
     assert list_problem_facts(tree) == [("unknown_target", "note", "b", 3)]
-    assert list_problems(tree)[0].message == "edit of 'gone', which is not in the file"
+    assert list_problems(tree)[0].message == "context edit of 'gone', which is not in the file"
 
 
 def test_an_unanswered_call_is_a_note_not_a_fault():
@@ -177,7 +177,7 @@ def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
     assert [entry.branch for entry in entries] == [UNSET, UNSET, "side"]
     [problem] = list_problems(Tree(entries))
     assert (problem.kind, problem.severity, problem.entry, problem.line) == ("hidden_key", "fault", "a", 2)
-    assert problem.message.startswith("id, branch behind the message")
+    assert problem.message.startswith("id, branch after the message")
 
 
 def test_odd_fields_are_no_reason_to_fail():

@@ -106,7 +106,7 @@ def test_a_summary_that_does_not_fit_is_there_as_far_as_it_fits():
     shown = format_newest([summary, user("last").message], 12)
 
     assert shown.endswith("more characters]\n\n[User]: last")
-    assert shown.startswith("[User]: Another branch")
+    assert shown.startswith("[User]: Summary of another branch")
 
 
 # Prompts
@@ -126,7 +126,7 @@ def test_a_history_is_asked_for_with_the_earlier_summary_and_the_focus():
 
 def test_the_beginning_of_a_turn_is_asked_for_in_its_own_way():
     assert build_prefix_prompt("TALK").startswith(
-        "<conversation>\nTALK\n</conversation>\n\nThe conversation above is the beg"
+        "<conversation>\nTALK\n</conversation>\n\nThe conversation above is the first part"
     )
     assert "EARLIER" in build_prefix_prompt("TALK", previous="EARLIER")
 

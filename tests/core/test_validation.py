@@ -24,10 +24,10 @@ class Shape(Struct, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("value", "where", "why"),
     [
-        ({}, "name", "it is not given"),
-        ({"name": "x", "nmae": "y"}, "nmae", "there is no such field"),
-        ({"name": "x", "inner": {"amount": 1}}, "inner.amount", "there is no such field"),
-        ({"name": "x", "several": [{}, {"amount": 1}]}, "several[1].amount", "there is no such field"),
+        ({}, "name", "required, but missing"),
+        ({"name": "x", "nmae": "y"}, "nmae", "unknown field"),
+        ({"name": "x", "inner": {"amount": 1}}, "inner.amount", "unknown field"),
+        ({"name": "x", "several": [{}, {"amount": 1}]}, "several[1].amount", "unknown field"),
         ({"name": 1}, "name", "expected str, got int"),
         ([], "", "expected object, got array"),
     ],

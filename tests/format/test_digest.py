@@ -96,7 +96,7 @@ def test_messages_in_a_row_move_their_branches_as_far_as_the_last_of_them() -> N
 def test_ids_that_do_not_belong_to_the_tally_are_noticed() -> None:
     made = build_digest(file_of(header(), make_line("a")))
 
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="do not match"):
         Digest(made.totals, [made.get_links_since(0), made.get_links_since(0)])
 
 

@@ -53,5 +53,5 @@ def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
 def test_a_message_may_have_any_other_role_and_no_content() -> None:
     check_message({"role": "custom"})
 
-    with pytest.raises(IncompleteEntry, match="content: a text"):
+    with pytest.raises(IncompleteEntry, match="content: text"):
         check_message({"role": "assistant", "content": None})

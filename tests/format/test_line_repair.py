@@ -122,7 +122,7 @@ def test_keys_that_do_not_count_are_left_out() -> None:
     lines, done = repair_lines(tree, lambda: "new")
 
     assert [(repair.kind, repair.message) for repair in done] == [
-        ("hidden_key", "type, parentId, branch behind the message is left out")
+        ("hidden_key", "type, parentId, branch after the message was removed")
     ]
     assert lines == [begun + b',"more":1,"meta":{}}']
 

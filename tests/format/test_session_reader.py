@@ -157,7 +157,7 @@ def test_of_very_many_lines_that_cannot_be_read_it_is_told_how_many_they_are():
     assert ids(entries) == "ab"
     assert reader.unreadable_count == MAX_REPORTED + 1500
     assert [problem.line for problem in reader.problems] == [*range(3, MAX_REPORTED + 3), None]
-    assert reader.problems[-1].message == "1,500 more that cannot be read, the last of them line 2,502"
+    assert reader.problems[-1].message == "1,500 more unreadable lines, the last of them line 2,502"
 
 
 def test_blank_lines_are_kept_and_are_no_problem():
@@ -238,7 +238,7 @@ def test_a_file_without_a_header_is_no_session(data, reason):
     [(A, "is of type 'message'"), ({"x": 1}, "has no type"), ({"type": "session"}, "lacks an id")],
 )
 def test_an_entry_before_the_header_makes_it_no_session(first, found):
-    with pytest.raises(FormatError, match=f"line 1 is no session header: it {found}"):
+    with pytest.raises(FormatError, match=f"line 1 is not a session header: it {found}"):
         read(file_of(first, header()))
 
 
@@ -301,7 +301,7 @@ def test_an_empty_title_slot_takes_the_name_away():
 def test_a_second_title_slot_is_no_header():
     slot = {"type": "title", "title": "x"}
 
-    with pytest.raises(FormatError, match="line 2 is no session header: it is of type 'title'"):
+    with pytest.raises(FormatError, match="line 2 is not a session header: it is of type 'title'"):
         read(file_of(slot, slot, header()))
 
 

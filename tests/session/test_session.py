@@ -89,7 +89,7 @@ def test_replay_is_right_on_files_too(tmp_path: Path) -> None:
 # Appending
 
 
-def test_what_is_appended_is_on_disk_at_once(tmp_path: Path) -> None:
+def test_appended_entries_are_on_disk_at_once(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
 
     entry = session.head.append(st.user("hello"))
@@ -122,7 +122,7 @@ def test_annotations_before_the_first_entry_are_its_ancestors(session: Session) 
     assert len(session.tree.roots()) == 1
 
 
-def test_annotations_hang_at_the_leaf_and_move_nobody(session: Session) -> None:
+def test_annotations_are_children_of_the_leaf_and_move_no_branch(session: Session) -> None:
     [leaf] = talk(session, "hello")
 
     label = session.label("HEAD", "here")
@@ -157,7 +157,7 @@ def test_every_kind_of_entry_goes_through_append(session: Session) -> None:
     assert [reopened(session).tree[entry.id].body for entry in written] == bodies
 
 
-def test_a_compaction_says_what_holds_there_and_keeps_nothing_by_default(session: Session) -> None:
+def test_a_compaction_records_the_state_and_keeps_no_messages_by_default(session: Session) -> None:
     session.extend([st.ModelChange(provider="p", model="m"), st.ThinkingLevelChange("low"), st.ModeChange(mode="plan")])
     session.append(st.RuleInjection(("r",)))
 
@@ -181,7 +181,7 @@ def test_a_compaction_in_a_batch_knows_the_entries_before_it_in_the_batch(sessio
     assert compaction.body.state["model"] == {"provider": "p", "modelId": "m"}
 
 
-def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session) -> None:
+def test_a_compaction_carries_the_system_messages_it_removes(session: Session) -> None:
     session.append(st.Message({"role": "system", "content": "be kind", "sections": {"a": "1", "b": None}}))
     session.append(st.Message({"role": "system", "content": "be brief"}))
 
@@ -207,7 +207,7 @@ def test_a_compaction_carries_the_system_messages_it_takes_away(session: Session
         (st.Message({"role": "user", "content": nested(990)}), st.InvalidOperation),
     ],
 )
-def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, body, error) -> None:
+def test_invalid_entries_are_refused_and_nothing_is_written(session, body, error) -> None:
     [first] = talk(session, "one")
     if getattr(body, "target", None) == "first":
         body = msgspec.structs.replace(body, target=first)
@@ -219,14 +219,14 @@ def test_entries_that_make_no_sense_are_refused_and_nothing_is_written(session, 
     assert session.read_lines() == before == reopened(session).read_lines()
 
 
-def test_a_summary_without_a_branch_that_was_left_says_root(session: Session) -> None:
+def test_a_summary_without_an_abandoned_branch_names_root(session: Session) -> None:
     entry = session.append(st.BranchSummary(summary="s"))
 
     assert isinstance(entry.body, st.BranchSummary)
     assert entry.body.abandoned_leaf == "root"
 
 
-def test_an_assistants_message_is_completed_as_peers_expect_it(session: Session) -> None:
+def test_an_assistant_message_gets_the_fields_that_peers_expect(session: Session) -> None:
     session.append(st.ModelChange(provider="openai", model="gpt"))
 
     entry = session.append(st.Message({"role": "assistant", "content": "hi"}))
@@ -240,7 +240,7 @@ def test_an_assistants_message_is_completed_as_peers_expect_it(session: Session)
     assert isinstance(message["timestamp"], int)
 
 
-def test_a_late_result_moves_nobody(session: Session) -> None:
+def test_a_late_result_moves_no_branch(session: Session) -> None:
     call, _ = talk(session, "one", "two")
     session.create_branch("other")
 
@@ -295,7 +295,7 @@ def test_the_branching_example_survives_reopening(tmp_path: Path) -> None:
         assert [(d.metric, d.diff, d.percent) for d in comparison.differences][:1] == [("cost", -0.02, -40.0)]
 
 
-def test_a_branch_knows_when_and_why_it_was_made(session: Session) -> None:
+def test_a_branch_has_its_creation_time_and_description(session: Session) -> None:
     talk(session, "one")
 
     branch = session.create_branch("b", description="try")
@@ -306,7 +306,7 @@ def test_a_branch_knows_when_and_why_it_was_made(session: Session) -> None:
     assert session.branch("main").info.created_at == session.header.timestamp
 
 
-def test_an_agents_branch_does_not_move_the_person(session: Session) -> None:
+def test_appends_on_an_agents_branch_do_not_move_the_current_branch(session: Session) -> None:
     talk(session, "one")
     agent = session.create_branch("agent", current=False)
 
@@ -317,7 +317,7 @@ def test_an_agents_branch_does_not_move_the_person(session: Session) -> None:
     assert reopened(session).branch("agent").leaf == agent.leaf
 
 
-def test_a_branch_can_be_made_at_any_place(session: Session) -> None:
+def test_a_branch_can_be_created_at_any_place(session: Session) -> None:
     first, *_ = talk(session, "one", "two", "three")
 
     branch = session.create_branch("old", at=first)
@@ -328,7 +328,7 @@ def test_a_branch_can_be_made_at_any_place(session: Session) -> None:
 
 
 @pytest.mark.parametrize("name", ["main", "", "HEAD", "root", "HEAD@{1}", "a\nb", "x~1", " b", "n" * 201])
-def test_names_that_are_taken_or_could_not_be_told_apart_are_refused(session: Session, name: str) -> None:
+def test_taken_and_ambiguous_branch_names_are_refused(session: Session, name: str) -> None:
     with pytest.raises(st.InvalidOperation):
         session.create_branch(name)
 
@@ -385,7 +385,7 @@ def test_handles_of_one_name_share_the_head(session: Session) -> None:
 # Moving
 
 
-def test_navigating_is_still_true_after_reopening(session: Session) -> None:
+def test_navigation_survives_reopening(session: Session) -> None:
     _, answer, *_ = talk(session, "one", "two", "three", "four")
 
     session.navigate(answer)
@@ -394,7 +394,7 @@ def test_navigating_is_still_true_after_reopening(session: Session) -> None:
     assert texts(reopened(session).head) == ["one", "two"]
 
 
-def test_choosing_a_users_message_gives_its_text_back(session: Session) -> None:
+def test_selecting_a_user_message_returns_its_text(session: Session) -> None:
     _, answer, question, _ = talk(session, "one", "two", "three", "four")
 
     plan = session.navigate(question)
@@ -403,7 +403,7 @@ def test_choosing_a_users_message_gives_its_text_back(session: Session) -> None:
     assert session.head.leaf == answer
 
 
-def test_choosing_the_first_message_goes_before_everything(session: Session) -> None:
+def test_selecting_the_first_message_moves_before_the_first_entry(session: Session) -> None:
     first, *_ = talk(session, "one", "two")
 
     plan = session.navigate(first)
@@ -414,7 +414,7 @@ def test_choosing_the_first_message_goes_before_everything(session: Session) -> 
     assert texts(session.head) == ["afresh"]
 
 
-def test_choosing_the_current_leaf_does_nothing_unless_it_is_a_users_message(session: Session) -> None:
+def test_selecting_the_current_leaf_does_nothing_unless_it_is_a_user_message(session: Session) -> None:
     _, answer = talk(session, "one", "two")
     lines = session.read_lines()
     assert session.navigate("HEAD").is_move is False
@@ -440,7 +440,7 @@ def test_a_plan_changes_nothing(session: Session) -> None:
     assert session.read_lines() == lines
 
 
-def test_undo_goes_back_one_move_and_again_one_further(session: Session) -> None:
+def test_undo_reverts_one_move_at_a_time(session: Session) -> None:
     one, two, three, four = talk(session, "one", "two", "three", "four")
     session.navigate(two)
     session.append(st.user("another way"))
@@ -451,11 +451,11 @@ def test_undo_goes_back_one_move_and_again_one_further(session: Session) -> None
     session.undo()
     assert session.head.leaf == four
     assert reopened(session).head.leaf == four
-    with pytest.raises(st.InvalidOperation, match="no move"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         session.undo()
 
 
-def test_undoing_a_switch_leaves_the_branch_where_an_agent_brought_it(session: Session) -> None:
+def test_undoing_a_switch_keeps_entries_appended_since(session: Session) -> None:
     talk(session, "one")
     session.create_branch("b")
     session.switch("main")
@@ -467,7 +467,7 @@ def test_undoing_a_switch_leaves_the_branch_where_an_agent_brought_it(session: S
     assert session.head.leaf == grown.id
 
 
-def test_head_at_n_is_where_the_pointer_was(session: Session) -> None:
+def test_head_at_n_is_the_nth_previous_place(session: Session) -> None:
     one, two, _, four = talk(session, "one", "two", "three", "four")
     session.navigate(two)
     session.switch(one)
@@ -502,7 +502,7 @@ def test_switching_to_a_place_where_several_branches_are_is_refused(session: Ses
     assert session.head.name == "main"
 
 
-def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(session: Session) -> None:
+def test_a_move_and_its_entries_are_written_together(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
 
     summary = st.BranchSummary(summary="left", abandoned_leaf=ids[3])
@@ -519,7 +519,7 @@ def test_a_move_and_what_is_written_there_are_one_line_or_several_at_once(sessio
     assert session.head.leaf == ids[3]
 
 
-def test_a_hidden_branch_that_moves_is_shown_again_with_entries_or_without(session: Session) -> None:
+def test_an_archived_branch_that_moves_is_no_longer_archived(session: Session) -> None:
     ids = talk(session, "one", "two")
     for name, bodies in (("a", []), ("b", [st.user("on")])):
         session.create_branch(name, current=False)
@@ -531,7 +531,7 @@ def test_a_hidden_branch_that_moves_is_shown_again_with_entries_or_without(sessi
         assert not reopened(session).branch(name).info.archived
 
 
-def test_a_branch_that_is_called_otherwise_by_now_is_not_found(session: Session) -> None:
+def test_a_renamed_branch_is_not_found_under_its_old_name(session: Session) -> None:
     talk(session, "one")
     branch = session.create_branch("a", current=False)
     session.rename_branch("a", "b")
@@ -541,7 +541,7 @@ def test_a_branch_that_is_called_otherwise_by_now_is_not_found(session: Session)
             ask()
 
 
-def test_a_branch_among_many_that_is_not_there_is_told_with_a_few_of_them(session: Session) -> None:
+def test_a_missing_branch_is_reported_with_the_first_few_branches(session: Session) -> None:
     talk(session, "one")
     for number in range(20):
         session.create_branch(f"b{number}", current=False)
@@ -551,7 +551,7 @@ def test_a_branch_among_many_that_is_not_there_is_told_with_a_few_of_them(sessio
     assert "b9" not in str(refused.value)
 
 
-def test_a_label_spelled_like_an_id_does_not_lead_a_move_astray(session: Session) -> None:
+def test_a_label_that_looks_like_an_id_does_not_misdirect_a_move(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
     session.label(ids[0], ids[1])
 
@@ -560,7 +560,7 @@ def test_a_label_spelled_like_an_id_does_not_lead_a_move_astray(session: Session
     assert session.head.leaf == ids[1]
 
 
-def test_annotations_written_with_a_move_stand_at_the_new_place(session: Session) -> None:
+def test_annotations_written_with_a_move_are_at_the_new_place(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
 
     (label,) = session.move(ids[1], [st.Label(target=ids[1], text="back")])
@@ -570,7 +570,7 @@ def test_annotations_written_with_a_move_stand_at_the_new_place(session: Session
     assert session.undo().new_leaf == ids[3]
 
 
-def test_another_branch_than_the_current_one_can_be_moved(session: Session) -> None:
+def test_a_branch_that_is_not_current_can_be_moved(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
     session.create_branch("side")
 
@@ -580,7 +580,7 @@ def test_another_branch_than_the_current_one_can_be_moved(session: Session) -> N
     assert reopened(session).branch("main").leaf == ids[1]
 
 
-def test_branches_can_be_archived_with_a_move_and_the_one_that_moves_is_current_then(session: Session) -> None:
+def test_branches_can_be_archived_with_a_move_and_the_moved_branch_becomes_current(session: Session) -> None:
     ids = talk(session, "one", "two")
     session.create_branch("a").append(st.user("a"))
     side = session.create_branch("b", at=ids[1])
@@ -596,7 +596,7 @@ def test_branches_can_be_archived_with_a_move_and_the_one_that_moves_is_current_
         session.move(ids[0], archive=["c"])
 
 
-def test_a_move_from_elsewhere_than_expected_is_refused_and_writes_nothing(session: Session) -> None:
+def test_a_move_from_an_unexpected_head_is_refused_and_nothing_is_written(session: Session) -> None:
     ids = talk(session, "one", "two", "three", "four")
     before = session.read_lines()
 
@@ -614,7 +614,7 @@ def test_a_move_from_elsewhere_than_expected_is_refused_and_writes_nothing(sessi
 # Head records
 
 
-def test_a_head_record_is_never_far(session: Session) -> None:
+def test_head_records_are_written_at_regular_intervals(session: Session) -> None:
     session.extend([st.user(str(number)) for number in range(700)])
     for number in range(300):
         session.append(st.user(str(number)))
@@ -634,7 +634,7 @@ def test_head_records_in_a_batch_of_annotations_keep_one_root() -> None:
     assert len(session.tree.roots()) == 1
 
 
-def test_closing_says_where_the_current_place_is_when_the_last_line_is_elsewhere(tmp_path: Path) -> None:
+def test_closing_writes_a_head_record_if_the_last_line_is_elsewhere(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
     [leaf] = talk(session, "one")
     session.create_branch("agent", current=False).append(st.assistant("working"))
@@ -648,7 +648,7 @@ def test_closing_says_where_the_current_place_is_when_the_last_line_is_elsewhere
     assert len(st.open(tmp_path / "s.jsonl").read_lines()) == lines + 1
 
 
-def test_closing_writes_nothing_when_there_is_nothing_to_say(tmp_path: Path) -> None:
+def test_closing_writes_nothing_if_the_last_line_is_at_the_head(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl", cwd="/project") as session:
         talk(session, "one")
         before = session.read_lines()
@@ -669,7 +669,7 @@ def two_writers() -> tuple[Session, Session]:
     return session, reopened(session)
 
 
-def test_appends_elsewhere_do_not_disturb() -> None:
+def test_appends_on_other_branches_do_not_conflict() -> None:
     mine, theirs = two_writers()
     theirs.create_branch("agent", current=False).append(st.assistant("working"))
 
@@ -681,7 +681,9 @@ def test_appends_elsewhere_do_not_disturb() -> None:
     assert theirs.head.leaf == entry.id
 
 
-def test_what_others_wrote_first_is_taken_in_and_the_second_try_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_reads_what_others_wrote_first_and_succeeds_at_the_second_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     mine, theirs = two_writers()
     theirs.create_branch("agent", current=False)
     tries: list[object] = []
@@ -697,7 +699,7 @@ def test_what_others_wrote_first_is_taken_in_and_the_second_try_is_the_last(monk
     assert len(tries) == 2
 
 
-def test_when_others_wrote_so_much_meanwhile_that_heads_are_due_they_are_recorded() -> None:
+def test_a_head_record_that_became_due_by_other_writers_is_written() -> None:
     mine, theirs = two_writers()
     agent = theirs.create_branch("agent", current=False)
     while theirs.heads.lines_since_record < RECORD_INTERVAL - 2:
@@ -710,7 +712,7 @@ def test_when_others_wrote_so_much_meanwhile_that_heads_are_due_they_are_recorde
     assert mine.heads.lines_since_record == 0
 
 
-def test_a_branch_that_others_call_otherwise_by_now_is_not_found() -> None:
+def test_a_branch_renamed_by_another_writer_is_not_found() -> None:
     mine, theirs = two_writers()
     main = mine.head
     theirs.rename_branch("main", "trunk")
@@ -721,7 +723,7 @@ def test_a_branch_that_others_call_otherwise_by_now_is_not_found() -> None:
     assert mine.read_lines() == theirs.read_lines()
 
 
-def test_a_branch_that_was_moved_refuses_the_append_and_says_where_it_is_now() -> None:
+def test_append_is_refused_after_another_writer_moved_the_branch() -> None:
     mine, theirs = two_writers()
     known = mine.head.leaf
     moved = theirs.head.append(st.user("theirs"))
@@ -763,7 +765,7 @@ def test_append_at_head_gives_up_when_the_branch_moves_every_time(monkeypatch: p
     assert (len(attempts), caught.value.head) == (3, attempts[-1])
 
 
-def test_after_branch_moved_one_can_go_on_as_a_new_branch() -> None:
+def test_after_branch_moved_the_writer_can_continue_on_a_new_branch() -> None:
     mine, theirs = two_writers()
     theirs.head.append(st.user("theirs"))
     try:
@@ -777,7 +779,7 @@ def test_after_branch_moved_one_can_go_on_as_a_new_branch() -> None:
     assert texts(mine.branch("main")) == ["one", "two", "theirs"]
 
 
-def test_a_move_by_somebody_else_is_not_overruled() -> None:
+def test_a_move_by_another_writer_is_not_overwritten() -> None:
     mine, theirs = two_writers()
     theirs.navigate("HEAD~1")
 
@@ -787,13 +789,13 @@ def test_a_move_by_somebody_else_is_not_overruled() -> None:
     assert mine.head.leaf == theirs.head.leaf
 
 
-def test_of_two_who_give_the_same_name_the_second_is_refused() -> None:
+def test_two_writers_cannot_create_branches_of_one_name() -> None:
     mine, theirs = two_writers()
     mine.create_branch("work", current=False)
     theirs.refresh()
     mine.rename_branch("work", "x")
 
-    with pytest.raises(st.InvalidOperation, match="there is a branch 'x' already"):
+    with pytest.raises(st.InvalidOperation, match="branch 'x' already exists"):
         theirs.rename_branch("main", "x")
     with pytest.raises(st.NotFound):
         theirs.rename_branch("work", "y")
@@ -801,7 +803,7 @@ def test_of_two_who_give_the_same_name_the_second_is_refused() -> None:
     assert set(theirs.heads.heads) == {"main", "x"}
 
 
-def test_two_who_hide_a_branch_have_it_hidden_and_two_who_show_it_shown() -> None:
+def test_two_writers_can_archive_or_restore_the_same_branch() -> None:
     mine, theirs = two_writers()
     mine.create_branch("work", current=False)
     theirs.refresh()
@@ -816,7 +818,7 @@ def test_two_who_hide_a_branch_have_it_hidden_and_two_who_show_it_shown() -> Non
     assert mine.heads.archived == set()
 
 
-def test_an_agent_on_its_branch_is_not_disturbed_by_a_person_who_switches() -> None:
+def test_a_switch_does_not_disturb_an_agent_on_its_branch() -> None:
     person, agent = two_writers()
     person.create_branch("agent", current=False)
     person.create_branch("other", current=False)
@@ -836,7 +838,7 @@ def test_an_agent_on_its_branch_is_not_disturbed_by_a_person_who_switches() -> N
     assert (person.heads.archived, person.heads.current) == ({"done"}, "other")
 
 
-def test_one_switches_to_a_branch_on_which_others_write() -> None:
+def test_switching_to_a_branch_that_others_append_to_works() -> None:
     mine, theirs = two_writers()
     mine.create_branch("work", current=False)
     theirs.refresh()
@@ -845,7 +847,7 @@ def test_one_switches_to_a_branch_on_which_others_write() -> None:
     assert mine.switch("work").leaf == written.id
 
 
-def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None:
+def test_restoring_heads_does_not_touch_other_branches() -> None:
     mine, theirs = two_writers()
     agent = theirs.create_branch("agent", current=False)
     mine.refresh()
@@ -857,7 +859,7 @@ def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None
     assert (texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
     assert "later" in mine.heads.heads
     assert agent.name == "agent"
-    with pytest.raises(st.InvalidOperation, match="no move to undo"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         mine.undo()
     with pytest.raises(st.NotFound):
         mine.restore_heads({"main": "nowhere"})
@@ -865,7 +867,7 @@ def test_heads_that_are_put_right_leave_those_of_others_where_they_are() -> None
         mine.restore_heads({"nobody": None})
 
 
-def test_what_is_refused_rewrites_no_older_file(tmp_path: Path) -> None:
+def test_a_refused_operation_does_not_rewrite_an_older_file(tmp_path: Path) -> None:
     file = tmp_path / "old.jsonl"
     file.write_text(
         '{"type":"session","version":2,"id":"s"}\n'
@@ -883,7 +885,7 @@ def test_what_is_refused_rewrites_no_older_file(tmp_path: Path) -> None:
     assert [(path, path.read_bytes()) for path in tmp_path.iterdir()] == [(file, before)]
 
 
-def test_where_the_head_must_be_holds_for_labels_too() -> None:
+def test_the_expected_head_is_checked_for_labels_too() -> None:
     mine, theirs = two_writers()
     known = mine.head.leaf
     theirs.head.append(st.user("more"))
@@ -893,7 +895,7 @@ def test_where_the_head_must_be_holds_for_labels_too() -> None:
 
 
 @pytest.mark.parametrize("ids", [("a", "a"), ("known",), ("",), (5,)])
-def test_an_id_that_is_there_already_or_is_none_is_refused(session: Session, ids) -> None:
+def test_existing_and_invalid_ids_are_refused(session: Session, ids) -> None:
     session.extend([NewEntry(st.user("one"), None, "known")])
     before = session.read_lines()
 
@@ -903,7 +905,7 @@ def test_an_id_that_is_there_already_or_is_none_is_refused(session: Session, ids
     assert session.read_lines() == before
 
 
-def test_a_head_record_never_drags_back_what_others_appended_meanwhile() -> None:
+def test_a_head_record_does_not_revert_what_others_appended() -> None:
     mine, theirs = two_writers()
     agent = mine.create_branch("agent", current=False)
     theirs.refresh()
@@ -940,7 +942,7 @@ def test_reading_an_old_file_changes_nothing_and_the_first_append_rewrites_it_wi
     assert b'"x":1.0' in path.read_bytes()
 
 
-def test_migrating_says_whether_there_was_anything_to_do(tmp_path: Path) -> None:
+def test_migrate_returns_whether_it_was_necessary(tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     path.write_bytes(LINEAR)
     session = st.open(path)
@@ -980,7 +982,7 @@ def test_a_session_opened_for_reading_cannot_be_written_or_migrated(tmp_path: Pa
     assert path.read_bytes() == LINEAR
 
 
-def test_an_unfinished_last_line_is_reported_and_set_aside_by_the_next_append(tmp_path: Path) -> None:
+def test_an_unfinished_last_line_is_reported_and_moved_away_by_the_next_append(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
         talk(session, "one")
@@ -1016,7 +1018,7 @@ def test_an_unfinished_last_line_stays_as_a_damaged_line_while_others_have_the_s
     assert [entry.id for entry in other.refresh()] == [two.id]
 
 
-def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> None:
+def test_a_head_lost_by_damage_is_reported_and_can_be_left() -> None:
     session = st.memory()
     [one] = talk(session, "one")
     record = b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":%s}'
@@ -1034,7 +1036,7 @@ def test_a_head_that_damage_took_away_is_reported_and_one_can_go_elsewhere() -> 
     assert session.problems == []
 
 
-def test_what_is_no_session_is_an_error_and_never_written_over(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_session_is_an_error_and_never_overwritten(tmp_path: Path) -> None:
     for content in (b"", b"hello\n", b'{"type":"message","id":"a","parentId":null}\n'):
         path = tmp_path / "x.jsonl"
         path.write_bytes(content)
@@ -1043,7 +1045,7 @@ def test_what_is_no_session_is_an_error_and_never_written_over(tmp_path: Path) -
         assert path.read_bytes() == content
 
 
-def test_names_are_one_line_and_can_be_taken_away(session: Session) -> None:
+def test_names_are_one_line_and_can_be_removed(session: Session) -> None:
     session.rename("  two\r\nlines ")
     assert session.name == "two lines"
 
@@ -1095,7 +1097,7 @@ def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
     assert session.branch("agent").leaf != "p"
 
 
-def test_a_line_that_begins_like_a_message_and_is_no_json_is_nobodys_head(tmp_path: Path) -> None:
+def test_a_line_that_starts_like_a_message_but_is_not_json_is_no_head(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
         [one] = talk(session, "one")
@@ -1138,7 +1140,7 @@ def test_the_state_of_a_branch_is_that_of_its_context(session: Session) -> None:
     assert reopened(session).head.state == session.head.state
 
 
-def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves_one(session: Session) -> None:
+def test_undo_restores_all_branches_of_a_move_unless_another_writer_moved_one(session: Session) -> None:
     one, two = talk(session, "one", "two")
     session.create_branch("a", at=session.tree[one]).append(st.user("a"))
     session.move("a", [st.user("on")], branch="main", archive=["a"])
@@ -1154,7 +1156,7 @@ def test_an_undo_puts_back_branches_that_moved_along_unless_another_writer_moves
 
 
 @pytest.mark.parametrize("type", ["session", "title", "", *WIRE])
-def test_entries_that_would_be_taken_for_something_else_are_refused(session: Session, type: str) -> None:
+def test_ambiguous_entries_are_refused(session: Session, type: str) -> None:
     before = list(session.tree)
 
     with pytest.raises(st.InvalidOperation):
@@ -1163,7 +1165,7 @@ def test_entries_that_would_be_taken_for_something_else_are_refused(session: Ses
 
 
 @pytest.mark.parametrize("field", ["type", "id", "parentId", "timestamp", "branch", "current", "customType", "data"])
-def test_further_fields_take_the_place_of_none_of_the_entry(session: Session, field: str) -> None:
+def test_further_fields_cannot_replace_fields_of_the_entry(session: Session, field: str) -> None:
     before = list(session.tree)
 
     with pytest.raises(st.InvalidOperation, match=f"'{field}'"):
@@ -1178,16 +1180,16 @@ def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:
     session.append(st.ThinkingLevelChange("low"))
 
     for target in (two, level.id):
-        with pytest.raises(st.InvalidOperation, match="cannot be edited"):
+        with pytest.raises(st.InvalidOperation, match="cannot edit the context"):
             session.append(st.ContextEdit(target=target))
-    with pytest.raises(st.InvalidOperation, match="cannot be edited"):
+    with pytest.raises(st.InvalidOperation, match="cannot edit the context"):
         session.append(st.ContextEdit(target=session.head.leaf or ""))
     session.append(st.ContextEdit(target=one))
 
     assert session.head.context().messages == ()
 
 
-def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: Path) -> None:
+def test_reading_the_current_branch_repeatedly_is_cheap(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session:
         talk(session, "one")
     session = st.open(tmp_path / "s.jsonl")
@@ -1198,7 +1200,7 @@ def test_asking_for_the_current_branch_again_and_again_costs_nothing(tmp_path: P
     assert session.head.name == "main"
 
 
-def test_who_writes_only_on_what_was_read_is_refused_when_others_wrote_first(tmp_path: Path) -> None:
+def test_require_unchanged_refuses_a_write_after_another_writer(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session, st.open(tmp_path / "s.jsonl") as other:
         other.create_branch("elsewhere", current=False)
         with session.require_unchanged(), pytest.raises(st.Conflict):
@@ -1214,7 +1216,7 @@ def test_who_writes_only_on_what_was_read_is_refused_when_others_wrote_first(tmp
     assert said == ["in time", "more", "behind it"]
 
 
-def test_a_head_record_stands_among_every_256_lines() -> None:
+def test_there_is_a_head_record_within_every_256_lines() -> None:
     session = st.memory()
     for number in range(600):
         session.append(st.user(str(number)))
@@ -1263,7 +1265,7 @@ def test_a_branch_whose_name_is_that_of_another_place_is_not_what_the_place_mean
     assert st.open(path).context("HEAD@{2}").leaf == one.id
 
 
-def test_any_number_of_unreadable_lines_one_behind_the_other_moves_nobody(tmp_path: Path) -> None:
+def test_consecutive_unreadable_lines_move_no_branch(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path) as session:
         one = session.append(st.user("one"))
@@ -1276,7 +1278,7 @@ def test_any_number_of_unreadable_lines_one_behind_the_other_moves_nobody(tmp_pa
         assert session.head.leaf == one.id
 
 
-def test_one_who_follows_sees_what_one_who_opens_sees_around_unreadable_lines(tmp_path: Path) -> None:
+def test_following_and_opening_agree_around_unreadable_lines(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path) as session:
         one = session.append(st.user("one"))
@@ -1297,7 +1299,7 @@ def test_one_who_follows_sees_what_one_who_opens_sees_around_unreadable_lines(tm
             assert (follower.heads.heads, follower.heads.moves) == (anew.heads.heads, anew.heads.moves)
 
 
-def test_what_another_program_wrote_in_the_very_moment_is_taken_in(tmp_path: Path, monkeypatch) -> None:
+def test_lines_another_program_writes_at_the_same_moment_are_read(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "s.jsonl"
     session = st.create(file=path)
     one = session.append(st.user("one"))
@@ -1319,7 +1321,7 @@ def test_what_another_program_wrote_in_the_very_moment_is_taken_in(tmp_path: Pat
     session.close()
 
 
-def test_an_old_file_that_a_peer_goes_on_with_is_rewritten_with_what_it_wrote(tmp_path: Path) -> None:
+def test_an_older_file_that_a_peer_appends_to_is_rewritten_with_its_lines(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     said = '{"type":"message","timestamp":"2025-01-01T00:00:00.000Z","message":{"role":"user","content":"%s"}}\n'
     path.write_text('{"type":"session","id":"s","timestamp":"2025-01-01T00:00:00.000Z","cwd":"/"}\n' + said % "one")
@@ -1335,7 +1337,7 @@ def test_an_old_file_that_a_peer_goes_on_with_is_rewritten_with_what_it_wrote(tm
         assert texts(session.head) == ["one", "two", "three"]
 
 
-def test_a_forked_process_has_the_session_whatever_other_threads_did(tmp_path: Path) -> None:
+def test_a_forked_process_can_use_the_session_whatever_other_threads_did(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     session.append(st.user("one"))
     held, forked = threading.Event(), threading.Event()
@@ -1407,7 +1409,7 @@ def shaken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
     return shake
 
 
-def test_a_session_that_reads_anew_is_still_told_that_its_branch_was_moved(tmp_path: Path, shaken) -> None:
+def test_a_reloaded_session_still_gets_branch_moved(tmp_path: Path, shaken) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     one = session.append(st.user("one"))
     with st.open(session.file) as other:
@@ -1423,7 +1425,7 @@ def test_a_session_that_reads_anew_is_still_told_that_its_branch_was_moved(tmp_p
     assert texts(reopened(session).head) == ["one", "two", "three"]
 
 
-def test_a_session_that_reads_anew_does_not_write_to_another_in_its_place(tmp_path: Path, shaken) -> None:
+def test_a_reloaded_session_does_not_write_to_a_file_that_replaced_its_own(tmp_path: Path, shaken) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     session.append(st.user("one"))
     with st.create(file=tmp_path / "other.jsonl") as other:
@@ -1439,7 +1441,7 @@ def test_a_session_that_reads_anew_does_not_write_to_another_in_its_place(tmp_pa
     assert texts(reopened(session).head) == ["hello"]
 
 
-def test_a_session_that_reads_anew_holds_to_what_was_read(tmp_path: Path, shaken) -> None:
+def test_a_reloaded_session_keeps_what_it_had_read(tmp_path: Path, shaken) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     one = session.append(st.user("one"))
 
@@ -1454,7 +1456,7 @@ def test_a_session_that_reads_anew_holds_to_what_was_read(tmp_path: Path, shaken
         assert shaken(session, work) == 0
 
 
-def test_a_branch_is_the_same_one_when_a_session_reads_anew(tmp_path: Path, shaken) -> None:
+def test_a_branch_handle_survives_reloading(tmp_path: Path, shaken) -> None:
     with st.create(file=tmp_path / "s.jsonl", durability="none") as made:
         made.append(st.user("one"))
     session = st.open(tmp_path / "s.jsonl", durability="none")
@@ -1476,7 +1478,7 @@ def old_file(path: Path) -> st.Session:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError, st.InvalidOperation("from a handler")])
 @pytest.mark.parametrize("done", [False, True])
-def test_a_rewrite_that_was_broken_in_on_keeps_to_what_was_known(
+def test_an_interrupted_rewrite_keeps_what_was_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, done: bool
 ) -> None:
     session = old_file(tmp_path / "s.jsonl")
@@ -1505,7 +1507,7 @@ def test_a_rewrite_that_was_broken_in_on_keeps_to_what_was_known(
 
 
 @pytest.mark.parametrize("how", ["append", "extend", "archive"])
-def test_what_a_signal_handler_writes_while_a_write_is_drafted_is_not_passed_over(
+def test_entries_a_signal_handler_writes_while_a_batch_is_built_are_kept(
     session: Session, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     talk(session, "one")
@@ -1534,7 +1536,7 @@ def test_what_a_signal_handler_writes_while_a_write_is_drafted_is_not_passed_ove
     assert session.heads.leaf == reopened(session).heads.leaf == written[0]
 
 
-def test_a_branch_whose_head_was_lost_does_not_go_on_from_nowhere(tmp_path: Path) -> None:
+def test_a_branch_with_a_lost_head_cannot_be_appended_to(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session:
         one, two = talk(session, "one", "two")
         session.create_branch("side", current=False)
@@ -1563,7 +1565,7 @@ def test_a_branch_whose_head_was_lost_does_not_go_on_from_nowhere(tmp_path: Path
 @pytest.mark.parametrize(
     ("data", "reason"), [(b"", "the file is empty"), (b'{"type":"sess', "the first line is incomplete")]
 )
-def test_a_file_without_a_whole_line_says_what_it_is(tmp_path: Path, data: bytes, reason: str) -> None:
+def test_a_file_without_a_complete_line_is_reported(tmp_path: Path, data: bytes, reason: str) -> None:
     path = tmp_path / "s.jsonl"
     path.write_bytes(data)
 
@@ -1572,7 +1574,7 @@ def test_a_file_without_a_whole_line_says_what_it_is(tmp_path: Path, data: bytes
 
 
 @pytest.mark.parametrize("said", [3, RECORD_INTERVAL - 3])
-def test_a_message_stays_on_the_branch_that_was_current_when_it_was_said(tmp_path: Path, said: int) -> None:
+def test_a_retried_message_stays_on_the_branch_that_was_current(tmp_path: Path, said: int) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     while session.heads.lines_since_record < said:
         session.append(st.user("more"))
@@ -1585,7 +1587,7 @@ def test_a_message_stays_on_the_branch_that_was_current_when_it_was_said(tmp_pat
     assert session.branch("main").leaf == entry.id == reopened(session).branch("main").leaf
 
 
-def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path, monkeypatch) -> None:
+def test_lines_whose_position_the_system_does_not_report_are_read_again(tmp_path: Path, monkeypatch) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
 
     def not_told(*_: int) -> int:
@@ -1599,7 +1601,7 @@ def test_lines_that_the_system_cannot_tell_the_place_of_are_read(tmp_path: Path,
     assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
 
 
-def test_what_was_written_and_is_not_there_is_not_acknowledged(tmp_path: Path, monkeypatch) -> None:
+def test_an_append_that_cannot_be_read_back_is_an_error(tmp_path: Path, monkeypatch) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
     monkeypatch.setattr(jsonl, "write", lambda fd, data: len(data))
 
@@ -1610,7 +1612,7 @@ def test_what_was_written_and_is_not_there_is_not_acknowledged(tmp_path: Path, m
 # Copies
 
 
-def test_an_entry_that_is_copied_or_pickled_has_its_bytes_with_it(tmp_path: Path) -> None:
+def test_a_copied_or_pickled_entry_includes_its_bytes(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
     session.extend([st.user("one"), st.Custom(custom_type="mine", data={"n": 1}), st.assistant("two")])
     entries = list(st.open(tmp_path / "s.jsonl", read_only=True).tree)
@@ -1634,7 +1636,7 @@ def test_a_branch_is_not_pickled_since_its_session_is_not(session: Session) -> N
         pickle.dumps(session.head)
 
 
-def test_a_branch_named_like_an_entry_is_refused_when_it_is_made_and_when_it_is_renamed() -> None:
+def test_a_branch_name_that_looks_like_an_entry_id_is_refused() -> None:
     session = st.memory()
     first = session.append(st.user("one"))
     session.append(st.assistant("two"))
@@ -1642,17 +1644,15 @@ def test_a_branch_named_like_an_entry_is_refused_when_it_is_made_and_when_it_is_
     before = session.read_lines()
 
     for name in (first.id, first.id[:8], "0123abcd", "branch:x"):
-        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+        with pytest.raises(st.InvalidOperation, match="invalid branch name"):
             session.create_branch(name)
-        with pytest.raises(st.InvalidOperation, match="cannot be the name of a branch"):
+        with pytest.raises(st.InvalidOperation, match="invalid branch name"):
             session.rename_branch("side", name)
     assert session.read_lines() == before
 
 
 @pytest.mark.parametrize("is_read", [True, False])
-def test_an_old_session_with_a_branch_named_like_an_entry_takes_the_id_for_the_entry(
-    is_read: bool, tmp_path: Path
-) -> None:
+def test_in_an_older_session_an_id_means_the_entry_not_a_branch_of_that_name(is_read: bool, tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session:
         first = session.append(st.user("one"))
         second = session.append(st.assistant("two"))
@@ -1721,7 +1721,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return make
 
 
-def test_who_has_read_an_entry_that_is_taken_back_goes_on_without_it(tmp_path: Path, shared) -> None:
+def test_a_reader_drops_an_entry_that_its_writer_rolled_back(tmp_path: Path, shared) -> None:
     follower = st.open(tmp_path / "s.jsonl")
     seen: list[st.Entry] = []
     file = shared(lambda: seen.extend(follower.refresh()))
@@ -1735,7 +1735,7 @@ def test_who_has_read_an_entry_that_is_taken_back_goes_on_without_it(tmp_path: P
     assert follower.tree[two.id].parent == follower.tree.get_entry_at(0).id
 
 
-def test_an_append_to_an_entry_that_was_taken_back_is_refused_once(tmp_path: Path, shared) -> None:
+def test_an_append_after_a_rolled_back_entry_is_refused_once(tmp_path: Path, shared) -> None:
     follower = st.open(tmp_path / "s.jsonl")
     shared(follower.refresh)
 
@@ -1746,7 +1746,7 @@ def test_an_append_to_an_entry_that_was_taken_back_is_refused_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_a_session_opened_before_its_last_entry_is_taken_back_is_read_without_it(
+def test_a_session_opened_before_a_rollback_is_loaded_without_the_entry(
     tmp_path: Path, shared, is_loaded: bool
 ) -> None:
     opened: list[Session] = []
@@ -1765,7 +1765,7 @@ def test_a_session_opened_before_its_last_entry_is_taken_back_is_read_without_it
     assert texts(session.head) == ["one", "two"]
 
 
-def test_a_write_that_is_interrupted_when_all_of_it_is_there_is_not_taken_back(
+def test_a_write_interrupted_after_its_last_byte_is_not_rolled_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "s.jsonl"
@@ -1789,7 +1789,7 @@ def test_a_write_that_is_interrupted_when_all_of_it_is_there_is_not_taken_back(
     assert texts(writer.head) == texts(follower.head) == ["one", "two", "three"]
 
 
-def test_lines_that_version_0_1_takes_back_by_cutting_the_file_are_dropped(tmp_path: Path) -> None:
+def test_lines_that_version_0_1_rolls_back_by_truncating_are_dropped(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     with st.create(file=file) as session:
         session.append(st.user("one"))
@@ -1806,7 +1806,7 @@ def test_lines_that_version_0_1_takes_back_by_cutting_the_file_are_dropped(tmp_p
     assert texts(follower.head) == ["one", "three"]
 
 
-def test_lines_that_are_streamed_are_those_of_the_file_and_load_nothing(tmp_path: Path) -> None:
+def test_streamed_lines_are_those_of_the_file_and_load_nothing(tmp_path: Path) -> None:
     file = tmp_path / "session.jsonl"
     file.write_bytes(content_of("comb", 20) + b'{"type":"message","id":"torn')
     session = st.open(file)

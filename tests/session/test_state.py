@@ -24,7 +24,7 @@ def follow(loaded: SessionState) -> None:
 
 
 @given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.data())
-def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, draw) -> None:
+def test_following_a_session_gives_the_same_heads_as_loading_it(data, draw) -> None:
     try:
         SessionReader().feed(data)
     except FormatError:
@@ -64,7 +64,7 @@ def record(heads: dict[str, str]) -> bytes:
     [record({"main": "b"}), entry("l", "b", Label(target="a", text="x")).raw, BROKEN % b"a"],
     ids=["a record that names it", "a peer's label below it", "another with the id of the head"],
 )
-def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: bytes) -> None:
+def test_a_line_that_moves_the_head_to_an_unreadable_line_has_no_effect(line: bytes) -> None:
     store = stored(BROKEN % b"b")
     follower = loaded(store)
 
@@ -77,7 +77,7 @@ def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: b
 
 
 @pytest.mark.parametrize("lines", [[], [entry("m", "a", branch="main").raw]], ids=["nothing new", "a line elsewhere"])
-def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_short_session(lines: list[bytes]) -> None:
+def test_a_branch_with_an_unreadable_head_does_not_slow_down_appends(lines: list[bytes]) -> None:
     def calls(size: int) -> int:
         store = stored(
             BROKEN.replace(b'"branch":null', b'"branch":"side"') % b"x",
@@ -92,7 +92,7 @@ def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_shor
     assert calls(500) == calls(50)
 
 
-def test_a_move_away_from_where_a_record_is_at_an_unreadable_line_is_the_one_that_all_see() -> None:
+def test_a_move_away_from_an_unreadable_line_is_the_same_for_all_readers() -> None:
     store = stored(BROKEN % b"b", record({"main": "b", "side": "a"}))
     follower = loaded(store)
 
@@ -102,7 +102,7 @@ def test_a_move_away_from_where_a_record_is_at_an_unreadable_line_is_the_one_tha
     assert follower.heads.moves == loaded(store).heads.moves != []
 
 
-def test_a_line_that_a_record_named_before_it_was_there_changes_no_move() -> None:
+def test_a_line_named_by_an_earlier_head_record_changes_no_move() -> None:
     store = stored(record({"main": "late"}), entry("b", branch="main").raw)
     follower = loaded(store)
 
@@ -112,7 +112,7 @@ def test_a_line_that_a_record_named_before_it_was_there_changes_no_move() -> Non
     assert follower.heads.moves == loaded(store).heads.moves == []
 
 
-def test_one_who_moves_to_an_unreadable_line_is_where_one_is_who_opens_the_session() -> None:
+def test_moving_to_an_unreadable_line_gives_the_same_head_as_reopening() -> None:
     store = stored(BROKEN % b"b")
     session = Session(store)
 
@@ -121,7 +121,7 @@ def test_one_who_moves_to_an_unreadable_line_is_where_one_is_who_opens_the_sessi
     assert session.heads.heads == loaded(store).heads.heads == {"main": "a"}
 
 
-def test_moves_are_those_of_the_whole_file_once_a_missing_parent_is_there() -> None:
+def test_moves_are_recomputed_when_a_missing_parent_appears() -> None:
     store = stored(entry("c", "b", branch="main").raw)
     follower = loaded(store)
     assert len(follower.heads.moves) == 1

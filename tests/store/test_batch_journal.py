@@ -36,7 +36,7 @@ def left_by_a_dead_writer(path: Path, written: bytes, data: bytes = FIRST + SECO
 
 
 @pytest.mark.parametrize("written", [FIRST, FIRST + SECOND, FIRST + SECOND[:3], FIRST + SECOND + THIRD[:-1], FIRST[:1]])
-def test_a_batch_cut_short_is_not_read_and_is_set_aside_by_whoever_writes_next(path: Path, written: bytes) -> None:
+def test_an_unfinished_batch_is_not_read_and_is_moved_away_by_the_next_writer(path: Path, written: bytes) -> None:
     left_by_a_dead_writer(path, written)
     store = JsonlStore(str(path))
 
@@ -49,7 +49,7 @@ def test_a_batch_cut_short_is_not_read_and_is_set_aside_by_whoever_writes_next(p
     assert path.with_name("s.jsonl.lock").read_bytes() == b""
 
 
-def test_a_writer_who_was_there_before_goes_on_too(path: Path) -> None:
+def test_a_writer_that_opened_the_session_earlier_can_append_too(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.read().cursor
     left_by_a_dead_writer(path, FIRST + SECOND)
@@ -60,7 +60,7 @@ def test_a_writer_who_was_there_before_goes_on_too(path: Path) -> None:
     assert path.read_bytes() == b'{}\n{"mine":1}\n'
 
 
-def test_a_batch_that_was_written_is_kept_though_its_note_is_left(path: Path) -> None:
+def test_a_complete_batch_with_a_stale_note_is_kept(path: Path) -> None:
     left_by_a_dead_writer(path, FIRST + SECOND + THIRD)
     store = JsonlStore(str(path))
 
@@ -70,7 +70,7 @@ def test_a_batch_that_was_written_is_kept_though_its_note_is_left(path: Path) ->
     assert path.read_bytes() == b"{}\n" + FIRST + SECOND + THIRD + b'{"mine":1}\n'
 
 
-def test_what_another_program_wrote_behind_a_batch_cut_short_is_never_set_aside(path: Path) -> None:
+def test_lines_of_another_program_after_an_unfinished_batch_are_kept(path: Path) -> None:
     left_by_a_dead_writer(path, FIRST + THEIRS)
     store = JsonlStore(str(path))
 
@@ -80,7 +80,7 @@ def test_what_another_program_wrote_behind_a_batch_cut_short_is_never_set_aside(
     assert path.read_bytes() == b"{}\n" + FIRST + THEIRS + b'{"mine":1}\n'
 
 
-def test_a_batch_cut_short_is_known_in_a_copy_of_the_folder(path: Path, tmp_path: Path) -> None:
+def test_an_unfinished_batch_is_recognized_in_a_copy_of_the_folder(path: Path, tmp_path: Path) -> None:
     left_by_a_dead_writer(path, FIRST + SECOND)
     copy = tmp_path / "copy" / "s.jsonl"
     shutil.copytree(path.parent, copy.parent, ignore=shutil.ignore_patterns("copy"))
@@ -94,7 +94,7 @@ def test_a_batch_cut_short_is_known_in_a_copy_of_the_folder(path: Path, tmp_path
 
 
 @pytest.mark.parametrize("written", [b"", b'{"other":1}\n', b'{"other":1}\n{"more":1}\n', b'{"n":7}\n' + SECOND])
-def test_a_note_of_another_file_says_nothing(path: Path, written: bytes) -> None:
+def test_a_note_of_another_file_is_ignored(path: Path, written: bytes) -> None:
     left_by_a_dead_writer(path, FIRST)
     path.unlink()
     path.write_bytes(b"{}\n" + written)
@@ -121,7 +121,7 @@ def test_a_note_that_cannot_be_read_now_is_an_error(path: Path, monkeypatch: pyt
     assert store.read().data == b"{}\n"
 
 
-def test_a_note_that_is_not_for_us_to_read_says_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_without_read_permission_is_ignored(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left_by_a_dead_writer(path, FIRST)
 
     def refused(*_: object) -> None:
@@ -133,14 +133,14 @@ def test_a_note_that_is_not_for_us_to_read_says_nothing(path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("length", [250, 251, 255])
-def test_a_session_is_read_whose_name_leaves_no_room_for_that_of_a_lock(path: Path, length: int) -> None:
+def test_a_session_whose_name_is_too_long_for_a_lock_file_is_readable(path: Path, length: int) -> None:
     long = path.rename(path.with_name("s".ljust(length - 6, "s") + ".jsonl"))
 
     assert JsonlStore(str(long)).read().data == b"{}\n"
     assert JsonlStore(str(long)).read_end().unfinished == b""
 
 
-def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) -> None:
+def test_a_truncated_note_is_ignored_and_cleared(path: Path) -> None:
     left_by_a_dead_writer(path, b"")
     lock = path.with_name("s.jsonl.lock")
     with path.open("ab") as file:
@@ -156,7 +156,7 @@ def test_a_note_that_was_cut_short_says_nothing_and_is_taken_away(path: Path) ->
     assert lock.read_bytes() == b""
 
 
-def test_a_whole_last_line_without_newline_before_a_batch_cut_short_is_kept(path: Path) -> None:
+def test_a_complete_last_line_without_newline_before_an_unfinished_batch_is_kept(path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"last":1}')
     left_by_a_dead_writer(path, b"\n" + FIRST, b"\n" + FIRST + SECOND)
@@ -177,7 +177,7 @@ def test_a_batch_leaves_no_note(path: Path) -> None:
     assert JsonlStore(str(path)).read().data == b"{}\n" + FIRST + SECOND
 
 
-def test_a_batch_that_was_done_between_two_looks_is_seen_as_a_whole(path: Path, monkeypatch) -> None:
+def test_a_batch_finished_between_two_checks_is_read_completely(path: Path, monkeypatch) -> None:
     left_by_a_dead_writer(path, FIRST)
     begun_by = batch_journal._find_unfinished_batch_at
 
@@ -225,7 +225,7 @@ def test_a_note_that_does_not_fit_on_the_disk_leaves_nothing_behind(path: Path, 
     assert path.with_name("s.jsonl.lock").read_bytes() == b""
 
 
-def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_the_file_goes(path: Path) -> None:
+def test_a_huge_note_is_read_only_as_far_as_the_file_goes(path: Path) -> None:
     lock = path.with_name("s.jsonl.lock")
     count = 1 << 34
     lock.write_bytes(struct.pack("<8sQQ", b"stbatch3", 0, count))
@@ -236,7 +236,7 @@ def test_a_note_of_a_batch_larger_than_any_memory_is_looked_at_only_as_far_as_th
     assert JsonlStore(str(path)).read().data == b"{}\n"
 
 
-def test_a_note_of_a_line_that_is_too_long_says_nothing(path: Path) -> None:
+def test_a_note_with_an_oversized_line_is_ignored(path: Path) -> None:
     lock = path.with_name("s.jsonl.lock")
     head = struct.pack("<8sQQ", b"stbatch3", 0, 1)
     lock.write_bytes(head + struct.pack("<Q48s16s", LINE_LIMIT + 1, b"{}", b""))
@@ -248,7 +248,7 @@ LONG, LONGER = b'{"id":"1","text":"' + b"a" * 90 + b'"}\n', b'{"id":"2","text":"
 
 
 @pytest.mark.parametrize("size", [1, 40, 60, len(LONG), len(LONG) + 60, len(LONG) + len(LONGER) - 1])
-def test_of_long_lines_how_they_begin_and_end_is_enough_to_know_them(path: Path, size: int) -> None:
+def test_long_lines_are_recognized_by_their_first_and_last_bytes(path: Path, size: int) -> None:
     left_by_a_dead_writer(path, (LONG + LONGER)[:size], LONG + LONGER)
 
     assert JsonlStore(str(path)).read().data == b"{}\n"
@@ -265,7 +265,7 @@ def test_of_long_lines_how_they_begin_and_end_is_enough_to_know_them(path: Path,
         LONG[:-1] + b" " + LONGER[:60],
     ],
 )
-def test_what_another_program_wrote_within_a_batch_cut_short_is_known_too(path: Path, written: bytes) -> None:
+def test_lines_of_another_program_within_an_unfinished_batch_are_recognized(path: Path, written: bytes) -> None:
     left_by_a_dead_writer(path, written, LONG + LONGER)
 
     with path.open("rb") as file:
@@ -273,7 +273,7 @@ def test_what_another_program_wrote_within_a_batch_cut_short_is_known_too(path: 
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda lock: os.symlink("s.jsonl", lock)])
-def test_a_lock_file_that_is_something_else_says_nothing(path: Path, make: Callable[[Path], object]) -> None:
+def test_a_lock_file_that_is_not_a_regular_file_is_ignored(path: Path, make: Callable[[Path], object]) -> None:
     lock = path.with_name("s.jsonl.lock")
     lock.unlink()
     make(lock)
@@ -281,7 +281,7 @@ def test_a_lock_file_that_is_something_else_says_nothing(path: Path, make: Calla
     assert JsonlStore(str(path)).read().data == b"{}\n"
 
 
-def test_of_a_file_that_is_held_nothing_cut_short_is_left(path: Path) -> None:
+def test_locking_a_session_removes_its_unfinished_batch(path: Path) -> None:
     left_by_a_dead_writer(path, FIRST)
     store = JsonlStore(str(path))
 

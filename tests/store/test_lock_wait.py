@@ -10,7 +10,7 @@ from sessiontree.errors import LockTimeout
 from sessiontree.store.lock_wait import LockWait
 
 
-def test_a_lock_that_is_free_only_for_moments_is_tried_often(tmp_path: Path) -> None:
+def test_a_lock_that_is_free_only_briefly_is_tried_often(tmp_path: Path) -> None:
     path = tmp_path / "s.lock"
     pauses: list[tuple[float, float]] = []
 

@@ -359,7 +359,7 @@ def _read_rules_file(path: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigError(path, None, f"it cannot be read: {format_os_error(error)}") from error
+        raise ConfigError(path, None, f"cannot be read: {format_os_error(error)}") from error
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ConfigError(path, None, "it is not a regular file")

@@ -15,7 +15,6 @@ from functools import cache
 from sessiontree.core.entries import Body, Entry, EntryId
 from sessiontree.errors import BranchMoved, LockTimeout, NotFound, SessionTreeError
 from sessiontree.session import Branch, Session
-from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock_wait import get_configured_limit, limit_wait
 
 CONVERSATION_TYPES = frozenset({"message", "custom_message", "branch_summary", "compaction", "reset_boundary"})
@@ -56,8 +55,6 @@ async def _write_in_thread(
 async def _wait_for_lock(session: Session) -> None:
     """Wait until no other process writes to the session. Raises `LockTimeout`."""
     store = session.store
-    if not isinstance(store, JsonlStore):
-        return
     for pause in store.get_lock_wait() or ():
         await asyncio.sleep(pause)
         if store.get_lock_wait() is None:

@@ -1,1 +1,1 @@
-"""Slash commands: one set for every front end, and the controller that they work on."""
+"""Slash commands, shared by all front ends, and the session controller that they call."""

@@ -1,4 +1,4 @@
-"""Arguments: what commands take, and how each is completed."""
+"""Arguments of slash commands and their completion."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def complete_branches(controller: SessionController, begun: str) -> Iterable[str
 
 
 def complete_places(controller: SessionController, begun: str) -> Iterable[str]:
-    """Names first; ids of entries once a few letters of one are there."""
+    """Complete names first, and entry ids after four characters."""
     named = ["HEAD", "root", *complete_branches(controller, begun), *controller.session.tree.labels.values()]
     return [*named, *(controller.session.tree.find_by_prefix(begun) if len(begun) >= 4 else ())]
 
 
 def complete_prompts(controller: SessionController, begun: str) -> Iterable[str]:
-    """The user's messages on the path, the last one first."""
+    """Complete the user's messages on the path, the last one first."""
     return [
         entry.id
         for entry in reversed(controller.branch.path())
@@ -51,12 +51,12 @@ def complete_levels(controller: SessionController, begun: str) -> Iterable[str]:
 
 
 def complete_modes(controller: SessionController, begun: str) -> Iterable[str]:
-    """Permission modes."""
+    """Complete permission modes."""
     return PERMISSION_MODES
 
 
 def complete_sessions(controller: SessionController, begun: str) -> Iterable[str]:
-    """Names and ids of the sessions of this folder."""
+    """Complete names and ids of the sessions of this folder."""
     known = catalog.sessions(controller.cwd)
     return [word for summary in known for word in (summary.name, summary.id) if word]
 
@@ -66,7 +66,7 @@ def complete_commands(controller: SessionController, begun: str) -> Iterable[str
 
 
 def complete_files(controller: SessionController, begun: str) -> Iterable[str]:
-    """Files and folders below the folder that the session is about."""
+    """Complete files and folders in the working folder."""
     folder, _, _ = begun.rpartition("/")
     where = os.path.join(controller.cwd, os.path.expanduser(f"{folder}/" if "/" in begun else ""))
     try:

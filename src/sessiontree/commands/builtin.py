@@ -1,4 +1,4 @@
-"""The commands that are built in, in the order that help lists them."""
+"""The built-in commands in the order of the help."""
 
 from __future__ import annotations
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Literal
 
@@ -24,16 +23,16 @@ from sessiontree.agent.tools.command_runner import CommandResult
 from sessiontree.agent.user_shell import UserShell
 from sessiontree.commands.host import HeadlessHost, Host
 from sessiontree.commands.models import ConfiguredModels, Models, get_model_name
+from sessiontree.commands.move_guard import MoveGuard
 from sessiontree.commands.registry import CommandOutcome, CommandRegistry, parse_line
+from sessiontree.commands.working_folder import WorkingFolder
 from sessiontree.core.entries import JsonObject, Message
 from sessiontree.core.places import BRANCH_PREFIX, find_branch, find_free_name
 from sessiontree.core.plan import NavigatePlan, plan_move
-from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import (
     BeforeSwitch,
-    Merged,
     Navigated,
     Notice,
     SessionShutdown,
@@ -48,20 +47,19 @@ from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
-from sessiontree.store.postgres.address import is_database_address
 
 Reason = Literal["new", "resume", "fork"]
 
 
 class SubmitResult(Struct, frozen=True, kw_only=True):
-    """What came of a line that was typed."""
+    """The result of a typed line."""
 
     text: str = ""
-    """What a command or the shell has to say."""
+    """The output of a command or of the shell."""
     editor_text: str | None = None
-    """What a command has put in the editor."""
+    """Text that a command put in the editor."""
     outcome: Outcome | None = None
-    """How the model's run ended, if there was one."""
+    """How the agent's run ended, if there was one."""
 
 
 class SessionController:
@@ -79,12 +77,12 @@ class SessionController:
         branch: Branch | None = None,
         fresh: bool = False,
     ) -> None:
-        """A controller with `session` on it. Without a model it does everything but answer.
+        """Create a controller for `session`. Without a model, everything works except prompts.
 
-        Tools work in `cwd`, by default the current folder. The folder that a session names is used only if a person
-        confirms it: `start` asks. Without `permissions`, its agent may use all of its tools.
+        Tools work in `cwd`, which defaults to the current folder. `start` asks the user before it uses the session's
+        own folder. Without `permissions`, the agent may use all of its tools.
 
-        One that is `fresh` was made for this controller: if nothing was said in it, it is not kept when one leaves it.
+        A `fresh` session was created for this controller. It is deleted if it is still empty when the user leaves it.
         """
         if commands is None:
             from sessiontree.commands.builtin import get_builtin_commands
@@ -100,56 +98,46 @@ class SessionController:
         self.host: Host = HeadlessHost() if host is None else host
         self.permissions = self.options.permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
-        """Loads extensions and prompt files anew, and says what there is; set by whoever loads them."""
+        """Reloads extensions and prompt files and returns their names. Set by the extension loader."""
         self.no_model_message = "there is no model: /model chooses one, and `sessiontree models` lists them"
-        """What is said where a model is needed and there is none."""
+        """The error message if a model is needed and there is none."""
         self._tools = {tool.name: tool for tool in self.options.tools}
         self._added_tools: dict[str, Tool] = {}
-        self._move_signal: Signal | None = None
-        """Gives up the move or the merge that is under way, until it is written."""
-        self._move_done = asyncio.Event()
-        """Set when none is."""
-        self._notification_signals: list[Signal] = []
-        """Give up waiting for those who are told of moves and merges that are written."""
-        self._move_done.set()
+        self._moves = MoveGuard(self.hooks)
         self._shell = UserShell(self.hooks, self._write_shell_message)
-        """Runs commands while there is no agent."""
+        """Runs shell commands while there is no agent."""
         self._fresh = fresh
         self._editor_text: str | None = None
         self._branch = session.head if branch is None else branch
         self._agent: Agent | None = None
         self._stop_tracing: Callable[[], None] = lambda: None
-        cwd = self.options.cwd
-        self._start_folder = os.getcwd() if cwd is None else os.path.abspath(cwd)
-        """Where tools work unless a person confirms another folder."""
-        self._is_cwd_explicit = cwd is not None
-        self._confirmed_folders: dict[str, bool] = {}
-        """Folders that a person was asked about, and what was answered."""
-        self.cwd = self._start_folder
-        """The folder that tools, and commands that take a path, work in."""
+        self._folder = WorkingFolder(self.options.cwd)
+        self.cwd = self._folder.start
+        """The folder that tools and commands with a path work in."""
         self.hooks.context.models, self.hooks.context.ui = self.models, self.ui
         self._attach_agent(model, self.options.thinking)
 
-    # What is on it
+    # State
 
     @property
     def branch(self) -> Branch:
-        """The branch that is worked on: the one that was current, until one goes elsewhere; others may move `HEAD`."""
+        """The branch that this controller works on. Other programs may move `HEAD`."""
         return self._branch
 
     @property
     def is_off_head(self) -> bool:
-        """Whether the branch is not the current one: then nothing that is done here changes which one is."""
+        """Whether this branch is not the session's current branch. Then nothing here changes which branch is
+        current."""
         return self._branch != self.session.head
 
     def qualify_place(self, place: Place) -> Place:
-        """A place as it is meant here: `HEAD` is the head of this controller's branch."""
+        """Return a place with `HEAD` replaced by this controller's branch."""
         if isinstance(place, str) and self.is_off_head and (place == "HEAD" or place.startswith("HEAD~")):
             return f"{self._branch.name}{place.removeprefix('HEAD')}"
         return place
 
     def plan_navigation(self, place: Place) -> NavigatePlan:
-        """What going to a place by the rules of selection would do."""
+        """Plan a navigation to a place by the selection rules."""
         return self.session.plan_navigate(
             self.qualify_place(place), start=f"{BRANCH_PREFIX}{self._branch.name}" if self.is_off_head else "HEAD"
         )
@@ -164,96 +152,76 @@ class SessionController:
 
     @property
     def agent(self) -> Agent:
-        """The agent. Raises `InvalidOperation` where there is no model."""
+        """The agent. Raises `InvalidOperation` if there is no model."""
         if self._agent is None:
             raise InvalidOperation(self.no_model_message)
         return self._agent
 
     async def wait_for_triggered_run(self) -> Outcome | None:
-        """Wait until nothing runs, and return how the last run ended that a message of an extension triggered."""
+        """Wait until the controller is idle, and return the outcome of the last run that an extension's message
+        triggered."""
         await self.wait_until_idle()
         return None if self._agent is None else await self._agent.wait_for_triggered_run()
 
     @property
     def is_running(self) -> bool:
-        """Whether the agent runs, or one is about to be elsewhere: the summary of a move or a merge is made."""
-        return self._move_signal is not None or (self._agent is not None and self._agent.running)
+        """Whether the agent is running, or a move or a merge is in progress."""
+        return self._moves.is_active or (self._agent is not None and self._agent.running)
 
     def ensure_not_moving(self) -> None:
-        """Raises `InvalidOperation` while one is about to be elsewhere: what is said now would be left behind."""
-        if self._move_signal is not None:
-            raise InvalidOperation("a move or a merge is under way: abort it, or wait until it is done")
+        """Raise `InvalidOperation` while a move is in progress. A prompt would land on the branch that is being
+        left."""
+        self._moves.ensure_inactive()
 
     def ensure_idle(self) -> None:
-        """Raises `InvalidOperation` while anything runs: its place cannot be changed under it."""
+        """Raise `InvalidOperation` while anything is running."""
         self.ensure_not_moving()
         if self.is_running:
             raise InvalidOperation("the agent is running: abort it, or wait until it is done")
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing runs, commands of the shell aside."""
+        """Wait until the agent is idle and no move is in progress. Shell commands may still run."""
         while self.is_running:
-            await self._move_done.wait()
+            await self._moves.wait()
             if self._agent is not None:
                 await self._agent.wait_until_idle()
 
     def abort(self) -> None:
-        """Give up what is under way: the agent's run, a command of the shell, the summary of a move, or waiting for
-        those who are told of one."""
-        for signal in self._notification_signals:
-            signal.abort()
-        self._abort_move()
+        """Abort the agent's run, the shell command and the move in progress, and stop waiting for navigation
+        handlers."""
+        self._moves.abort()
         if self._agent is not None:
             self._agent.abort()
         self._shell.abort()
 
     @contextlib.contextmanager
     def begin_move(self) -> Generator[Signal]:
-        """While one is about to be elsewhere: a signal that `abort` gives. Raises `InvalidOperation` unless at rest.
+        """Start a move and yield the signal that `abort` sets. Raise `InvalidOperation` unless the controller is idle.
 
-        Those who are told of the move or the merge find the controller at rest: it is written by then.
+        The handlers of the move find the controller idle, because the move is written by then.
         """
         self.ensure_idle()
-        signal = self._move_signal = Signal()
-        self._move_done.clear()
-
-        def finish_move() -> None:
-            if self._move_signal is signal:
-                self._move_signal = None
-                self._move_done.set()
-                self._notification_signals.append(signal)
-
-        off = self.hooks.listen(lambda event: finish_move() if isinstance(event, Navigated | Merged) else None)
-        try:
+        with self._moves.begin() as signal:
             yield signal
-        finally:
-            off()
-            finish_move()
-            self._notification_signals.remove(signal)
 
-    def _abort_move(self) -> None:
-        """Give up the move or the merge that is not written yet."""
-        if self._move_signal is not None:
-            self._move_signal.abort()
-
-    # Beginning and ending
+    # Start and close
 
     async def start(self) -> None:
-        """Tell the handlers that there is somebody. Where something collects spans, it gets them."""
+        """Choose the working folder, notify the handlers, and trace if an exporter is configured."""
         if tracing.is_configured():
             self._stop_tracing = tracing.trace(self.hooks)
         await self.choose_folder()
         await self.hooks.emit(SessionStart(reason="startup"))
 
     async def close(self) -> None:
-        """Give up what runs, tell the handlers, and let go of the session."""
+        """Stop all activity, notify the handlers, and close the session."""
         await self._stop_activity()
         await self.hooks.emit(SessionShutdown(reason="quit"))
         self._stop_tracing()
         await self._release_session()
 
     def _attach_agent(self, model: Model | None, thinking: str | None = None) -> None:
-        """Have an agent for the session that is here now."""
+        """Create the agent for the current session."""
         context = self.hooks.context
         context.session, context.branch, context.agent = self.session, self.branch, None
         context.cwd = self.cwd
@@ -263,63 +231,39 @@ class SessionController:
             context.agent = self._agent
 
     async def choose_folder(self) -> None:
-        """Settle where tools work. If the session names another folder, a person is asked whether to go there.
-
-        Whoever made the session file wrote that name, so it does not decide by itself.
-        """
-        there = self.session.cwd
-        chosen = self._start_folder
-        if (
-            there
-            and not _is_same_folder(there, self._start_folder)
-            and not (self._is_cwd_explicit and not self.ui.has_person)
-        ):
-            if there not in self._confirmed_folders and os.path.isdir(there):
-                self._confirmed_folders[there] = await self._confirm_folder(there)
-            if self._confirmed_folders.get(there):
-                chosen = there
-        self.cwd = self.hooks.context.cwd = chosen
+        """Choose the folder that tools work in. See `WorkingFolder.choose`."""
+        self.cwd = self.hooks.context.cwd = await self._folder.choose(
+            self.session.cwd, self.ui, self.hooks, has_tools=bool(self.tools)
+        )
         if self._agent is not None:
-            self._agent.cwd = chosen
-
-    async def _confirm_folder(self, there: str) -> bool:
-        if self.ui.has_person:
-            text = f"The session names {escape_line(there)}; you are in {escape_line(self._start_folder)}."
-            return await self.ui.confirm("Have tools work in the folder of the session?", text)
-        if self.tools:
-            text = f"tools work in {escape_line(self._start_folder)}, not in {escape_line(there)}, the session's folder"
-            text += "; --cwd (--project of a worker) chooses it"
-            self.hooks.notify_listeners(Notice(level="info", text=text))
-        return False
+            self._agent.cwd = self.cwd
 
     async def _stop_activity(self) -> None:
-        """Give up what is under way, and wait until what has come of it is written.
+        """Abort all activity and wait until its results are written.
 
-        Not those who are told of a move: it may be one of them who goes elsewhere.
+        Do not wait for navigation handlers: one of them may be the caller.
         """
-        self._abort_move()
-        await self._move_done.wait()
+        self._moves.abort_unwritten()
+        await self._moves.wait()
         if self._agent is not None:
             await self._agent.shutdown()
         await self._shell.shutdown()
 
     async def _release_session(self) -> None:
-        await self._stop_activity()  # of what came while handlers were told
+        await self._stop_activity()  # handlers may have started something new
         if self._agent is not None:
             self._agent.close()
             self._agent = None
         self.session.close()
 
     async def drop_unused(self) -> bool:
-        """Remove the session, which is closed, if it was made here, nothing was said in it and nobody else is there.
-
-        Says whether it is gone.
-        """
+        """Delete the closed session if it was created here, is empty, and is not open elsewhere. Return whether it was
+        deleted."""
         from sessiontree.library import trash
 
         place = self.session.address
         if self._fresh and place is not None and not self.host.is_open_elsewhere(place):
-            with contextlib.suppress(SessionTreeError):  # one can always leave
+            with contextlib.suppress(SessionTreeError):  # a failure here must not keep the user from leaving
                 return await asyncio.to_thread(trash.purge_unused, self.session, lambda tree: not len(tree))
         return False
 
@@ -330,7 +274,7 @@ class SessionController:
         return list({**self._tools, **self._added_tools}.values())
 
     def add_tool(self, tool: Tool) -> Callable[[], None]:
-        """Let the model use one more tool; a built-in one of that name gives way. Returns what takes it off again."""
+        """Add a tool and return a function that removes it. It replaces a built-in tool of the same name."""
         if tool.name in self._added_tools:
             raise InvalidOperation(f"there is a tool {tool.name!r} already, from another extension")
         self._added_tools[tool.name] = tool
@@ -347,10 +291,10 @@ class SessionController:
         if self._agent is not None:
             self._agent.tools = {tool.name: tool for tool in self.tools}
 
-    # What is typed
+    # Typed lines
 
     async def submit(self, line: str) -> SubmitResult:
-        """Do what a line says: a command, `!` or `!!` and something for the shell, or words for the model."""
+        """Run a typed line: a slash command, a shell command after `!` or `!!`, or a prompt."""
         if parse_line(line) is not None:
             self._editor_text = None
             done = await self.commands.run(self, line)
@@ -365,18 +309,18 @@ class SessionController:
         return SubmitResult(outcome=await self.send_prompt(line))
 
     async def send_prompt(self, words: str, images: Sequence[JsonObject] = ()) -> Outcome:
-        """Say something to the model, whatever it begins with."""
+        """Send a prompt to the model, even if it looks like a command."""
         self.ensure_not_moving()
         return await self.agent.prompt(words, images)
 
     async def _run_shell_command(self, command: str, *, in_context: bool) -> CommandResult:
-        """Run a command and write down what it printed. The agent does it where there is one, which need not be."""
+        """Run a shell command and append its output to the session. There may be no agent."""
         if self._agent is not None:
             return await self._agent.run_bash(command, in_context=in_context)
         return await self._shell.run(command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context)
 
     async def _write_shell_message(self, record: BackgroundWriter, message: Message) -> None:
-        if self._agent is not None:  # a model was chosen meanwhile
+        if self._agent is not None:  # a model was chosen in the meantime
             await self._agent.write_between_turns(record, message)
             return
         (entry,) = await record.extend_or_append_late([message])
@@ -387,7 +331,7 @@ class SessionController:
             return await self.send_prompt(done.prompt)
         return await self.agent.continue_() if done.answer else None
 
-    # Moving within the session
+    # Moves within the session
 
     async def navigate(
         self,
@@ -399,7 +343,7 @@ class SessionController:
         label: str | None = None,
         summary: str | None = None,
     ) -> NavigateOutcome:
-        """Go to a place by the rules of selection. Text to be said anew is put in the editor."""
+        """Navigate to a place by the selection rules. Put the text of a selected prompt in the editor."""
         request = self.request_summary(custom_instructions, replace=replace_instructions) if summarize else None
         with self.begin_move() as signal:
             outcome = await navigate(
@@ -425,7 +369,7 @@ class SessionController:
         )
 
     async def move_to(self, place: Place) -> NavigateOutcome:
-        """Go to the place itself, without the rules of selection."""
+        """Move to the place itself, without the selection rules."""
         self.ensure_idle()
         plan = plan_move(self.session.tree, self.branch.leaf, self.session.resolve_place(self.qualify_place(place)))
         if not plan.is_move:
@@ -436,7 +380,8 @@ class SessionController:
         return outcome
 
     async def switch(self, place: Place) -> NavigateOutcome:
-        """Go on on another branch, which is made current unless one works beside that; or go to a place."""
+        """Switch to another branch, or move to a place. The branch becomes current unless this controller is off
+        `HEAD`."""
         name = find_branch(place, self.session.tree, self.session.heads) if isinstance(place, str) else None
         if name is None:
             return await self.move_to(place)
@@ -446,7 +391,7 @@ class SessionController:
         return await self._notify_navigated(old)
 
     async def undo(self) -> NavigatePlan:
-        """Take back the last move or switch."""
+        """Undo the last move or switch."""
         self.ensure_idle()
         if self.is_off_head:
             raise InvalidOperation(
@@ -458,10 +403,10 @@ class SessionController:
         return plan
 
     async def branch_here(self, name: str | None = None, place: Place | None = None) -> Branch:
-        """A new branch of this session to go on on; from here, or from a chosen place. It is current, unless one works
-        beside what is.
+        """Create a branch here or at a place, and switch to it. It becomes current unless this controller is off
+        `HEAD`.
 
-        A user's message that was chosen is put in the editor, and the branch begins before it.
+        If the place is a user's message, the branch starts before it and the message is put in the editor.
         """
         self.ensure_idle()
         old = at = self.branch.leaf
@@ -476,14 +421,14 @@ class SessionController:
         return self._branch
 
     async def _notify_navigated(self, old: str | None, words: str | None = None) -> NavigateOutcome:
-        """Tell that one is at another place, which nobody was asked about since nothing was left or moved."""
+        """Emit `Navigated` for a change that needed no confirmation, because nothing was abandoned."""
         self.sync_position(words)
         new = self.branch.leaf
         await self.hooks.emit(Navigated(new_leaf=new, old_leaf=old))
         return NavigateOutcome(old_leaf=old, new_leaf=new, editor_text=words)
 
     def sync_position(self, words: str | None = None) -> None:
-        """Have agent, handlers and front end follow to where one is now."""
+        """Update the agent, the handlers and the front end to the current branch."""
         self.hooks.context.branch = self.branch
         if self._agent is not None and not self._agent.running:
             self._agent.branch = self.branch
@@ -495,25 +440,25 @@ class SessionController:
             self._editor_text = words
             self.host.set_editor_text(words)
 
-    # Going over to another session
+    # Switching sessions
 
     async def create_session(self, name: str | None = None) -> bool:
-        """Begin a new session. Says whether nobody objected."""
+        """Create a session and switch to it. Return whether no handler cancelled."""
         return await self._switch_session(lambda: self._create_empty(name), "new", None)
 
     def _create_empty(self, name: str | None) -> Session:
-        before = self.session
-        if before.address is None:
-            return catalog.memory(name, cwd=before.cwd)
-        return catalog.create(name, cwd=self.cwd, dir=before.location if is_database_address(before.location) else None)
+        return catalog.create_near(self.session, name, cwd=self.cwd)
 
     async def open_session(self, session: str) -> bool:
-        """Go over to another session, by any of its names. Says whether nobody objected."""
+        """Switch to another session by its path, id or name. Return whether no handler cancelled."""
         file = catalog.find(session)
         return await self._switch_session(lambda: catalog.open(file), "resume", file)
 
     async def fork(self, place: Place = "HEAD", *, position: Literal["before", "at"] = "at") -> ForkOutcome:
-        """Go over to a new session with the path to a place; before a user's message, that is put in the editor."""
+        """Fork the path to a place into a new session and switch to it.
+
+        A fork before a user's message puts the message in the editor.
+        """
         self.ensure_idle()
         outcome = await fork(self.session, self.qualify_place(place), hooks=self.hooks, position=position)
         if outcome.session is not None and await self._adopt_session(outcome.session, "fork"):
@@ -530,7 +475,7 @@ class SessionController:
         return await self._adopt_session(make(), reason)
 
     async def _adopt_session(self, session: Session, reason: Reason) -> bool:
-        """Go over to a session; says whether one is in it now."""
+        """Switch to a session. Return whether the switch took place."""
         previous, branch = self.session.address, await self.host.choose_branch(session)
         if branch is None:
             session.close()
@@ -541,15 +486,15 @@ class SessionController:
         await self.hooks.emit(SessionShutdown(reason=reason, target_session_file=session.address))
         try:
             await self._release_session()
-        except StoreError as error:  # it is left all the same, and may be left because of that
+        except StoreError as error:  # leave the session anyway; the failure may be the reason for leaving
             self.hooks.notify_listeners(Notice(level="warning", text=str(error)))
         fresh = reason != "resume"
-        if session.address == previous:  # it is the same one
+        if session.address == previous:  # the same session was opened again
             fresh = self._fresh
         elif reason != "fork" and await self.drop_unused():
             previous = None
         self.session, self._branch, self._fresh = branch.session, branch, fresh
-        self.cwd = self._start_folder
+        self.cwd = self._folder.start
         if self.permissions is not None:
             self.permissions.forget_grants()
         self._attach_agent(model, thinking)
@@ -561,7 +506,7 @@ class SessionController:
         return True
 
     def _find_model_for(self, session: Session) -> Model | None:
-        """The model that a session was held with, or the one that there is."""
+        """Return the model that the session used last, or the current one if that is unavailable."""
         from sessiontree.model.selection import NoModel
 
         model, name = self.model, get_model_name(session.head.state)
@@ -575,14 +520,10 @@ class SessionController:
             return model
 
     async def set_model(self, wanted: str | Model) -> Model:
-        """Another model from here on, by its name or as it was found already."""
+        """Use another model from now on, given by name or as an object."""
         model = self.models.find(wanted) if isinstance(wanted, str) else wanted
         if self._agent is None:
             self._attach_agent(model)
         else:
             await self._agent.set_model(model)
         return model
-
-
-def _is_same_folder(one: str, other: str) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)

@@ -1,4 +1,4 @@
-"""Text: how commands show things. Raw: whoever puts it on a screen makes it safe."""
+"""Formats the output of commands. The text is not sanitized: the front end escapes it."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.session import Session
 
 WIDTH = 72
-"""How much of what an entry says goes in a line."""
+"""The maximum width of an excerpt."""
 
 
 def format_id(id: EntryId | None) -> str:
-    """An entry id as people are shown it."""
+    """Return the short form of an entry id."""
     return "root" if id is None else shorten_id(id)
 
 
 def format_local_time(timestamp: str, *, seconds: bool = False) -> str:
-    """A time that was written down, as a clock shows it here; what is no time as it stands."""
+    """Format a stored timestamp in local time. Return an invalid timestamp unchanged."""
     moment = parse_timestamp(timestamp)
     try:
         shown = timestamp if moment is None else datetime.fromtimestamp(moment // 1000).isoformat()
-    except (ValueError, OverflowError, OSError):  # before or after all calendars
+    except (ValueError, OverflowError, OSError):  # outside the range of the calendar
         shown = timestamp
     return shown[: 19 if seconds else 16].replace("T", " ")
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows in columns that are as wide as they have to be."""
+    """Format rows as aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def make_excerpt(words: str, width: int = WIDTH) -> str:
-    """One line of a text, cut where it is too long."""
+    """Return the first `width` characters of a text on one line."""
     line = " ".join(words[: width * 4].split())
     return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def draw_tree(session: Session, leaf: EntryId | None) -> str:
-    """The tree of a session, with the way to `leaf`."""
+    """Draw the tree of a session with the path to `leaf`."""
     tree, calls = session.tree, CallLookup(session.tree)
     lines: list[str] = []
     for row in build_outline(tree, leaf, heads=session.heads):

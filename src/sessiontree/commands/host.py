@@ -1,4 +1,4 @@
-"""The host: what a front end does for commands beside asking and telling, which is its `Ui`."""
+"""The host protocol: actions of a front end that commands need, besides the dialogs of `Ui`."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ if TYPE_CHECKING:
 
 class Host(Protocol):
     async def choose_entry(self, controller: SessionController) -> EntryId | None:
-        """Show the tree and have the person choose an entry; `None` when none was chosen."""
+        """Show the tree and return the entry that the user chooses, or `None`."""
         ...
 
     async def choose_branch(self, session: Session) -> Branch | None:
-        """The branch to be on in a session that one goes over to; it may be one of the same session opened anew.
+        """Return the branch to use in a session that the controller is about to enter.
 
-        `None` when one stays where one is.
+        It may belong to the same session, opened again. Return `None` to stay in the current session.
         """
         ...
 
     def is_open_elsewhere(self, place: str) -> bool:
-        """Whether another program has the session at this path or address open, which one has left here."""
+        """Whether another program has the session open."""
         ...
 
     def refresh(self) -> None:
-        """The conversation is another one now, or at another place: draw it anew."""
+        """Redraw the conversation after a change of the session or the branch."""
         ...
 
     def set_editor_text(self, text: str) -> None: ...
 
     def copy(self, text: str) -> str | None:
-        """Send a text to the clipboard. Returns what to tell the person; `None` where there is no clipboard."""
+        """Copy a text to the clipboard. Return a message for the user, or `None` if there is no clipboard."""
         ...
 
     def quit(self) -> None: ...
 
 
 class HeadlessHost:
-    """No front end: nothing is drawn and nothing chosen, and what would be in the editor is kept."""
+    """A host without a front end. It keeps the text that would be in the editor."""
 
     def __init__(self) -> None:
         self.editor = ""

@@ -1,4 +1,4 @@
-"""Commands that show something, and those that set how the model answers."""
+"""Commands that show information, and commands that set the model, the thinking level and the permission mode."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def _run_context(controller: SessionController, args: Sequence[str]) -> Co
 
 
 def diff_places(controller: SessionController, args: Sequence[str]) -> Diff:
-    """How the places that `/diff` was given differ."""
+    """Return the difference of the two places that `/diff` was given."""
     a, b = ("HEAD", args[0]) if len(args) == 1 else (args[0], args[1])
     return diff(controller.session, controller.qualify_place(a), controller.qualify_place(b))
 
@@ -82,7 +82,7 @@ async def _run_diff(controller: SessionController, args: Sequence[str]) -> Comma
 
 
 def compare_branches(controller: SessionController, args: Sequence[str]) -> Comparison:
-    """What the branches that `/compare` was given took."""
+    """Return the comparison of the branches that `/compare` was given."""
     return compare(controller.session, list(args) if len(args) > 1 else [controller.branch.name, *args])
 
 
@@ -118,7 +118,7 @@ async def _run_save_unsaved(controller: SessionController, args: Sequence[str]) 
 
 
 CURRENT_MARK = " (current)"
-"""Stands behind the name of the model that holds, where one is chosen."""
+"""Marks the current model in a list."""
 
 
 async def _choose_model(controller: SessionController, names: Sequence[str]) -> str | None:
@@ -138,7 +138,7 @@ async def _run_model(controller: SessionController, args: Sequence[str]) -> Comm
 
         names = await asyncio.to_thread(controller.models.list_names)
         if not names:
-            await asyncio.to_thread(controller.models.find)  # says how to get one
+            await asyncio.to_thread(controller.models.find)  # raises an error that explains how to get a model
         name = await _choose_model(controller, names)
     if name is not None:
         model = (await controller.set_model(name)).info.name

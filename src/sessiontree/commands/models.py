@@ -1,4 +1,4 @@
-"""Models by name: where commands, handlers and extensions find one, and which one a conversation goes on with."""
+"""Finds models for commands, handlers and extensions, and chooses the model of a conversation."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from sessiontree.model.retry import RetryAttempt, RetryingModel
 
 class Models(Protocol):
     def find(self, name: str | None = None) -> Model:
-        """The model of that name, or the usual one. Raises `NoModel` or `NotFound`."""
+        """Return the model of that name, or the default model. Raises `NoModel` or `NotFound`."""
         ...
 
     def list_names(self) -> list[str]:
-        """What can be used, the usual one first."""
+        """List the names of available models, the default first."""
         ...
 
 
 class ConfiguredModels:
-    """What the configuration and the environment give. They try again what may pass, and listeners are shown that."""
+    """The models of the configuration and the environment. They retry failed requests and report each retry to the
+    hooks."""
 
     def __init__(self, settings: Config, hooks: Hooks) -> None:
         self._settings = settings
@@ -44,11 +45,11 @@ class ConfiguredModels:
         return list_model_names(self._settings)
 
     def remember(self, name: str) -> None:
-        """Have this model be the usual one from now on, in other processes too. Raises `StoreError`."""
+        """Make this model the default, for other processes too. Raises `StoreError`."""
         remember_model(name, self._settings.model)
 
     def describe_fallback(self, found: Model) -> str | None:
-        """What to say where the usual model is not the one that was chosen last."""
+        """Return a warning if the default model is not the one that was chosen last."""
         last = recall_model(self._settings.model)
         if last is None or last in (found.info.name, found.info.provider):
             return None
@@ -62,15 +63,15 @@ class ConfiguredModels:
 
 
 def get_model_name(state: State) -> str | None:
-    """The name of the model that holds at a place; `None` where no entry says it, as in sessions of other programs."""
+    """Return the name of the model at a place, or `None` if no entry names one, as in sessions of other programs."""
     known = state.provider not in (None, "", "unknown") and state.model not in (None, "", "unknown")
     return f"{state.provider}:{state.model}" if known else None
 
 
 def choose_model(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
-    """The model that was named, or that a conversation was held with, or the usual one.
+    """Return the named model, the conversation's model or the default model, in this order, and a warning or `None`.
 
-    With it comes a warning where the conversation's own, or the one chosen last, cannot be used. Raises `NoModel` or
+    The warning says that the conversation's model or the one chosen last is unavailable. Raises `NoModel` or
     `NotFound`.
     """
     from sessiontree.model.selection import NoModel

@@ -1,4 +1,4 @@
-"""Commands that move within the session, mark places in it, and bring branches together."""
+"""Commands that navigate within a session, label entries, and merge, copy or compact branches."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ SUMMARY_QUESTION = "The summary of what you leave"
 
 
 class SummaryChoice(Struct, frozen=True, kw_only=True):
-    """What is to become of what is left."""
+    """How to summarize the branch that is being left."""
 
     summarize: bool = False
-    """Whether a model is to summarize it."""
+    """Whether the model writes a summary."""
     instructions: str | None = None
-    """What the summary should pay attention to."""
+    """The focus of the summary."""
     summary: str | None = None
-    """The summary in the person's own words."""
+    """A summary that the user wrote."""
 
 
 async def ask_summary_choice(ui: Ui) -> SummaryChoice | None:
-    """What the person wants to become of it; `None` when that was not said."""
+    """Ask the user how to summarize the abandoned branch. Return `None` if the dialog was cancelled."""
     answer = await ui.select(SUMMARY_CHOICE_QUESTION, SUMMARY_CHOICES)
     if answer == SUMMARIZE_WITH_FOCUS:
         return build_focused_choice(await ui.editor(FOCUS_QUESTION))
@@ -53,12 +53,12 @@ async def ask_summary_choice(ui: Ui) -> SummaryChoice | None:
 
 
 def build_focused_choice(focus: str | None) -> SummaryChoice | None:
-    """A summary that pays attention to something; to nothing in particular, where nothing was written."""
+    """Return the choice for a summary with a focus. An empty focus means none."""
     return None if focus is None else SummaryChoice(summarize=True, instructions=focus.strip() or None)
 
 
 def build_written_choice(words: str | None) -> SummaryChoice | None:
-    """A summary in the person's words; where there are none, nothing was said."""
+    """Return the choice for a summary that the user wrote, or `None` if it is empty."""
     return SummaryChoice(summary=words.strip()) if words and words.strip() else None
 
 
@@ -87,7 +87,7 @@ async def _run_tree(controller: SessionController, args: Sequence[str]) -> Comma
 
 
 async def navigate_with_summary_choice(controller: SessionController, place: str) -> CommandOutcome:
-    """Go to a place, after asking what becomes of what is left."""
+    """Navigate to a place. If that abandons entries, ask how to summarize them first."""
     plan = controller.plan_navigation(place)
     asks = plan.is_move and plan.abandoned and controller.ui.has_person and not controller.settings.summary.skip_prompt
     leaving = await ask_summary_choice(controller.ui) if asks else SummaryChoice()
@@ -199,7 +199,7 @@ async def _run_label(controller: SessionController, args: Sequence[str]) -> Comm
     return CommandOutcome(text=f"{where} has no label now" if cleared else f"{where} is labeled [{text}]")
 
 
-# Bringing branches together
+# Merging and copying
 
 
 async def _run_merge(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -241,7 +241,7 @@ def _format_copy(controller: SessionController, outcome: CopyOutcome) -> Command
     )
 
 
-# Compactions
+# Compaction
 
 
 async def _run_compact(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

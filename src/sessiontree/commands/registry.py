@@ -1,7 +1,7 @@
-"""Commands: what a person types behind a slash.
+"""Slash commands: their definition, their registry, parsing and completion.
 
-A `Command` says what it is called, what it is for, what it takes and what it does; the `Registry` finds, completes and
-runs them. What they do is in the modules beside this one, and what they do it to is the `Desk`.
+A `Command` has a name, a help text, arguments and a function. The `CommandRegistry` finds, completes and runs commands.
+The functions are in the other modules of this package and act on a `SessionController`.
 """
 
 from __future__ import annotations
@@ -20,32 +20,33 @@ if TYPE_CHECKING:
 
 
 class CommandOutcome(Struct, frozen=True, kw_only=True):
-    """What came of a command."""
+    """The result of a command."""
 
     text: str = ""
-    """For the person; it may have several lines."""
+    """Output for the user. It may have several lines."""
     prompt: str | None = None
-    """To be said to the model now."""
+    """A prompt to send to the model."""
     answer: bool = False
-    """Whether the model is to answer what is there."""
+    """Whether the model should answer the last message."""
 
 
 Completer: TypeAlias = "Callable[[SessionController, str], Iterable[str]]"
-"""What an argument can be, given how it begins. More than fits may be given."""
+"""Returns the possible values of an argument that starts with the given text. It may return more, which are filtered
+out."""
 
 CommandRunner: TypeAlias = "Callable[[SessionController, Sequence[str]], Awaitable[CommandOutcome | None]]"
-"""Takes one value for each argument that was given."""
+"""Takes one value for each given argument."""
 
 
 class Argument(Struct, frozen=True, kw_only=True):
     name: str
-    """As the usage shows it, such as `PLACE`."""
+    """The name in the usage text, such as `PLACE`."""
     complete: Completer | None = None
     required: bool = False
     repeated: bool = False
-    """Whether it takes all words that follow, each by itself."""
+    """Whether it takes all remaining words, each as a value."""
     rest: bool = False
-    """Whether it takes all that follows as one text, as it was typed."""
+    """Whether it takes the rest of the line as one text."""
 
     @property
     def usage(self) -> str:
@@ -56,18 +57,18 @@ class Argument(Struct, frozen=True, kw_only=True):
 class Command(Struct, frozen=True, kw_only=True):
     name: str
     help: str
-    """One sentence, without a full stop."""
+    """One sentence without a full stop."""
     run: CommandRunner
     arguments: tuple[Argument, ...] = ()
     source: str = "sessiontree"
-    """Where it comes from: an extension's name or a prompt file's path, if it is none of ours."""
+    """Where it comes from: `sessiontree`, the name of an extension, or the path of a prompt file."""
 
     @property
     def usage(self) -> str:
         return " ".join([f"/{self.name}", *(argument.usage for argument in self.arguments)])
 
     def parse(self, text: str) -> list[str]:
-        """What was typed behind the name, by argument. Raises `InvalidOperation`."""
+        """Split the text after the command name into arguments. Raises `InvalidOperation`."""
         words = WordReader(text)
         given: list[str] = []
         for argument in self.arguments:
@@ -84,7 +85,7 @@ class Command(Struct, frozen=True, kw_only=True):
         return given
 
     def get_argument(self, count: int) -> Argument | None:
-        """The argument that follows `count` words."""
+        """Return the argument that follows `count` words."""
         if count < len(self.arguments):
             return self.arguments[count]
         last = self.arguments[-1] if self.arguments else None
@@ -92,7 +93,7 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 class WordReader(Iterator[str]):
-    """A text taken word by word. Quotes hold words together where they begin one; otherwise they are letters."""
+    """Reads a text word by word. A quote at the start of a word groups words. Elsewhere it is an ordinary character."""
 
     _WORD = re.compile(r"""\s*(?:"([^"]*)"(?!\S)|'([^']*)'(?!\S)|(\S+))""")
 
@@ -108,13 +109,16 @@ class WordReader(Iterator[str]):
         return found[found.lastindex or 0]
 
     def read_rest(self) -> str:
-        """All that is left, as it was typed."""
+        """Return the remaining text as it was typed."""
         left, self._position = self._text[self._position :].strip(), len(self._text)
         return left
 
 
 def quote_word(word: str) -> str:
-    """A word as `Words` takes it, in quotes where it needs them. One with both kinds and blanks cannot be typed."""
+    """Return a word in the form that `WordReader` reads, with quotes if necessary.
+
+    A word with a space and both kinds of quotes has no such form.
+    """
     if re.fullmatch(r"[^\s\"']\S*", word):
         return word
     return f"'{word}'" if '"' in word else f'"{word}"'
@@ -123,29 +127,29 @@ def quote_word(word: str) -> str:
 class ParsedLine(NamedTuple):
     name: str
     text: str
-    """What stands behind the name."""
+    """The text after the name."""
 
 
 NAME = r"[A-Za-z0-9][\w:.-]*"
 _LINE = re.compile(rf"/({NAME})(?:\s+(.*))?\s*", re.DOTALL)
 _LAST = re.compile(r"""(?:^|(?<=\s))("[^"]*|'[^']*|\S*)\Z""")
-"""The last word of a line, which has blanks in it where a quote was not closed yet."""
+"""The last word of a line. It contains spaces if it starts with an unclosed quote."""
 
 
 def parse_line(line: str) -> ParsedLine | None:
-    """The command that a line calls; `None` for a line that is no command, such as one that begins with a path."""
+    """Parse a line as a command. Return `None` for any other line, such as one that starts with a path."""
     found = _LINE.fullmatch(line.strip())
     return None if found is None else ParsedLine(found[1], found[2] or "")
 
 
 def is_prompt_line(line: str) -> bool:
-    """Whether a line is for the model: it is no command, and nothing for the shell."""
+    """Whether a line is a prompt, and not a slash command or a shell command."""
     return parse_line(line) is None and not line.startswith("!")
 
 
 class Completion(Struct, frozen=True, kw_only=True):
     start: int
-    """Where in the line the word begins that is to be replaced."""
+    """Where the completed word starts in the line."""
     choices: tuple[str, ...]
 
 
@@ -157,7 +161,7 @@ class CommandRegistry:
         return iter(self._commands.values())
 
     def add(self, command: Command) -> Callable[[], None]:
-        """Take in a command. Returns what takes it off again. Raises `InvalidOperation` for a name that is taken."""
+        """Register a command and return a function that removes it. Raises `InvalidOperation` if the name is in use."""
         if not re.fullmatch(NAME, command.name):
             raise InvalidOperation(f"{command.name!r} cannot be the name of a command")
         taken = self._commands.get(command.name)
@@ -172,7 +176,7 @@ class CommandRegistry:
         return remove
 
     def find(self, name: str) -> Command:
-        """The command of that name. Raises `NotFound`, which says what comes near."""
+        """Return the command of that name. Raises `NotFound` with similar names."""
         if name not in self._commands:
             from difflib import get_close_matches
 
@@ -183,7 +187,7 @@ class CommandRegistry:
         return self._commands[name]
 
     async def run(self, controller: SessionController, line: str) -> CommandOutcome:
-        """Do what a line that is a command says."""
+        """Run the command of a line."""
         called = parse_line(line)
         if called is None:
             raise InvalidOperation(f"{line!r} is no command")
@@ -191,7 +195,7 @@ class CommandRegistry:
         return await command.run(controller, command.parse(called.text)) or CommandOutcome()
 
     def complete(self, controller: SessionController, line: str) -> Completion:
-        """What the last word of a line can become: the name of a command, or an argument of it."""
+        """Complete the last word of a line: the name of a command or one of its arguments."""
         begun = _LAST.findall(line)[0]
         start = len(line) - len(begun)
         if start == 0:

@@ -1,10 +1,11 @@
-"""Commands about whole sessions: making, finding, forking, naming and exporting them."""
+"""Commands for whole sessions: create, resume, fork, name, search and export."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -19,18 +20,18 @@ from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.store.files import write_private
 
 PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")
-"""What the extra `export` installs."""
+"""Modules of the extra `export`."""
 MAX_NAME_LENGTH = 60
-"""So much of the name of a branch is in the name of a file."""
+"""The maximum length of a branch name in a file name."""
 MAX_HITS = 20
-"""How many hits a search shows."""
+"""The maximum number of search results."""
 
 
 async def _run_fork(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -50,7 +51,7 @@ def _is_prompt(entry: Entry) -> bool:
 
 
 async def _choose_prompt(controller: SessionController) -> EntryId | None:
-    """One of the user's messages on the path."""
+    """Ask the user to choose one of their messages on the path."""
     shown = {
         f"{format_id(entry.id)}  {make_excerpt(format_entry(entry))}": entry.id
         for entry in controller.branch.path()
@@ -176,7 +177,7 @@ def format_export(path: str, form: str) -> CommandOutcome:
 
 
 async def export_session(controller: SessionController, name: str | None) -> tuple[str, str]:
-    """Write the session to a file, under a name of its own by default. Returns its path and its form."""
+    """Export the session to a file, with a default name if none is given. Return the path and the format."""
     path, form = _find_free_target(controller) if name is None else _resolve_target(controller, name)
     await _write_export(controller, path, form)
     return path, form
@@ -201,21 +202,22 @@ async def _run_export_branch(controller: SessionController, args: Sequence[str])
 async def _write_export(
     controller: SessionController, path: str, form: str, *, branch: str | None = None, subtree: str | None = None
 ) -> None:
-    """Write the session, or a part of it, as it is made."""
+    """Write the session or a part of it to a new file."""
     import asyncio
 
     from sessiontree.export import stream_export
 
     if os.path.lexists(path):
         raise StoreError(path, "the file exists already")
-    file = controller.session.file
-    is_whole = form == "jsonl" and branch is None and subtree is None
-    # A copy byte for byte; what another program deleted is still known here.
-    copied = file.open("rb") if is_whole and file is not None and file.exists() else None
-    lines = controller.session.stream_lines() if copied is None else iter(())
+    session = controller.session
+    copied: Iterator[bytes] | None = None
+    if form == "jsonl" and branch is None and subtree is None and session.address is not None:
+        with suppress(NotFound):  # another program deleted it, but the session in memory is complete
+            copied = session.store.stream_bytes()
+    lines = session.stream_lines() if copied is None else iter(())
 
     def write() -> None:
-        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
+        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else copied
         write_private(path, pieces, overwrite=False)
 
     await asyncio.to_thread(write)
@@ -228,7 +230,7 @@ def _detect_format(file: str) -> str | None:
 
 
 def _resolve_target(controller: SessionController, file: str) -> tuple[str, str]:
-    """Where to write, and in which form."""
+    """Return the path and the format of a file name."""
     from sessiontree.export import FORMAT_BY_SUFFIX
 
     form = _detect_format(file)
@@ -238,7 +240,10 @@ def _resolve_target(controller: SessionController, file: str) -> tuple[str, str]
 
 
 def _find_free_target(controller: SessionController, part: str = "") -> tuple[str, str]:
-    """A file that does not exist, named after the session and a part of it: a page, or text where none can be made."""
+    """Return a path that does not exist, named after the session and the part, and its format.
+
+    The format is HTML, or Markdown if the HTML export is not installed.
+    """
     from sessiontree.export import build_file_name
 
     form = "html" if all(map(_is_installed, PAGE_MODULES)) else "md"

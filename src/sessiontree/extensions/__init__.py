@@ -1,1 +1,1 @@
-"""Extensions: Python of users and projects that watches and changes what happens."""
+"""Extensions: Python code of users and projects that handles events and adds commands, tools and shortcuts."""

@@ -1,6 +1,6 @@
-"""The API: what an extension is given in `setup(api)`, and everything it can do.
+"""The API object that an extension receives in `setup(api)`.
 
-Whatever it registers carries its name and is taken off when it is unloaded.
+Everything that an extension registers carries its name, and is removed when the extension is unloaded.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sessiontree.ops.navigate import NavigateOutcome
 from sessiontree.session import Branch, Place, Session
 
 CommandHandler: TypeAlias = Callable[[str, HookContext], Awaitable[str | None] | str | None]
-"""Takes what was typed behind the name, and the context. A text that it returns is sent as a prompt."""
+"""Takes the text after the command name and the context. A returned text is sent as a prompt."""
 
 Renderer: TypeAlias = Callable[[Entry], Any]
-"""What to show for an entry: a text, or a component of the front end's own kind."""
+"""Returns what to show for an entry: a text, or a widget of the front end."""
 
 ShortcutHandler: TypeAlias = Callable[[HookContext], Awaitable[None] | None]
 
@@ -47,11 +47,11 @@ class Shortcut(Struct, frozen=True, kw_only=True):
 
 
 class UiRegistry:
-    """What extensions add to a front end."""
+    """Renderers and shortcuts that extensions add to a front end."""
 
     def __init__(self) -> None:
         self.renderers: dict[str, Renderer] = {}
-        """By the custom type of the entries that they show."""
+        """By custom type of the entries."""
         self.shortcuts: dict[str, Shortcut] = {}
         """By key."""
 
@@ -65,7 +65,7 @@ class ExtensionApi:
         self._closed = False
 
     def close(self) -> None:
-        """Take off all that was registered. What the extension still holds of this object works no more."""
+        """Remove everything that the extension registered. The object cannot be used afterwards."""
         self._closed = True
         while self._unregister:
             self._unregister.pop()()
@@ -76,11 +76,11 @@ class ExtensionApi:
             raise ExtensionError(self.name, "it is not loaded any more")
         return self._session_controller
 
-    # What there is
+    # State
 
     @property
     def ui(self) -> Ui:
-        """Asks and tells the person. In handlers, `ctx.ui` is the same, and stops the handler's clock meanwhile."""
+        """Dialogs and notifications. In handlers, use `ctx.ui`: it also pauses the handler's timeout."""
         return self._controller.ui
 
     @property
@@ -89,25 +89,26 @@ class ExtensionApi:
 
     @property
     def branch(self) -> Branch:
-        """The branch that is worked on."""
+        """The branch that the user works on."""
         return self._controller.branch
 
     def entries(self, custom_type: str | None = None) -> list[Entry]:
-        """All entries of the session, in the order of the file; or those of one custom type."""
+        """Return all entries of the session in file order, or those of one custom type."""
         return _filter_by_type(list(self._controller.session.tree), custom_type)
 
     def path(self, custom_type: str | None = None) -> list[Entry]:
-        """The entries from the root to here; or those of one custom type."""
+        """Return the entries from the root to the current leaf, or those of one custom type."""
         return _filter_by_type(self._controller.branch.path(), custom_type)
 
     def rebuild_context(self) -> ModelContext:
-        """What the model sees from here, worked out anew."""
+        """Build the context that the model sees at the current leaf."""
         return self._controller.branch.context()
 
-    # Registering
+    # Registration
 
     def on(self, event: str | type[Event], handler: Handler | None = None, *, deadline: float = DEADLINE) -> Any:
-        """Have a handler called at an event, by its type, its name or a peer's name. Also a decorator."""
+        """Register an event handler, by event type, event name or the name that other programs use. Also a
+        decorator."""
 
         def register(handler: Handler) -> Handler:
             self._unregister.append(self._controller.hooks.on(event, handler, source=self.name, deadline=deadline))
@@ -124,7 +125,7 @@ class ExtensionApi:
         usage: str = "",
         complete: Completer | None = None,
     ) -> Any:
-        """Add a slash command. Also a decorator, with the handler's docstring as help."""
+        """Add a slash command. Also a decorator, which uses the handler's docstring as help."""
 
         def register(handler: CommandHandler) -> CommandHandler:
             async def run(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -143,12 +144,12 @@ class ExtensionApi:
         return register if handler is None else register(handler)
 
     def register_tool(self, given: Tool | Callable[..., Any]) -> Any:
-        """Let the model use a tool: a `Tool`, or a typed function with a docstring. Also a decorator."""
+        """Add a tool for the model: a `Tool`, or a typed function with a docstring. Also a decorator."""
         self._unregister.append(self._controller.add_tool(given if isinstance(given, Tool) else tool(given)))
         return given
 
     def register_renderer(self, custom_type: str, renderer: Renderer | None = None) -> Any:
-        """Say how front ends are to show entries of a custom type. Also a decorator."""
+        """Register how front ends show entries of a custom type. Also a decorator."""
 
         def register(renderer: Renderer) -> Renderer:
             self._register_unique(self._ui_registry.renderers, custom_type, renderer, "a renderer for")
@@ -157,7 +158,7 @@ class ExtensionApi:
         return register if renderer is None else register(renderer)
 
     def register_shortcut(self, key: str, handler: ShortcutHandler | None = None, *, help: str = "") -> Any:
-        """Have something done at a key, such as `ctrl+g`, in front ends that have keys. Also a decorator."""
+        """Register a keyboard shortcut, such as `ctrl+g`. Front ends without a keyboard ignore it. Also a decorator."""
 
         def register(handler: ShortcutHandler) -> ShortcutHandler:
             async def run() -> None:
@@ -176,7 +177,7 @@ class ExtensionApi:
         self._unregister.append(lambda: fitted.pop(key, None) and None)
 
     async def _call_handler(self, what: str, handler: Callable[..., Any], *arguments: Any) -> Any:
-        """What a handler returns. One that is not async runs in a thread of its own."""
+        """Call a handler and return its result. A function that is not async runs in a thread."""
         try:
             return await call(handler, *arguments)
         except SessionTreeError:
@@ -185,7 +186,8 @@ class ExtensionApi:
             raise ExtensionError(self.name, f"{what} failed with {type(error).__name__}: {error}") from error
 
     def _guard_completer(self, what: str, complete: Completer) -> Completer:
-        """A completion that offers nothing where it fails, which is told once: it is asked for at every letter."""
+        """Return a completer that returns nothing on failure. It reports the first failure only, because it runs on
+        every key."""
         told = False
 
         def complete_safely(controller: SessionController, begun: str) -> list[str]:
@@ -204,7 +206,7 @@ class ExtensionApi:
 
         return complete_safely
 
-    # Doing
+    # Actions
 
     async def send_message(
         self,
@@ -215,10 +217,10 @@ class ExtensionApi:
         details: Any = None,
         trigger_turn: bool = False,
     ) -> None:
-        """Put a message in the context, as the user's. While the agent runs, it waits for the end of the turn.
+        """Append a user message to the context. While the agent runs, the message is queued until the end of the turn.
 
-        With `trigger_turn`, and nothing running, the model answers it. Where there is no model, it is written all the
-        same, and `InvalidOperation` says that nobody answers.
+        With `trigger_turn`, the model answers it unless the agent is running. Without a model, the message is still
+        written, and `InvalidOperation` is raised.
         """
         message = CustomMessage(custom_type=custom_type or self.name, content=content, display=display, details=details)
         if self._controller.has_agent:
@@ -231,27 +233,27 @@ class ExtensionApi:
                 )
 
     def append_entry(self, custom_type: str, data: Any = None) -> Entry:
-        """Write down state. It is not in the context, and stands in the tree where the branch is now."""
+        """Append an entry with state to the branch. The model does not see it."""
         return self._controller.branch.append(Custom(custom_type=custom_type, data=data))
 
     async def navigate(self, place: Place, **options: Any) -> NavigateOutcome:
-        """Go to a place, with a summary if that is asked for: see `ops.navigate` for the options."""
+        """Navigate to a place, optionally with a summary. See `ops.navigate` for the options."""
         return await self._controller.navigate(place, **options)
 
     async def branch_in_place(self, place: Place | None = None, *, name: str | None = None) -> Branch:
-        """A new branch in this session, which is current from now on; from here or from a place."""
+        """Create a branch in this session, here or at a place, and switch to it."""
         return await self._controller.branch_here(name, place)
 
     async def fork(self, place: Place = "HEAD", *, position: Literal["before", "at"] = "at") -> ForkOutcome:
-        """Go over to a new session with the path to a place."""
+        """Fork the path to a place into a new session and switch to it."""
         return await self._controller.fork(place, position=position)
 
     async def exec(
         self, program: str, *arguments: str, cwd: str | None = None, timeout: float | None = None
     ) -> CommandResult:
-        """Run a program to its end, without a shell in between. Its output and errors come together.
+        """Run a program without a shell and return its combined output and errors.
 
-        It gets the variables that commands of the model get.
+        It gets the same environment variables as the model's commands.
         """
         return await run_command(
             shlex.join([program, *arguments]),

@@ -1,7 +1,10 @@
-"""The extensions of a controller: finding them, setting them up, and loading them anew.
+"""Finds, loads, unloads and reloads extensions.
 
-They come from installed packages, the home, the command line and the project, in this order, which is the order in
-which their handlers are asked: a project's come last. One that fails is told of, and leaves the others whole.
+Extensions come from installed packages, the home folder, the command line and the project, in this order. Their
+handlers run in the same order. An extension that fails to load is reported, and the others still load.
+
+Each extension is imported under a unique module name and compiled from its source. Compiled files beside it are never
+used, because nobody has reviewed them.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ class ExtensionModule:
         self._name = f"sessiontree_extension_{next(_numbers)}_{plain}"
 
     def load(self) -> ModuleType:
-        """Import it. Raises whatever its code raises."""
+        """Import the extension. Raises whatever its code raises."""
         within = [os.path.dirname(self._path)] if os.path.basename(self._path) == "__init__.py" else None
         loader = self._create_loader(self._name, self._path)
         spec = spec_from_file_location(self._name, self._path, loader=loader, submodule_search_locations=within)
@@ -68,14 +71,14 @@ class ExtensionModule:
         return module
 
     def unload(self) -> None:
-        """Let go of its modules; whoever still holds something of them keeps that."""
+        """Remove its modules from `sys.modules`. Existing references stay valid."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)  # pyright: ignore[reportArgumentType]
         for name in [name for name in sys.modules if name == self._name or name.startswith(f"{self._name}.")]:
             del sys.modules[name]
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
-        """For Python's import: the modules inside the extension's own folder."""
+        """Find modules inside the extension's own folder. Python's import system calls this."""
         if not name.startswith(f"{self._name}."):
             return None
         for folder in path or ():
@@ -107,18 +110,18 @@ class _Loader(SourceFileLoader):
 
 
 GROUP = "sessiontree.extensions"
-"""The entry points of installed packages."""
+"""The entry point group of installed packages."""
 
 
 class LoadedExtension(Struct, frozen=True, kw_only=True):
-    """One that is loaded."""
+    """An extension that is loaded."""
 
     name: str
     path: str
     """Where it comes from."""
     api: ExtensionApi
     unit: ExtensionModule | None
-    """`None` for one of an installed package, which Python has imported in its own way."""
+    """`None` for an installed package, which Python imports itself."""
 
 
 class ExtensionLoader:
@@ -130,10 +133,10 @@ class ExtensionLoader:
         installed: bool = True,
         content: ExtensionFiles | None = None,
     ) -> None:
-        """The extensions of `controller`: also those in `files`, and those of `installed` packages.
+        """Create a loader for `controller`, with the extensions in `files` and of `installed` packages.
 
-        Of files that `content` has, the bytes there are what runs, whatever is on the disk by then.
-        Raises `NotFound` for a file that is not there.
+        If `content` has the bytes of a file, they are used instead of the file on disk. Raises `NotFound` if a file
+        does not exist.
         """
         self.loaded: list[LoadedExtension] = []
         self.ui_registry = UiRegistry()
@@ -144,11 +147,11 @@ class ExtensionLoader:
         self._prompt_removers: dict[str, Callable[[], None]] = {}
         self._remove_restriction: Callable[[], None] = lambda: None
         self._reported_untrusted: set[str] = set()
-        """Content that was not loaded since nobody was there to trust it: said once."""
+        """Digests of content that was reported as untrusted, so that it is reported once."""
         controller.reload = self.reload
 
     async def load(self) -> list[str]:
-        """Find and set up everything. Returns the names of what was loaded; what was not is told of."""
+        """Load all extensions and prompt files, report failures, and return the names of what was loaded."""
         for point in entry_points(group=GROUP) if self._installed else ():
             await self._set_up(point.name, str(point.value), None, point)
         await self._load_files(self._read_files(get_home()))
@@ -160,12 +163,12 @@ class ExtensionLoader:
 
     @property
     def failed_files(self) -> list[str]:
-        """Files that were given and could not be set up."""
+        """Files from the command line that failed to load."""
         paths = {extension.path for extension in self.loaded}
         return [found.path for found in self._named_sources if found.path not in paths]
 
     def unload(self) -> None:
-        """Take off all handlers, commands, tools and the rest."""
+        """Remove all handlers, commands, tools and restrictions."""
         while self.loaded:
             extension = self.loaded.pop()
             extension.api.close()
@@ -177,7 +180,7 @@ class ExtensionLoader:
         self._remove_restriction()
 
     async def reload(self) -> list[str]:
-        """Unload everything and load it anew."""
+        """Unload everything and load it again."""
         await self._controller.hooks.emit(SessionShutdown(reason="reload"))
         self.unload()
         names = await self.load()
@@ -185,7 +188,7 @@ class ExtensionLoader:
         return names
 
     async def watch(self) -> None:
-        """Load anew whenever a file changes, and nothing runs, until this is cancelled."""
+        """Reload whenever a file changes, as soon as the agent is idle. Runs until it is cancelled."""
         project = find_project_root(self._controller.cwd, get_home())
         folders = [
             os.path.join(root, folder) for root in (get_home(), project) if root for folder in (EXTENSIONS, PROMPTS)
@@ -200,10 +203,10 @@ class ExtensionLoader:
                 await self._controller.agent.wait_until_idle()
             await self.reload()
 
-    # Where they come from
+    # Sources
 
     def _read_files(self, root: str) -> ExtensionFiles:
-        """What is in a folder; what of it cannot be read is told."""
+        """Read the extension files of a folder and report the ones that cannot be read."""
         try:
             content = read_extension_files(root)
         except ExtensionError as error:
@@ -221,7 +224,7 @@ class ExtensionLoader:
                 await self._load_files(content)
 
     def _restrict(self, content: ExtensionFiles) -> None:
-        """Have the rules of a project count. Where they cannot be understood, nothing but reading is allowed."""
+        """Apply the permission rules of a project. If they are invalid, allow reading only."""
         path, permissions = os.path.join(content.root, RULES), self._controller.permissions
         if permissions is None or path not in content.files:
             return
@@ -258,7 +261,7 @@ class ExtensionLoader:
         return True
 
     async def _load_files(self, content: ExtensionFiles) -> None:
-        """Set up the extensions and prompt files of a folder, from the bytes that were read."""
+        """Load the extensions and prompt files of a folder from the bytes that were read."""
         for found in content.extensions:
             await self._set_up(found.name, found.path, ExtensionModule(found.name, found.path, content.files))
         for name, path in content.prompts:
@@ -269,7 +272,7 @@ class ExtensionLoader:
             except SessionTreeError as error:
                 self._report(f"{path}: {str(error).removeprefix(f'{path}: ')}", "warning")
 
-    # Setting up
+    # Setup
 
     async def _set_up(
         self, name: str, path: str, unit: ExtensionModule | None, point: EntryPoint | None = None

@@ -1,12 +1,12 @@
-"""Prompt files: Markdown that becomes a slash command. Where they lie, and whether they may be used, is not known here.
+"""Parses prompt files: Markdown files that become slash commands.
 
     ---
-    description: Look through a file for faults
+    description: Review a file
     argument-hint: FILE [WHAT]
     ---
-    Look through $1 for faults, above all these: $2
+    Review $1. Look for these problems first: $2
 
-`$1` to `$9` are the words that were typed, `$@` and `$ARGUMENTS` all of them as they were typed.
+`$1` to `$9` are the typed words. `$@` and `$ARGUMENTS` are the whole text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PromptFile(Struct, frozen=True, kw_only=True):
     argument_hint: str = ""
 
     def fill(self, typed: str) -> str:
-        """The text with what was typed in it; behind it, where the text has no place for that."""
+        """Return the text with the typed arguments filled in, or appended if it has no placeholders."""
         words = list(WordReader(typed))
 
         def substitute(found: re.Match[str]) -> str:
@@ -46,7 +46,7 @@ class PromptFile(Struct, frozen=True, kw_only=True):
 
 
 def parse_prompt_file(path: str, data: bytes) -> PromptFile:
-    """What a file says. Raises `FormatError`."""
+    """Parse a prompt file. Raises `FormatError`."""
     try:
         text = data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -69,7 +69,7 @@ def _strip_quotes(value: str) -> str:
 
 
 def build_prompt_command(name: str, path: str, data: bytes) -> Command:
-    """The command that a file is; the prompt is what its text becomes. Raises `FormatError`."""
+    """Return the command of a prompt file. Raises `FormatError`."""
     prompt = parse_prompt_file(path, data)
 
     async def run(controller: SessionController, args: Sequence[str]) -> CommandOutcome:

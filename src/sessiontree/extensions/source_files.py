@@ -1,6 +1,6 @@
-"""Content: the files of a folder with extensions and prompt files, read once.
+"""Reads the files of extensions and prompt files.
 
-What is hashed, shown, trusted and run is the same bytes: nothing is read a second time.
+Each file is read once. The same bytes are hashed, shown, trusted and run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sessiontree.regular_file import read_regular_file
 
 
 class ExtensionError(SessionTreeError):
-    """An extension could not be loaded, or failed at what it was asked for."""
+    """An extension failed to load or to run."""
 
     def __init__(self, extension: str, reason: str) -> None:
         super().__init__(f"extension {extension}: {reason}")
@@ -24,9 +24,9 @@ class ExtensionError(SessionTreeError):
 
 
 EXTENSIONS, PROMPTS = "extensions", "commands"
-"""The folders, in the home and in a project's `.sessiontree`."""
+"""The folders, in the home folder and in a project's `.sessiontree`."""
 RULES = "permissions.toml"
-"""The rules of a project, which are trusted with the rest."""
+"""The permission rules of a project. They are trusted together with its extensions."""
 
 CACHES = "__pycache__"
 MAX_FILES, MAX_BYTES = 2000, 32 << 20
@@ -42,15 +42,15 @@ class ExtensionSource(Struct, frozen=True, kw_only=True):
 
 class ExtensionFiles(Struct, frozen=True, kw_only=True):
     root: str
-    """The folder that `extensions`, `commands` and rules of permissions are in."""
+    """The folder that contains `extensions`, `commands` and the permission rules."""
     files: dict[str, bytes]
     """By absolute path, in order."""
     problems: tuple[str, ...] = ()
-    """What could not be read."""
+    """Files that could not be read, and why."""
 
     @property
     def digest(self) -> str:
-        """A hash over the names and the bytes of all files."""
+        """A hash of the names and the bytes of all files."""
         import hashlib
 
         sha = hashlib.sha256()
@@ -62,7 +62,7 @@ class ExtensionFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def extensions(self) -> list[ExtensionSource]:
-        """Files that end in `.py`, and folders with an `__init__.py`; not those whose name begins with `_` or `.`."""
+        """Files that end in `.py`, and folders with an `__init__.py`. Names that start with `_` or `.` are ignored."""
         found: dict[str, ExtensionSource] = {}
         for path in self.files:
             first, *rest = os.path.relpath(path, os.path.join(self.root, EXTENSIONS)).split(os.sep)
@@ -73,7 +73,7 @@ class ExtensionFiles(Struct, frozen=True, kw_only=True):
 
     @property
     def prompts(self) -> list[tuple[str, str]]:
-        """Prompt files: the name of the command, with a colon for each folder, and the path."""
+        """Prompt files: the command name, with a colon for each folder, and the path."""
         names = {path: os.path.relpath(path, os.path.join(self.root, PROMPTS)) for path in self.files}
         return [
             (name.removesuffix(".md").replace(os.sep, ":"), path)
@@ -83,11 +83,10 @@ class ExtensionFiles(Struct, frozen=True, kw_only=True):
 
 
 def read_extension_files(root: str) -> ExtensionFiles:
-    """The files below `extensions` and `commands` in `root`, and its rules of permissions.
+    """Read the extensions, the prompt files and the permission rules in `root`. Raises `ExtensionError` if there are
+    too many.
 
-    Raises `ExtensionError` if there are too many.
-
-    Compiled code is passed over, and never used. Links are followed: what they lead to is read now, like the rest.
+    Compiled files are ignored. Links are followed, and their targets are read like other files.
     """
     files: dict[str, bytes] = {}
     problems: list[str] = []
@@ -113,11 +112,11 @@ def _list_paths(root: str) -> Iterator[str]:
 
 
 def _walk_files(folder: str, seen: set[str] | None = None) -> Iterator[str]:
-    """All files below a folder. Folders that were `seen` are not looked into again."""
+    """Yield all files below a folder. Folders in `seen` are skipped."""
     seen = set() if seen is None else seen
     for at, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(at)
-        if real in seen:  # a link that leads in a circle
+        if real in seen:  # a circular link
             folders.clear()
             continue
         seen.add(real)
@@ -126,7 +125,7 @@ def _walk_files(folder: str, seen: set[str] | None = None) -> Iterator[str]:
 
 
 def locate_extension(path: str) -> ExtensionSource:
-    """An extension that was named by its path: a file, or a folder with an `__init__.py`."""
+    """Locate an extension by its path: a file, or a folder with an `__init__.py`."""
     whole = os.path.abspath(os.path.expanduser(path))
     if os.path.isdir(whole):
         return ExtensionSource(name=os.path.basename(whole), path=os.path.join(whole, "__init__.py"))
@@ -136,7 +135,8 @@ def locate_extension(path: str) -> ExtensionSource:
 
 
 def read_named_extensions(root: str, paths: Iterable[str]) -> ExtensionFiles:
-    """The files of extensions that `root` names by their paths. Raises `NotFound`, or `ExtensionError` for too many."""
+    """Read the files of extensions that `root` names by path. Raises `NotFound`, or `ExtensionError` if there are too
+    many."""
     files: dict[str, bytes] = {}
     problems: list[str] = []
     for path in paths:
@@ -153,7 +153,8 @@ def read_named_extensions(root: str, paths: Iterable[str]) -> ExtensionFiles:
 
 
 def find_project_root(cwd: str, home: str) -> str | None:
-    """The `.sessiontree` of the project that `cwd` is in; `None` where there is none, or where it is the home."""
+    """Return the `.sessiontree` folder of the project that contains `cwd`, or `None`. The home folder does not
+    count."""
     at = os.path.abspath(cwd)
     while True:
         root = os.path.join(at, ".sessiontree")

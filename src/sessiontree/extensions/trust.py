@@ -1,4 +1,5 @@
-"""Trust: which content of which project may run. Kept in the home, so that no project can vouch for itself."""
+"""Stores which content of which project may run. The file is in the home folder, so that no project can trust
+itself."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ class TrustStore:
         self._file = os.path.join(home, FILE)
 
     def is_trusted(self, content: ExtensionFiles) -> bool:
-        """Whether exactly this content of this project is trusted."""
+        """Whether exactly this content of the project is trusted."""
         return self._read().get(_get_key(content)) == content.digest
 
     def add(self, content: ExtensionFiles) -> None:
-        """Trust this content, in the place of what was trusted of this project before."""
+        """Trust this content. It replaces the project's content that was trusted before."""
         self._write({**self._read(), _get_key(content): content.digest})
 
     def _read(self) -> dict[str, str]:

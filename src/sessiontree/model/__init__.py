@@ -1,1 +1,1 @@
-"""Models: the protocol, what implements it, and how a name becomes one."""
+"""The model protocol, its implementations, and the code that finds a model by name."""

@@ -1,8 +1,7 @@
-"""The model protocol: what is asked of a language model, and what comes back.
+"""The model protocol: requests to a language model and the events that it streams back.
 
-A `Model` answers a `Request` with a stream of events. Messages are in wire form, as
-`Context.to_llm` gives them and as sessions store them; what a provider wants instead is the
-business of its adapter. Nothing here retries, stores or runs tools.
+A `Model` answers a `Request` with a stream of events. Messages are in wire form, the form that `Context.to_llm` returns
+and that sessions store. Adapters convert them for each provider. This module does not retry, store or run tools.
 """
 
 from __future__ import annotations
@@ -22,51 +21,52 @@ from sessiontree.core.messages import ToolCall, complete_usage
 from sessiontree.errors import SessionTreeError
 
 DEFAULT_WINDOW = 128_000
-"""The context window of a model that nobody has told us of, in tokens."""
+"""The context window to assume for an unknown model, in tokens."""
 
 
 class ModelInfo(Struct, frozen=True, kw_only=True):
-    """What is known of a model."""
+    """Describes a model: its names, its limits and its prices."""
 
     provider: str
     model: str
     api: str = "unknown"
-    """The provider's protocol, as peers name it in messages: `openai-completions`, `anthropic-messages`, …"""
+    """The provider's protocol, by the name that other programs write in messages: `openai-completions`,
+    `anthropic-messages`, …"""
     context_window: int = DEFAULT_WINDOW
     output_limit: int | None = None
     images: bool = False
-    """Whether it takes images; otherwise it is told that there was one."""
+    """Whether the model accepts images. If not, a note replaces each image."""
     thinking: bool = False
     prices: Prices | None = None
-    """Where they are set by hand; otherwise the adapter looks them up."""
+    """Prices from the configuration. If `None`, the adapter looks them up."""
 
     @property
     def name(self) -> str:
-        """`provider:model`, as people write it."""
+        """The full name, `provider:model`."""
         return f"{self.provider}:{self.model}"
 
 
 class ToolSpec(Struct, frozen=True, kw_only=True):
-    """A tool as a model is told of it."""
+    """Describes a tool to a model."""
 
     name: str
     description: str = ""
     parameters: JsonObject = msgspec.field(default_factory=lambda: {"type": "object", "properties": {}})
-    """A JSON schema of an object."""
+    """A JSON schema of type `object`."""
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One question to a model."""
+    """A request to a model."""
 
     messages: Sequence[JsonObject]
-    """Not to be changed: they are those of the session, which there may be thousands of."""
+    """Read-only: these are the session's own objects, not copies, because there may be thousands of them."""
     system: str = ""
     tools: tuple[ToolSpec, ...] = ()
     thinking: str = "off"
     max_tokens: int | None = None
 
 
-# What comes back, in this order: any of the deltas, then one `Finished`.
+# The events of a stream: any number of deltas, then one `Finished`.
 
 
 class TextDelta(Struct, frozen=True):
@@ -83,20 +83,20 @@ class ToolCallStart(Struct, frozen=True):
 
 
 class ToolCallDelta(Struct, frozen=True):
-    """More of the JSON text of a call's arguments."""
+    """A piece of the JSON text of a tool call's arguments."""
 
     id: str
     arguments: str
 
 
 class ToolCallEnd(Struct, frozen=True):
-    """A whole call. Arguments that are no JSON object are there as the text that came."""
+    """A complete tool call. If the arguments are not a JSON object, `arguments` is the raw text."""
 
     call: ToolCall
 
 
 class Finished(Struct, frozen=True):
-    """The whole assistant message in wire form, with usage, cost and stop reason."""
+    """The complete assistant message in wire form, with usage, cost and stop reason."""
 
     message: JsonObject
 
@@ -109,7 +109,8 @@ class Model(Protocol):
     def info(self) -> ModelInfo: ...
 
     def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
-        """Ask, and yield what comes back. Raises `ModelError`; closing or cancelling it closes the connection."""
+        """Send the request and yield the events. Raises `ModelError`. Closing or cancelling the generator closes the
+        connection."""
         ...
 
 
@@ -119,7 +120,7 @@ RETRYABLE: frozenset[str] = frozenset({"rate", "server", "timeout", "network"})
 
 
 class ModelError(SessionTreeError):
-    """A model did not answer."""
+    """A request to a model failed."""
 
     def __init__(
         self, model: str, kind: FailureKind, reason: str, *, status: int | None = None, retry_after: float | None = None
@@ -127,7 +128,7 @@ class ModelError(SessionTreeError):
         super().__init__(f"{model}: {reason}")
         self.model = model
         self.kind: FailureKind = kind
-        """`overflow` is a conversation too long for the window; the rest say what they say."""
+        """The category of the failure. `overflow` means that the conversation is too long for the context window."""
         self.reason = reason
         self.status = status
         self.retry_after = retry_after
@@ -135,31 +136,33 @@ class ModelError(SessionTreeError):
 
     @property
     def is_retryable(self) -> bool:
-        """Whether trying again may help."""
+        """Whether a retry may succeed."""
         return self.kind in RETRYABLE
 
 
 INCOMPLETE_CALL = "[The call of {name} was not finished. Its arguments so far:] "
-"""Stands before what has arrived of a call that was cut off. It is text: half a call cannot be made."""
+"""Precedes the partial arguments of a tool call that was cut off. They are stored as text because a partial call cannot
+run."""
 
 
 class PartialMessage:
-    """An assistant message while it arrives: what a turn that is cut short leaves."""
+    """An assistant message that is still being received. If the stream is cut off, it holds the part that arrived."""
 
     def __init__(self, info: ModelInfo) -> None:
         self._info = info
         self._blocks: list[JsonObject] = []
         self._pieces: list[str] = []
-        """Of the last block, if that is a text or a thought: joined when asked for, since there may be millions."""
+        """Pieces of the last text or thinking block. They are joined on demand because there may be millions of
+        them."""
         self._calls: dict[str, tuple[str, list[str]]] = {}
-        """The calls that have begun, with the pieces of their arguments."""
+        """Unfinished tool calls: the name and the pieces of the arguments, by id."""
         self._finished: JsonObject | None = None
         self.size = 0
-        """How many bytes have arrived."""
+        """Bytes received so far."""
 
     @property
     def has_started(self) -> bool:
-        """Whether anything has arrived."""
+        """Whether any content has arrived."""
         return bool(self._blocks or self._calls or self._finished)
 
     def apply(self, event: ModelEvent) -> None:
@@ -208,7 +211,7 @@ class PartialMessage:
         return [*self._blocks, *incomplete]
 
     def build_message(self, stop_reason: str = "stop", error: str | None = None) -> JsonObject:
-        """The message as far as it has arrived, in wire form."""
+        """Return the message received so far, in wire form."""
         if self._finished is not None:
             return self._finished
         message: JsonObject = {
@@ -230,16 +233,17 @@ def _count_bytes(text: str) -> int:
 
 
 def build_cut_off_error(model: str, detail: str = "") -> ModelError:
-    """The failure that an answer without an end is."""
+    """Return the error for a stream that ended before the message was complete."""
     return ModelError(model, "network", f"the stream was cut off ({detail})" if detail else "the stream was cut off")
 
 
 async def complete(
     model: Model, request: Request, limit: int = DEFAULT_ANSWER_LIMIT, *, partial: PartialMessage | None = None
 ) -> JsonObject:
-    """The whole answer to a request. Raises `ModelError`, also for an answer of more bytes than `limit`.
+    """Return the complete answer to a request.
 
-    A `draft` that is given has what had arrived by then.
+    If `partial` is given, it collects the events as they arrive, so that a caller can read it after a failure. Raises
+    `ModelError`, also if the answer is longer than `limit` bytes.
     """
     partial = PartialMessage(model.info) if partial is None else partial
     async with aclosing(model.stream(request)) as events:

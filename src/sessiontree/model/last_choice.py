@@ -1,7 +1,6 @@
-"""The chosen model: which one a person chose last, kept in `state.json` in the home.
+"""Stores the model that the user chose last, in `state.json` in the home folder.
 
-The configuration is never written. What it names is used again as soon as it names another model than it did when the
-person chose.
+The configuration file is never written. The stored choice is ignored when the configured model has changed since.
 """
 
 from __future__ import annotations
@@ -17,24 +16,27 @@ from sessiontree.store.files import make_private_directory, write_private
 
 STATE_FILE = "state.json"
 MAX_STATE_BYTES = 1 << 16
-"""Bytes of the file; what is longer is not ours."""
+"""The maximum size of the file in bytes. A longer file is not one of ours."""
 
 
 class _StoredChoice(Struct, frozen=True, kw_only=True):
     model: str
     configured: str | None = None
-    """The `model` of the configuration at that time."""
+    """The configured model at the time of the choice."""
 
 
 def remember_model(model: str, configured: str | None) -> None:
-    """Keep the name of the model that a person chose, beside what the configuration names. Raises `StoreError`."""
+    """Store the model that the user chose, together with the configured model. Raises `StoreError`."""
     make_private_directory(get_home())
     data = msgspec.json.encode(_StoredChoice(model=model, configured=configured))
     write_private(os.path.join(get_home(), STATE_FILE), data + b"\n")
 
 
 def recall_model(configured: str | None) -> str | None:
-    """The name of the model that was chosen last; `None` where none was, or the configuration has changed since."""
+    """Return the name of the model that was chosen last.
+
+    Return `None` if there is no choice, or if the configured model has changed since.
+    """
     try:
         choice = msgspec.json.decode(_read_state(), type=_StoredChoice)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
@@ -43,7 +45,7 @@ def recall_model(configured: str | None) -> str | None:
 
 
 def _read_state() -> bytes:
-    # A pipe of this name must not hold anybody up.
+    # Open without blocking, in case a named pipe has this name.
     fd = os.open(os.path.join(get_home(), STATE_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

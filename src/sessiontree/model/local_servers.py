@@ -1,6 +1,6 @@
-"""Model servers on this machine: Ollama and llama.cpp, where they listen and what they serve.
+"""Model servers on this machine: the addresses of Ollama and llama.cpp, and the models that they serve.
 
-They are asked once, with a short patience: one that does not answer at once is not there.
+Each server is queried once with a short timeout. A server that does not answer in time counts as absent.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ TIMEOUT = 0.5
 """Seconds."""
 
 OLLAMA_WINDOW = 4096
-"""What Ollama gives a model where nothing else is set. It cuts longer conversations without a word, so it is not
-guessed higher."""
+"""The context window that Ollama uses by default. Ollama truncates longer conversations silently, so do not assume
+more."""
 
 
 class ServedModels(Struct, frozen=True):
     models: tuple[str, ...]
     window: int | None = None
-    """The context that the server was started with, where it says so."""
+    """The context window that the server was started with, if it reports one."""
 
 
 class LocalServer(Struct, frozen=True, kw_only=True):
     name: str
     get_address: Callable[[], str]
-    """Its URL, as its own environment variables say."""
+    """Returns the URL from the server's own environment variables."""
     query_window: Callable[[str], int | None]
 
 
 def query_server(server: LocalServer, url: str | None = None) -> ServedModels | None:
-    """What a server serves; `None` when there is none at its address."""
+    """Return the models of a server, or `None` if no server answers at its address."""
     base = (url or server.get_address()).rstrip("/").removesuffix("/v1")
     models = list_served_models(base)
     return None if models is None else ServedModels(models, server.query_window(base))
 
 
 def list_served_models(url: str, key: str | None = None) -> tuple[str, ...] | None:
-    """The models that a server lists; `None` when there is none at this address."""
+    """Return the models that a server lists, or `None` if no server answers at this address."""
     listed = _fetch_json(f"{url.rstrip('/').removesuffix('/v1')}/v1/models", key).get("data")
     if not is_list(listed):
         return None
@@ -54,7 +54,7 @@ def list_served_models(url: str, key: str | None = None) -> tuple[str, ...] | No
 
 
 def _fetch_json(url: str, key: str | None = None) -> dict[str, Any]:
-    """The JSON object at a URL; an empty one when there is none."""
+    """Return the JSON object at a URL, or an empty one if the request fails."""
     try:
         parts = urlsplit(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -78,7 +78,7 @@ def _get_ollama_address() -> str:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 11434)
     except ValueError:
-        return url  # nobody answers there, and the listing shows it
+        return url  # an invalid URL; the request fails and the listing shows it
     host = "127.0.0.1" if parts.hostname in (None, "", "0.0.0.0", "::") else parts.hostname
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 

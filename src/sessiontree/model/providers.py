@@ -1,6 +1,7 @@
-"""The providers of models: what each is called, where its key is looked for, and which of its models is the default.
+"""Model providers: their names, the environment variables of their API keys, their default models and token limits.
 
-Facts alone, so that a listing needs nothing else. Names of models age: what is not in these tables works all the same.
+The tables hold data only, so that a listing needs no other import. They may be out of date: models that are not listed
+work too.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from msgspec import Struct
 
 
 class ApiKind:
-    """How a provider is spoken to, as peers name it in messages."""
+    """The protocols of providers, by the names that other programs write in messages."""
 
     OPENAI_COMPATIBLE = "openai-completions"
-    """OpenAI's chat completions, which most servers speak."""
+    """OpenAI chat completions, which most servers support."""
     OPENAI_RESPONSES = "openai-responses"
     ANTHROPIC = "anthropic-messages"
     GOOGLE = "google-generative-ai"
@@ -26,17 +27,17 @@ class ApiKind:
 class Provider(Struct, frozen=True, kw_only=True):
     name: str
     default: str
-    """The model to use where none is named."""
+    """The model to use if none is named."""
     keys: tuple[str, ...]
-    """The environment variables with its key, the usual one first."""
+    """The environment variables that may hold the API key, in order of preference."""
     api: str = ApiKind.OPENAI_COMPATIBLE
     base_url: str | None = None
-    """Its address, where pydantic_ai does not know it."""
+    """The provider's URL, if pydantic_ai does not know it."""
     url_variable: str | None = None
-    """The environment variable with another address."""
+    """The environment variable that overrides the URL."""
 
 
-PROVIDERS = {  # in the order in which they are used when several have a key
+PROVIDERS = {  # in order of preference when several API keys are set
     provider.name: provider
     for provider in (
         Provider(
@@ -74,25 +75,25 @@ PROVIDERS = {  # in the order in which they are used when several have a key
 
 
 class ModelTarget(Struct, frozen=True, kw_only=True):
-    """A model and how it is reached."""
+    """A model and how to reach it."""
 
     provider: str
     model: str
     api: str
     key: str | None = None
     base_url: str | None = None
-    """An address other than the one that pydantic_ai knows."""
+    """The URL, if it differs from the one that pydantic_ai uses."""
 
 
 class TokenLimits(Struct, frozen=True):
-    """How many tokens a model takes in all, and how many it writes at most; `None` where that is not known."""
+    """The context window and the maximum output of a model, in tokens. `None` if unknown."""
 
     window: int | None = None
     output: int | None = None
 
 
 _LIMITS = (
-    # Where the list of prices that comes with pydantic_ai has no window, or a model writes unusually little.
+    # Models whose window is missing from pydantic_ai's price list, or whose output is unusually short.
     (r"llama-?3\.[123]", TokenLimits(131_072)),
     (r"gemini-(flash|pro|2\.5|3)", TokenLimits(1_000_000, 65_536)),
     (r"(mistral-(large|medium|small)|codestral)", TokenLimits(131_072)),
@@ -110,22 +111,23 @@ def find_limits(model: str) -> TokenLimits:
 
 
 PRICE_LIST_IDS = {"xai": "x-ai"}
-"""How the list calls a provider, where it does not call it as we do."""
+"""Provider ids of the price list, where they differ from ours."""
 MODEL_PREFIXES = {"fireworks": "accounts/fireworks/models/"}
-"""What stands before the names of the list in requests."""
+"""Prefixes that requests need before the model names of the price list."""
 OWN_MODELS = {"google": re.compile("gemini|gemma")}
-"""Which models of the list are the provider's own, where it has others that are reached in another way."""
+"""The provider's own models, for providers whose list also has models with another access."""
 NON_CHAT_MODELS = re.compile(
     r"-\Z|\A(ft:|ada\b|babbage|curie|davinci|text-)|embed|whisper|\btts\b|transcribe|audio|realtime|image|moderation|ocr"
     r"|imagen|veo|\blive\b|guard|orpheus|computer-use|voice|speech|rerank|instruct-v0|translate",
     re.IGNORECASE,
 )
-"""Models that do not answer in a conversation."""
+"""Models that are not chat models."""
 
 
 @cache
 def list_known_models(provider: str) -> tuple[str, ...]:
-    """The chat models that a provider is known to have, none where nothing is known of it. The first call is slow."""
+    """Return the chat models of a provider from pydantic_ai's price list, or nothing if the provider is unknown. The
+    first call is slow."""
     if find_spec("genai_prices") is None:
         return ()
     from genai_prices.data_snapshot import get_snapshot

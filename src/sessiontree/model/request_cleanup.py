@@ -1,8 +1,8 @@
-"""Cleaning at the provider's edge: what sessions may hold but requests may not.
+"""Replaces content that sessions may hold but that providers reject.
 
-Lone surrogates, NUL, numbers that JSON does not know, images that are broken, of an unknown kind or too large, an id
-that two calls have: one of them in stored messages would have every later request refused. Here they are replaced in
-what is sent; what is stored stays as it is.
+Examples are lone surrogates, NUL characters, numbers that JSON does not allow, broken or oversized images, and
+duplicate call ids. One of them in a stored message would make every later request fail. Only the request changes. The
+stored messages stay as they are.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ REPLACEMENT = "\ufffd"
 
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 MAX_IMAGE_BYTES = 5_000_000
-"""Bytes of one image, as sent in base64: the smallest limit of the large providers."""
+"""The maximum size of an image in base64: the lowest limit among the large providers."""
 MAX_TOTAL_IMAGE_BYTES = 20_000_000
-"""Bytes of all images of a request; beyond it the older ones are left out."""
+"""The maximum size of all images of a request. Beyond it the oldest images are omitted."""
 
 _UNSENDABLE = re.compile("[\x00\ud800-\udfff]")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -38,7 +38,7 @@ def clean_text(text: str) -> str:
 
 
 def clean_json(value: Any) -> Any:
-    """`value` with its texts clean, and numbers that JSON does not know as null."""
+    """Return `value` with clean strings. Numbers that JSON does not allow become null."""
     if isinstance(value, str):
         return clean_text(value)
     if isinstance(value, float):
@@ -51,32 +51,32 @@ def clean_json(value: Any) -> Any:
 
 
 def clean_id(id: str) -> str:
-    """An id of a tool call that every provider takes; always the same one for the same id."""
+    """Return a tool call id that every provider accepts. The same id always gives the same result."""
     if _ID.fullmatch(id):
         return id
     return f"call_{hashlib.sha256(id.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
 class CallIds:
-    """The ids of the tool calls of one request, no two the same: some servers count from 0 in every answer.
+    """Makes the tool call ids of a request unique: some servers restart at 0 in every answer.
 
-    A call whose id was used before gets a number, and so does its result. What a turn is called does not depend on
-    those that come after it, so that a longer request begins like the one before.
+    A repeated id gets a number, and so does the result that belongs to it. The new ids of a turn do not depend on later
+    turns, so a longer request starts with the same bytes as the one before and providers can cache it.
     """
 
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
-        """How often each was wanted."""
+        """How often each id was requested."""
         self._pending: dict[str, tuple[int, deque[str]]] = {}
-        """By its id as it is stored: the turn that used it last, and the ids of its calls that have no result yet."""
+        """By stored id: the last turn that used it, and the assigned ids of its calls that have no result yet."""
         self._turn = 0
 
     def start_turn(self) -> None:
-        """Another turn begins."""
+        """Start the next turn."""
         self._turn += 1
 
     def assign_id(self, id: str) -> str:
-        """The id of a call of this turn."""
+        """Return a unique id for a call of this turn."""
         given = base = clean_id(id)
         while given in self._used:
             self._used[base] += 1
@@ -90,13 +90,16 @@ class CallIds:
         return given
 
     def match_result(self, id: str) -> str:
-        """The id of the call that a result belongs to: the first without one of the last turn that made such a call."""
+        """Return the assigned id of the call that a result belongs to.
+
+        This is the first call without a result in the last turn that used the id.
+        """
         _, waiting = self._pending.get(id, (0, None))
         return waiting.popleft() if waiting else clean_id(id)
 
 
 def clean_name(name: str) -> str:
-    """The name of a tool that every provider takes."""
+    """Return a tool name that every provider accepts."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64] or "unnamed"
 
 
@@ -106,7 +109,7 @@ class Image(Struct, frozen=True):
 
 
 class ImageFilter:
-    """Which images of a request are sent, and what is said in place of the others."""
+    """Decides which images of a request are sent, and describes the others."""
 
     def __init__(self, messages: Sequence[JsonObject], *, accepts_images: bool) -> None:
         self._accepts_images = accepts_images
@@ -120,7 +123,7 @@ class ImageFilter:
                         self._omitted.add(id(block))
 
     def prepare(self, block: JsonObject) -> Image | str:
-        """The image, or a note in its place."""
+        """Return the image, or a note that replaces it."""
         fault = self._find_fault(block)
         if fault is None and id(block) in self._omitted:
             fault = f"the images of this request are larger than {_format_megabytes(MAX_TOTAL_IMAGE_BYTES)} together"

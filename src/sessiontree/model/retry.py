@@ -1,8 +1,8 @@
-"""Trying again: a model round another one, which asks again when a failure may pass.
+"""A model wrapper that retries failed requests.
 
-Only failures that may pass (`ModelError.passing`: too many requests, a fault of the server or the network, a timeout)
-are tried again, and only while nothing of the answer has been yielded: what was shown cannot be taken back. When a
-stream breaks off in the middle, the agent writes down what has arrived and asks again itself.
+It retries only retryable failures (`ModelError.is_retryable`: rate limits, server and network errors, timeouts), and
+only before the first event: events that were yielded cannot be withdrawn. If a stream is cut off later, the agent
+stores the partial message and sends a new request itself.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from msgspec import Struct
 from sessiontree.model.base import Model, ModelError, ModelEvent, ModelInfo, Request
 
 MAX_DELAY = 60.0
-"""Seconds. A provider that asks for more is not waited for: the failure is raised at once."""
+"""Seconds. If a provider asks for a longer delay, the failure is raised at once."""
 
 
 class RetryAttempt(Struct, frozen=True, kw_only=True):
-    """Told before each wait."""
+    """Passed to `on_retry` before each delay."""
 
     error: ModelError
     attempt: int
-    """Which attempt failed, from 1."""
+    """The number of the failed attempt, starting at 1."""
     attempts: int
     delay: float
 
@@ -74,10 +74,10 @@ class RetryingModel:
 
 
 def compute_backoff(error: ModelError, attempt: int, base_delay: float) -> float | None:
-    """Seconds to wait after the failure of an attempt; `None` when the provider asks for too many.
+    """Return the seconds to wait after a failed attempt, or `None` if the provider asks for too many.
 
-    Each wait is twice as long as the one before, less up to a quarter by chance, so that many who failed together do
-    not come back together.
+    The delay doubles with each attempt. Up to a quarter of it is subtracted at random, so that clients that failed
+    together do not retry together.
     """
     asked = error.retry_after or 0
     if asked > MAX_DELAY:

@@ -1,9 +1,9 @@
-"""A model that answers from a script, for tests and for trying things without a provider.
+"""A model that answers from a script, for tests and experiments without a provider.
 
     model = ScriptedModel(["Hello.", [Thinking("a file"), ToolCall("c1", "read", {"path": "a"})], "Done."])
 
-Each request takes the next answer. An answer is a part or a list of parts, or a function of the request that gives
-one; it is streamed in small pieces, as a provider would.
+Each request consumes the next answer. An answer is a part, a list of parts, or a function that takes the request and
+returns either. The model streams the answer in small pieces, like a provider.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ class Thinking(Struct, frozen=True):
 
 
 class Delay(Struct, frozen=True):
-    """A pause at this place of the answer."""
+    """A pause within the answer."""
 
     seconds: float
 
 
 class ScriptedStop(Struct, frozen=True):
-    """Why the answer ends, such as `length`; by default `toolUse` after calls, else `stop`."""
+    """The stop reason of the answer, such as `length`. The default is `toolUse` after tool calls and `stop`
+    otherwise."""
 
     reason: str
 
 
 class ScriptedUsage(Struct, frozen=True):
-    """What the answer is said to have cost, in wire form; by default an estimate of its tokens."""
+    """The usage that the answer reports, in wire form. The default is an estimate of its tokens."""
 
     usage: JsonObject
 
 
 ScriptPart: TypeAlias = str | Thinking | ToolCall | Delay | ScriptedStop | ScriptedUsage | ModelError
-"""A string is text. An error is raised where it stands."""
+"""A string is text. An error is raised at its position."""
 ScriptedAnswer: TypeAlias = ScriptPart | Sequence[ScriptPart]
 Script: TypeAlias = ScriptedAnswer | Callable[[Request], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
@@ -68,7 +69,7 @@ INFO = ModelInfo(provider="scripted", model="scripted", api="scripted", images=T
 class ScriptedModel:
     def __init__(self, answers: Iterable[Script] = (), *, info: ModelInfo = INFO) -> None:
         self.requests: list[Request] = []
-        """Every request, oldest first."""
+        """All requests, oldest first."""
         self._answers = list(answers)
         self._info = info
 
@@ -77,7 +78,7 @@ class ScriptedModel:
         return self._info
 
     def add(self, *answers: Script) -> None:
-        """Put more answers at the end of the script."""
+        """Append answers to the script."""
         self._answers.extend(answers)
 
     async def stream(self, request: Request) -> AsyncGenerator[ModelEvent]:
@@ -133,7 +134,7 @@ def _build_events(part: str | Thinking | ToolCall | Delay) -> Iterator[ModelEven
 
 
 def _split_words(text: str) -> list[str]:
-    """Words, each with the white space behind it."""
+    """Split a text into words, each with its surrounding white space."""
     return re.findall(r"\s*\S+\s*|\s+", text)
 
 

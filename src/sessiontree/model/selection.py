@@ -1,8 +1,8 @@
-"""Finding a model: from `provider:model` to something that answers, and what there is when nothing is named.
+"""Finds a model by name, and chooses one if no name is given.
 
-Where none is named it is the model that a person chose last, then what the configuration names, then the default
-model of the first provider whose key is in the environment; then what Ollama or llama.cpp serve on this machine; then
-the local model, if it was fetched; then one that the configuration only describes. Keys are read from the environment
+The default is the first of these that is available: the model that the user chose last, the configured model, the
+default model of the first provider whose API key is set, a model that Ollama or llama.cpp serves on this machine, the
+local model if it is downloaded, and a model that the configuration describes. API keys are read from the environment
 and never stored.
 """
 
@@ -27,11 +27,11 @@ from sessiontree.model.last_choice import recall_model
 from sessiontree.model.providers import PROVIDERS, ApiKind, ModelTarget, Provider, list_known_models
 
 LOCAL = "local"
-"""Short for the local model."""
+"""A short name of the local model."""
 
 
 class NoModel(SessionTreeError):
-    """No model can be used, or not the one that was named."""
+    """The named model, or any model if no name was given, is unavailable."""
 
     def __init__(self, name: str | None, reason: str) -> None:
         super().__init__(f"no model can be used: {reason}" if name is None else f"{name} cannot be used: {reason}")
@@ -40,24 +40,25 @@ class NoModel(SessionTreeError):
 
 
 class ModelCandidate(Struct, frozen=True, kw_only=True):
-    """A model, or a provider's default one, and whether it can be used."""
+    """A model and whether it is available."""
 
     name: str
     usable: bool
     reason: str
-    """What makes it usable, or what is missing."""
+    """Why it is available, or what is missing."""
     default: bool = False
-    """Whether it is the one that is used where none is named."""
+    """Whether it is used if no model is named."""
 
 
 def find_model(name: str | None = None, settings: Config | None = None) -> Model:
-    """The model of that name, or the default one. Raises `NoModel`, `NotFound` or `ConfigError`.
+    """Return the model of that name, or the default model.
 
-    A name is `provider:model`, or a provider's name alone for its default model.
+    A name is `provider:model`, or a provider's name alone for its default model. Raises `NoModel`, `NotFound` or
+    `ConfigError`.
     """
     configured = config.load() if settings is None else settings
     if name is None and (chosen_last := recall_model(configured.model)) is not None:
-        with suppress(NoModel, NotFound):  # it could be used then; `offers` says why it cannot be now
+        with suppress(NoModel, NotFound):  # it is no longer available; `list_candidates` says why
             return find_model(chosen_last, configured)
     wanted = name or configured.model or _find_default(configured)
     if wanted is None:
@@ -73,7 +74,8 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
 
 
 def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
-    """What can be used, and why the rest cannot: what the configuration names, providers, servers, the local model."""
+    """List the configured models, the default models of the providers, the models of local servers, and the local
+    model."""
     configured = config.load() if settings is None else settings
     chosen = [_complete_name(configured.model)] if configured.model else []
     last = [_complete_name(name) for name in (recall_model(configured.model),) if name]
@@ -89,8 +91,11 @@ def list_candidates(settings: Config | None = None) -> list[ModelCandidate]:
 
 
 def list_model_names(settings: Config | None = None) -> list[str]:
-    """The names of all models that can be used, as far as they are known, the default first: those of `offers`, then
-    all that the providers with a key have. A server at another address is asked."""
+    """List the names of all available models, the default first.
+
+    These are the available candidates and all known models of the providers whose API key is set. If a provider has
+    another URL, the server there is asked for its models.
+    """
     configured = config.load() if settings is None else settings
     usable = sorted(
         (offer for offer in list_candidates(configured) if offer.usable), key=lambda offer: not offer.default
@@ -106,7 +111,7 @@ def list_model_names(settings: Config | None = None) -> list[str]:
 
 
 def list_models(settings: Config | None = None) -> list[ModelCandidate]:
-    """All of `names`, as offers, then what cannot be used, and why."""
+    """List all available models, then the unavailable candidates with the reason."""
     configured = config.load() if settings is None else settings
     known = {offer.name: offer for offer in list_candidates(configured)}
     reasons = {offer.name.partition(":")[0]: offer.reason for offer in known.values() if offer.usable}
@@ -127,7 +132,7 @@ def _list_provider_models(provider: Provider) -> Sequence[str]:
 
 
 def _complete_name(name: str) -> str:
-    """`provider:model`, also where the provider alone was named."""
+    """Return `provider:model`, also for the name of a provider alone."""
     if name == LOCAL:
         return local_model.NAME
     return f"{name}:{PROVIDERS[name].default}" if name in PROVIDERS else name
@@ -168,7 +173,7 @@ def _check_configured(name: str, configured: Config) -> ModelCandidate:
 
 
 def _list_unconfigured() -> Iterator[ModelCandidate]:
-    """What there is without a configuration, in the order of preference."""
+    """Yield the models that need no configuration, in order of preference."""
     for provider in PROVIDERS.values():
         variable = _find_key_variable(provider)
         name = f"{provider.name}:{provider.default}"
@@ -218,7 +223,7 @@ def _explain_setup() -> str:
     )
 
 
-# Each kind
+# One function for each kind of model
 
 
 def _load_local(wanted: str) -> Model:

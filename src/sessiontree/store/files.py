@@ -1,6 +1,6 @@
-"""Files: what a store asks of the operating system, done whole or not at all.
+"""File operations that a store needs: reading, writing, truncating and syncing, each complete or not at all.
 
-No session here, and no lines: bytes, names and folders.
+Nothing here knows about sessions or lines.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from typing import IO, TypeAlias
 from sessiontree.errors import StoreError
 
 Identity: TypeAlias = tuple[int, int]
-"""Which file it is, whatever its name."""
+"""Device and inode: identifies a file whatever its name."""
 NO_LINK_ERRNOS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""What `link` says on a file system that has none."""
+"""Errors of `link` on a file system without hard links."""
 
 
 PRIVATE_MODE = 0o600
-"""The mode of files: their owner's alone."""
+"""The mode of files that only their owner may read and write."""
 
 MAX_READ_SIZE = 1 << 24
-"""How much is read at once, in bytes."""
+"""Bytes read with one system call."""
 
 NANOSECONDS = 1_000_000_000
 CLOCK_TICK, COARSE_CLOCK_TICK = NANOSECONDS // 50, 3 * NANOSECONDS
-"""Two changes of a folder that are no further apart may have one time: by the clock of the kernel, and on file systems
-that keep whole seconds. In nanoseconds."""
+"""Two changes of a folder within this time may get the same timestamp: by the clock of the kernel, and on file systems
+with timestamps of whole seconds. In nanoseconds."""
 
 LEASE_SECONDS = 5.0
-"""How long a file that another process has to itself is waited for, which takes it microseconds."""
+"""Seconds to wait for a file that another process has leased. A lease lasts microseconds."""
 
 TRUST_SECONDS = 1.0
-"""How long a look at names is believed, in seconds."""
+"""Seconds for which a check of file names is trusted."""
 
 
 def format_os_error(error: OSError) -> str:
-    """What the system said."""
+    """Return the message of the operating system."""
     return os.strerror(error.errno) if error.errno else str(error)
 
 
@@ -50,20 +50,20 @@ def get_identity(status: os.stat_result) -> Identity:
 
 
 def close_quietly(fd: int | None) -> None:
-    """Close a file that was read, or whose bytes are where they should be already."""
+    """Close a file and ignore errors: it was only read, or its bytes are already synced."""
     if fd is not None:
         with suppress(OSError):
             os.close(fd)
 
 
 def discard(path: str) -> None:
-    """Remove a file that is not needed; it does no harm if it stays."""
+    """Remove an unneeded file, and ignore errors."""
     with suppress(OSError):
         os.unlink(path)
 
 
 def iter_numbered_paths(path: str) -> Generator[str]:
-    """`path`, and then with a number behind it."""
+    """Yield `path`, then `path-1`, `path-2` and so on."""
     yield path
     number = 1
     while True:
@@ -72,10 +72,10 @@ def iter_numbered_paths(path: str) -> Generator[str]:
 
 
 class FolderMonitor:
-    """A folder, which tells whether names in it may have changed since somebody looked at them closely.
+    """Detects whether names in a folder may have changed since they were last checked.
 
-    Its own time of change tells: that is another one whenever something in it is made, renamed, replaced or deleted,
-    and when it is renamed itself. What happens to the folders above it does not show, so no look is believed for long.
+    The change time of the folder is different after anything in it was created, renamed, replaced or deleted, and after
+    the folder itself was renamed. Changes to its parent folders are not visible, so a check is trusted only briefly.
     """
 
     _fd: int | None = None
@@ -84,11 +84,11 @@ class FolderMonitor:
         self._path = path
         self._change_time = self._checked_at = 0
         self._trusted_change_time = -1
-        """When it had changed when it was asked, and when that was; when it had changed before the look believed."""
+        """`_change_time` was read at `_checked_at`; `_trusted_change_time` is the one of the last trusted check."""
         self._trusted_until = 0.0
 
     def is_unchanged(self) -> bool:
-        """Whether all names are as they were at the last look that is believed."""
+        """Return whether no name has changed since the last trusted check."""
         fd = self._fd
         if fd is None:
             try:
@@ -102,7 +102,10 @@ class FolderMonitor:
         return False
 
     def trust_names(self) -> None:
-        """The names were looked at since it was asked. A change right before that may hide one right after it."""
+        """Trust a check of the names since `is_unchanged`, unless the folder changed right before it.
+
+        A second change within one clock tick would have the same timestamp.
+        """
         changed = self._change_time
         if (
             self._fd is None
@@ -124,9 +127,9 @@ class FolderMonitor:
 
 
 def open_nonblocking(path: str, flags: int) -> int:
-    """Open a file that may be a pipe or a device by now, which is never waited for.
+    """Open a file without blocking, even if it was replaced by a pipe or a device.
 
-    A file whose end is being cut by another process (`cut_if_alone`) is closed to others for a moment.
+    A file that another process is truncating (see `truncate_if_unshared`) cannot be opened for a moment.
     """
     until = monotonic() + LEASE_SECONDS
     while True:
@@ -139,18 +142,20 @@ def open_nonblocking(path: str, flags: int) -> int:
 
 
 def truncate_if_unshared(fd: int, size: int, start: int) -> bool:
-    """Cut a file of `size` bytes at `start`, if nobody else has it open. Says whether it was cut.
+    """Truncate a file of `size` bytes to `start` if no other process opened it, and return whether.
 
-    The kernel lets `ftruncate` wait for a `write` of another process and then cuts off what that has written. A write
-    lease is granted only while nobody else has the file open, and others cannot open it before the lease ends.
+    A plain `ftruncate` waits for a concurrent `write` of another process and then cuts off what that wrote. A write
+    lease is granted only while no other process has the file open, and none can open it before the lease ends.
     """
     lease = getattr(fcntl, "F_SETLEASE", None)
     if lease is None:  # not Linux
         return False
     try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # whoever opens the file has us signalled; SIGIO would end us
+        fcntl.fcntl(
+            fd, fcntl.F_SETSIG, signal.SIGURG
+        )  # the kernel signals us when another process opens the file; SIGIO would kill us
         fcntl.fcntl(fd, lease, fcntl.F_WRLCK)
-    except OSError:  # somebody has it open, it is not our file, or the file system has no leases
+    except OSError:  # open elsewhere, owned by another user, or a file system without leases
         return False
     try:
         if os.fstat(fd).st_size != size:
@@ -166,15 +171,15 @@ _BLANKS = bytes(byte if byte == 0x0A else 0x20 for byte in range(256))
 
 
 def blank_lines(data: bytes) -> bytes:
-    """So many bytes that say nothing: blank lines where lines were, the last one ended."""
+    """Return blank lines of the same lengths, the last one with a newline."""
     return data[:-1].translate(_BLANKS) + b"\n" if data else b""
 
 
 def read_all(fd: int, start: int, size: int) -> bytes:
-    """Bytes of a file; fewer where it ends."""
+    """Read bytes of a file; fewer if it ends before."""
     if 0 < size <= MAX_READ_SIZE:
         part = os.pread(fd, size, start)
-        if len(part) == size:  # as nearly always
+        if len(part) == size:  # the common case
             return part
     parts: list[bytes] = []
     while size > 0:
@@ -192,12 +197,12 @@ def write_all(fd: int, data: bytes) -> None:
     while done < len(data):
         written = os.write(fd, memoryview(data)[done:])
         if written == 0:
-            raise OSError(errno.EIO, "nothing was written")
+            raise OSError(errno.EIO, "no bytes were written")
         done += written
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open a file that is this user's alone; if it is made, its owner can read and write it whatever the umask is."""
+    """Open or create a file for this user alone, with mode 0600 whatever the umask is."""
     fd = os.open(path, flags | os.O_CLOEXEC, PRIVATE_MODE)
     try:
         if os.fstat(fd).st_mode & PRIVATE_MODE != PRIVATE_MODE:
@@ -210,25 +215,25 @@ def open_private(path: str, flags: int) -> int:
 
 
 PIECE_SIZE = 1 << 20
-"""Bytes of a file that are read at once."""
+"""Bytes that `read_pieces` yields at a time."""
 
 
 def read_pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of a file from where it is read, in pieces; it is closed at the end."""
+    """Yield the rest of an open file in pieces, and close it at the end."""
     with file:
         while piece := file.read(PIECE_SIZE):
             yield piece
 
 
 def write_private(path: str, data: bytes | Iterable[bytes], *, overwrite: bool = True) -> None:
-    """Put a file in its place whole, or not at all, for this user alone; where one is, only if it may be written over.
+    """Write a file atomically, for this user alone. Without `overwrite`, the file must not exist.
 
-    `data` may come in pieces, which are written as they come. Raises `StoreError`.
+    `data` may be an iterable of pieces. Raises `StoreError`.
     """
     from tempfile import mkstemp
 
     try:
-        fd, beside = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")
+        fd, temporary = mkstemp(dir=os.path.dirname(path) or os.curdir, prefix=".sessiontree-")
         try:
             with open(fd, "wb") as file:
                 os.fchmod(fd, PRIVATE_MODE)
@@ -236,30 +241,30 @@ def write_private(path: str, data: bytes | Iterable[bytes], *, overwrite: bool =
                 file.flush()
                 os.fsync(fd)
             if overwrite:
-                os.replace(beside, path)
+                os.replace(temporary, path)
             else:
-                _link_new_file(beside, path)
+                _link_new_file(temporary, path)
         except BaseException:
-            discard(beside)
+            discard(temporary)
             raise
     except OSError as error:
         raise StoreError(path, format_os_error(error)) from error
 
 
-def _link_new_file(beside: str, path: str) -> None:
+def _link_new_file(temporary: str, path: str) -> None:
     try:
-        os.link(beside, path)
-        os.unlink(beside)
+        os.link(temporary, path)
+        os.unlink(temporary)
     except OSError as error:
         if error.errno not in NO_LINK_ERRNOS:
             raise
         if os.path.lexists(path):
             raise FileExistsError(errno.EEXIST, "") from None
-        os.replace(beside, path)
+        os.replace(temporary, path)
 
 
 def make_private_directory(path: str) -> None:
-    """Make `path` and what is missing above it, for this user alone."""
+    """Create a folder and its missing parents, for this user alone."""
     path = os.path.abspath(path)
     missing: list[str] = []
     while not os.path.exists(path):
@@ -281,12 +286,12 @@ def sync_directory(path: str) -> None:
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # a file system that syncs no directories
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # the file system does not support syncing directories
             raise
     finally:
         os.close(fd)
 
 
 def sync_data(fd: int) -> None:
-    """Wait until the bytes of a file are on the disk."""
-    getattr(os, "fdatasync", os.fsync)(fd)  # not every system has the cheaper one
+    """Wait until the data of a file is on the disk."""
+    getattr(os, "fdatasync", os.fsync)(fd)  # not every system has `fdatasync`

@@ -1,21 +1,21 @@
-"""A store in a file of JSON lines: append-only, safe against crashes, shared by many processes.
+"""A store in a file of JSON lines: append-only, crash-safe, shared by many processes.
 
-Writers take turns by `flock`, a short time each: first on `<file>.lock`, as all versions do, then on the
-session file itself, which has one lock whatever its names are. When `append` returns, the lines are where
-the durability says:
+Every writer locks two files with `flock` for a short time: first `<file>.lock`, as all versions do, then the session
+file itself, which has one lock whatever its names are. When `append` returns, the durability decides where the lines
+are:
 
     fsync   on the disk: they survive a power cut (the default)
-    flush   with the operating system: they survive the death of this process; synced on close
+    flush   with the operating system: they survive a crash of this process; synced on close
     none    with the operating system, and never synced
 
-A write that fails is taken back: cut off if nobody else has the file open, and blanked otherwise, since
-a program that takes no lock may be writing behind it. After a failed sync nobody knows what the disk
-holds, so the writer refuses to go on until it is opened anew. An unfinished last line was left by a crash,
-or another program is still writing it. The next append moves it to a `.torn-…` file if nobody else has the
-session open; otherwise it ends the line with a newline and goes to a line of its own. A batch cut short by
-a crash is copied to a `.torn-…` file and taken back before anything is appended. A rewrite makes a new
-file, keeps the old one as a backup, and puts the new one in its place at once. Files are 0600, directories
-0700, whatever the umask.
+A failed write is rolled back. If no other process has the file open, it is truncated. Otherwise the written bytes are
+blanked, since a program that does not lock may be appending after them. After a failed sync the content of the disk is
+unknown, and the store refuses to write until it is opened again.
+
+An unfinished last line was left by a crash, or another program is still writing it. If no other process has the
+session open, the next append moves it to a `.torn-…` file. Otherwise the append ends it with a newline. A batch that a
+crash cut short is copied to a `.torn-…` file and removed before the next append. A rewrite creates a new file, keeps
+the old one as a backup, and replaces it atomically. Files have mode 0600 and folders 0700, whatever the umask.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -47,6 +47,7 @@ from sessiontree.store.files import (
     make_private_directory,
     open_nonblocking,
     read_all,
+    read_pieces,
     sync_data,
     sync_directory,
     truncate_if_unshared,
@@ -54,24 +55,27 @@ from sessiontree.store.files import (
 )
 from sessiontree.store.lock import FileLock, get_lock_path
 from sessiontree.store.lock_wait import LockWait, lock_file
+from sessiontree.store.range_reader import RangeReader
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Result = TypeVar("Result")
 
 READ_FLAGS, WRITE_FLAGS = os.O_RDONLY, os.O_RDWR | os.O_APPEND
 NO_ACCESS_TIME: int = getattr(os, "O_NOATIME", 0)
-"""Nobody is told when the end of the file was last looked at, which takes a fifth of looking. For its owner alone."""
+"""Do not update the access time, which takes a fifth of the time of a read. Only the owner of a file may do that."""
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 MAX_LINE_SCAN = 4 * LINE_LIMIT
-"""A line that goes on for so many bytes is not read to its end. A shorter one is, and passed over if it is too long."""
+"""A longer line is an error. A line over `LINE_LIMIT` but below this is read to its end and skipped. In bytes."""
 LOCK_NONBLOCKING = LOCK_EX | LOCK_NB
 LARGE_READ = 1 << 16
-"""So many bytes are better not copied."""
+"""From this size on, two more system calls cost less than copying the bytes."""
 CURSOR_CONTEXT_SIZE = 64
-"""How many bytes before its place a cursor remembers, to notice that they were changed."""
+"""A cursor remembers this many bytes before its position, to notice when they change."""
 
 
 class JsonlStore(Store):
+    """A session in a file of JSON lines."""
+
     path: str
     torn_files: list[str]
     _fd: int | None = None
@@ -80,19 +84,20 @@ class JsonlStore(Store):
     def __init__(self, path: str, *, durability: Durability = "fsync") -> None:
         self.path = self.location = path
         if durability not in get_args(Durability):
-            raise InvalidOperation(f"there is no durability {durability!r}: only {', '.join(get_args(Durability))}")
+            raise InvalidOperation(
+                f"durability {durability!r} not found; choose one of {', '.join(get_args(Durability))}"
+            )
         self.durability: Durability = durability
         self._sync_on_append = durability == "fsync"
         self._fd_identity: Identity | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
         self.torn_files = []
-        """Files that unfinished last lines and batches were moved to."""
         try:
-            # The file itself: all who reach it, through links too, must share its lock.
+            # Processes that reach the file through different links must use the same lock.
             self._real_path = os.path.realpath(path)
         except ValueError:
-            raise StoreError(repr(path), "not the name of a file") from None
+            raise StoreError(repr(path), "not a valid file name") from None
         except FileNotFoundError:
             raise StoreError(path, "the current folder was deleted") from None
         self._folder = os.path.dirname(self._real_path)
@@ -108,7 +113,7 @@ class JsonlStore(Store):
         if os.path.lexists(self._real_path):
             raise self._build_exists_error()
         sync = self.durability != "none"
-        # Written under another name first, so that nobody ever sees a session without a header.
+        # Written under another name first: no reader may see a session without a header.
         temporary, cursor = self._write_sibling_file(".new", join_in_parts(lines, self.location), sync=sync)
         try:
             self._link_in_place(temporary)
@@ -168,7 +173,7 @@ class JsonlStore(Store):
             stop = before.value[1]
         end = stop
         if limit is not None and start + limit < stop:
-            # Found first: cutting it off what was read would copy all the rest.
+            # Find the end of the line before reading: slicing afterwards would copy the data.
             end = self._find_line_end(fd, start + limit, stop)
         data, unfinished = self._read_exactly(fd, start, end - start), b""
         if end == stop:
@@ -183,10 +188,10 @@ class JsonlStore(Store):
         )
 
     def _find_line_end(self, fd: int, start: int, stop: int) -> int:
-        """Where the line ends that `start` is in, or `stop`."""
-        begun, size = start, 1 << 12
+        """Return where the line at `start` ends, at most `stop`."""
+        first, size = start, 1 << 12
         while start < stop:
-            self._check_length(start - begun)
+            self._check_length(start - first)
             data = self._read_exactly(fd, start, min(size, stop - start))
             found = data.find(b"\n") + 1
             if found:
@@ -195,7 +200,10 @@ class JsonlStore(Store):
         return stop
 
     def _read_stable(self, fd: int, read: Callable[[int], LineChunk]) -> LineChunk:
-        """What `read` gives, if it is there: a batch that a dead writer left half done may be set aside meanwhile."""
+        """Return what `read` returns, once it is stable.
+
+        Another process may remove the unfinished batch of a crashed writer at the same time.
+        """
         for _ in range(100):
             try:
                 chunk = read(fd)
@@ -213,24 +221,39 @@ class JsonlStore(Store):
             if size < LARGE_READ:
                 data = read_all(fd, start - before, before + size + 1)
                 around, data = data[:before] + data[before + size :], data[before : before + size]
-            else:  # asking twice more takes less time than copying it
+            else:  # two more reads cost less than copying the data
                 data = read_all(fd, start, size)
                 around = os.pread(fd, before, start - before) + os.pread(fd, 1, start + size)
         except OSError as error:
             self._raise_store_error(error)
         if len(data) < size:
             raise self._build_truncated_error()
-        if around.strip(b"\n"):  # lines stand between newlines; the very last may lack one
+        if around.strip(b"\n"):  # lines are between newlines; only the last line may lack one
             raise self._build_changed_error()
         return data
+
+    def stream_bytes(self) -> Iterator[bytes]:
+        return read_pieces(self.open_file())
+
+    def open_file(self) -> IO[bytes]:
+        try:
+            return open(self._real_path, "rb")
+        except FileNotFoundError:
+            raise NotFound("session file", self.path) from None
+        except OSError as error:
+            raise StoreError(self.location, format_os_error(error)) from error
+
+    def open_reader(self) -> RangeReader:
+        """Open the file for range reads, without loading it. Raises `OSError`."""
+        return RangeReader(self.path)
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._convert_read_errors():
             fd = self._open_for_reading()
             end, size = before.value[1], 1 << 16
-            rest: list[bytes] = []  # of a line that begins further up, its end first
+            rest: list[bytes] = []  # parts of a line that starts before this block, its end first
             if end and os.pread(fd, 1, end - 1) != b"\n":
-                rest = [b"\n"]  # a whole last line that lacks it
+                rest = [b"\n"]  # the last line is whole but lacks its newline
         while end > 0:
             start = max(0, end - size)
             with self._convert_read_errors():
@@ -247,7 +270,7 @@ class JsonlStore(Store):
             end, size = start, min(size * 2, 1 << 22)
 
     def stream_lines(self) -> Iterator[bytes]:
-        # Opened again: what this store has read so far must stay readable even if the file was replaced.
+        # Opened separately: earlier reads must stay valid even if the file was replaced.
         try:
             return read_lines(open(self._real_path, "rb"))
         except FileNotFoundError:
@@ -262,10 +285,10 @@ class JsonlStore(Store):
         except OSError as error:
             self._raise_store_error(error)
         except MemoryError:
-            raise StoreError(self.location, "there is not enough memory to read it") from None
+            raise StoreError(self.location, "not enough memory to read the session") from None
 
     def _open_for_reading(self) -> int:
-        """The file that was first opened, even if another one stands in its place by now."""
+        """Return the file that was first opened, even if another file has replaced it."""
         if self._read_fd is None:
             fd = self._open(READ_FLAGS)
             identity = get_identity(os.fstat(fd))
@@ -277,16 +300,16 @@ class JsonlStore(Store):
         return self._read_fd
 
     def _check_not_replaced(self, cursor: Cursor) -> None:
-        """The file that was read up to `cursor` is still the one at the path."""
+        """Raise `Conflict` if the file that was read up to `cursor` was replaced at its path."""
         try:
-            there = os.stat(self._real_path)
+            status = os.stat(self._real_path)
         except FileNotFoundError:
-            raise Conflict(self.location, "the file was deleted by another program") from None
-        if get_identity(there) != cursor.value[0]:
+            raise Conflict(self.location, "another program deleted the file") from None
+        if get_identity(status) != cursor.value[0]:
             raise self._build_replaced_error()
 
     def _check_unchanged(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
-        """Refuse to go on from `after` in a file that is not the one that was read up to there; its size."""
+        """Return the size of the file. Raises `Conflict` if the lines before `after` have changed."""
         identity, start, seen = after.value
         status = status or os.fstat(fd)
         if identity != (status.st_dev, status.st_ino):
@@ -298,10 +321,7 @@ class JsonlStore(Store):
         return status.st_size
 
     def find_cursor_after_rollback(self, cursor: Cursor) -> Cursor | None:
-        """The same place, if all that happened to what was read before it is that a writer took its last lines back.
-
-        Those are blank then; see `_take_back`. `None` if something else happened.
-        """
+        # A rolled back write may leave blank lines: see `_erase_written`.
         identity, start, seen = cursor.value
         with self._convert_read_errors():
             fd = self._open_for_reading()
@@ -311,37 +331,37 @@ class JsonlStore(Store):
         kept = len(now) - len(blank_end)
         if not is_same or len(now) < len(seen) or not now.endswith(b"\n") or now == seen:
             return None
-        # Lines are blanked as a whole: what is left before them ends with its newline, unless it is out of sight.
+        # Only whole lines are blanked: the bytes before them end with a newline, unless they are out of range.
         if now[:kept] != seen[:kept] or (kept and not blank_end.startswith(b"\n")):
             return None
         return Cursor((identity, start, now))
 
     def _read_added_newline(self, fd: int, start: int) -> bytes:
-        """The newline of a line that was whole but for it when it was read up to `start`."""
+        """Return the newline of a last line that lacked it when it was read up to `start`; empty if it still does."""
         byte = os.pread(fd, 1, start)
         if byte not in (b"", b"\n"):
-            raise Conflict(self.location, "a line was changed by another program")
+            raise Conflict(self.location, "another program changed a line")
         return byte
 
     def _read_exactly(self, fd: int, start: int, size: int) -> bytes:
-        """Bytes that the file had when it was looked at."""
+        """Read bytes that the file had when its size was checked."""
         data = read_all(fd, start, size)
         if len(data) < size:
-            raise _FileShrank(self.location, "the file was truncated by another program")
+            raise _FileShrank(self.location, "another program truncated the file")
         return data
 
     def _check_length(self, size: int) -> None:
         if size > MAX_LINE_SCAN:
-            raise StoreError(self.location, f"a line goes on for more than {MAX_LINE_SCAN >> 20} MiB")
+            raise StoreError(self.location, f"a line is longer than {MAX_LINE_SCAN >> 20} MiB")
 
     def _build_replaced_error(self) -> Conflict:
-        return Conflict(self.location, "the file was replaced by another program")
+        return Conflict(self.location, "another program replaced the file")
 
     def _build_changed_error(self) -> Conflict:
-        return Conflict(self.location, "the file was changed by another program")
+        return Conflict(self.location, "another program changed the file")
 
     def _build_truncated_error(self) -> Conflict:
-        return Conflict(self.location, "the file was truncated by another program")
+        return Conflict(self.location, "another program truncated the file")
 
     def append(self, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         identity, start, seen = after.value
@@ -350,7 +370,7 @@ class JsonlStore(Store):
             lines = [b"", *lines]
         data = join_lines(lines, self.location)
         size, before, at, lock = len(data), len(seen), start, self._lock
-        # As `_alone` would do it, in one run: half of an append's time is calls, and most are of one line.
+        # The same as `_run_locked`, inlined: half the time of an append is function calls, and most have one line.
         try:
             lock.thread_lock.acquire()
             held = lock.fd
@@ -372,12 +392,12 @@ class JsonlStore(Store):
                 or identity != self._fd_identity
                 or self._poisoned is not None
                 or not self._folder_monitor.is_unchanged()
-                or os.pread(fd, before + 1, start - before) != seen  # and nothing behind it
+                or os.pread(fd, before + 1, start - before) != seen  # and there is nothing after it
             ):
                 fd, at = self._check_names_and_end(after)
                 if at > start and self._move_tail(fd, start, at):
                     at = start
-                if at > start:  # the unfinished line may be another program's: it stays, and is ended
+                if at > start:  # another program may be writing the unfinished line: end it with a newline
                     lines, data, size = [b"", *lines], b"\n" + data, size + 1
             if is_batch:
                 is_noted = True
@@ -399,7 +419,7 @@ class JsonlStore(Store):
             except OSError as error:
                 if error.errno is None:
                     raise
-                end = None  # the system cannot tell
+                end = None  # unknown
             if is_noted:
                 lock.clear_note()
                 is_noted = False
@@ -408,7 +428,7 @@ class JsonlStore(Store):
             try:
                 if is_noted and self._poisoned is None:
                     lock.clear_note()
-            finally:  # something may break in on that, too
+            finally:  # a second interrupt may arrive
                 self._recover()
             if isinstance(error, OSError):
                 self._raise_store_error(error)
@@ -434,9 +454,9 @@ class JsonlStore(Store):
             try:
                 sync_directory(self._folder)
                 if os.fstat(old).st_size != size:
-                    raise Conflict(self.location, "another program wrote while it was being rewritten")
+                    raise Conflict(self.location, "another program wrote during the rewrite")
                 os.replace(temporary, self._real_path)
-            except BaseException:  # also when it was done and something broke in
+            except BaseException:  # also for an interrupt after the file was replaced
                 if self._is_current_file(after):
                     discard(backup)
                 raise
@@ -444,28 +464,27 @@ class JsonlStore(Store):
             discard(temporary)
         start = after.value[1]
         rest = read_all(old, start, os.fstat(old).st_size - start)
-        if rest:  # unfinished, or it came in the moment between the look and the change of names
+        if rest:  # an unfinished line, or written between the check and the replacement
             self._save_torn_tail(start, rest)
         try:
             sync_directory(self._folder)
         except OSError as error:
             if error.errno is None:
                 raise
-            self._poison(f"whether it was rewritten is not known since a sync failed ({format_os_error(error)})")
+            self._poison(f"a sync failed during a rewrite ({format_os_error(error)})")
             raise
         self._close_write_file()
         self._forget_file()
         return cursor
 
     def write_tail(self, tail: bytes, *, after: Cursor) -> None:
-        """Keep what a session has behind its last newline, as it is: for copies. Raises `Conflict`."""
         self._run_locked(lambda: self._write_tail(tail, after))
 
     def _write_tail(self, tail: bytes, after: Cursor) -> None:
         start = after.value[1]
-        fd, there = self._open_current_file()
-        if self._check_unchanged(fd, after, there) > start:
-            raise Conflict(self.location, "others wrote first")
+        fd, status = self._open_current_file()
+        if self._check_unchanged(fd, after, status) > start:
+            raise Conflict(self.location, "another writer appended first")
         try:
             write_all(fd, tail)
         except BaseException:
@@ -475,24 +494,22 @@ class JsonlStore(Store):
             self._sync(fd, tail, start)
 
     def get_modified_time(self) -> int:
-        """When it was last written to, in nanoseconds since the epoch."""
         with self._convert_read_errors():
             return os.stat(self._real_path).st_mtime_ns
 
     def backdate(self, moment: int) -> None:
-        """Have it say that it was written to no later than then, where the file system lets us: for copies."""
         with suppress(OSError):
-            there = os.stat(self._real_path)
-            if there.st_mtime_ns > moment:
-                os.utime(self._real_path, ns=(there.st_atime_ns, moment))
+            status = os.stat(self._real_path)
+            if status.st_mtime_ns > moment:
+                os.utime(self._real_path, ns=(status.st_atime_ns, moment))
 
     def _forget_file(self) -> None:
-        """Read from what stands at the path now."""
+        """Use the file that is at the path now for the next read."""
         self._identity = None
         self._stop_reading()
 
     def _stop_reading(self) -> None:
-        fd, self._read_fd = self._read_fd, None  # first: what breaks in must not leave a number that is another file's
+        fd, self._read_fd = self._read_fd, None  # first: after an interrupt, the number may belong to another file
         close_quietly(fd)
 
     def close(self) -> None:
@@ -534,81 +551,81 @@ class JsonlStore(Store):
         try:
             if fd is not None and unlock:
                 with suppress(OSError):
-                    flock(fd, LOCK_UN)  # not by closing alone: we may read by the same open file, see `_share_file`
+                    flock(fd, LOCK_UN)  # closing is not enough: we may be reading the same open file, see `_share_file`
         finally:
             close_quietly(fd)
 
     def _open_current_file(self) -> tuple[int, os.stat_result]:
-        """The file at the path, open, and nothing left in it of a batch whose writer died."""
+        """Open the file at the path for writing, and remove an unfinished batch of a crashed writer."""
         if self._poisoned is not None:
-            raise StoreError(self.location, f"{self._poisoned}: open it anew before writing")
+            raise StoreError(self.location, f"{self._poisoned}; open the session again before writing")
         try:
-            there = os.stat(self._real_path)
+            status = os.stat(self._real_path)
             fd = self._fd
-            if fd is not None and (there.st_dev, there.st_ino) != self._fd_identity:
-                # Another stands in its place, of ours too if something broke in on a rewrite. What is written to it
-                # lasts no longer than its name.
+            if fd is not None and (status.st_dev, status.st_ino) != self._fd_identity:
+                # Another file is in its place, maybe our own after an interrupted rewrite. Its name has to be synced:
+                # without the name, the appended lines would be lost too.
                 sync_directory(self._folder)
                 fd = self._close_write_file()
             if fd is None:
                 fd = self._fd = self._open(WRITE_FLAGS)
                 lock_file(fd, self.location)
-                there = os.fstat(fd)
-                self._fd_identity = get_identity(there)
+                status = os.fstat(fd)
+                self._fd_identity = get_identity(status)
         except (FileNotFoundError, NotFound):
             self._close_write_file()
-            raise Conflict(self.location, "the file was deleted by another program") from None
-        return fd, self._discard_unfinished_batch(fd, there) if self._lock.has_note else there
+            raise Conflict(self.location, "another program deleted the file") from None
+        return fd, self._discard_unfinished_batch(fd, status) if self._lock.has_note else status
 
     def _is_current_file(self, cursor: Cursor) -> bool:
-        """Whether the file that `cursor` is a place of is still the one at the path."""
+        """Return whether the file that `cursor` belongs to is still the one at the path."""
         try:
             return get_identity(os.stat(self._real_path)) == cursor.value[0]
         except OSError:
             return False
 
     def _check_at_end(self, after: Cursor) -> tuple[int, int]:
-        """The open file, if no line stands behind `after`, and where it ends: an unfinished line may stand there."""
-        fd, there = self._open_current_file()
+        """Return the open file and its size, if no whole line follows `after`. Raises `Conflict` otherwise."""
+        fd, status = self._open_current_file()
         _, start, seen = after.value
-        size = self._check_unchanged(fd, after, there)
+        size = self._check_unchanged(fd, after, status)
         if size > start:
             tail = read_all(fd, start, min(size - start, MAX_LINE_SCAN + 1))
             if b"\n" in tail or seen[-1:] not in (b"", b"\n"):
-                raise Conflict(self.location, "others wrote first")
+                raise Conflict(self.location, "another writer appended first")
             self._check_length(len(tail))
             if is_complete_line(tail):
-                raise Conflict(self.location, "others wrote first")
+                raise Conflict(self.location, "another writer appended first")
         return fd, size
 
     def _check_names_and_end(self, after: Cursor) -> tuple[int, int]:
-        """The same, after a close look at all names: they are believed to stay until their folder changes."""
+        """Do the same after checking all file names. They are trusted until their folder changes."""
         self._lock.confirm_file()
         fd, size = self._check_at_end(after)
         self._folder_monitor.trust_names()
         return fd, size
 
-    def _discard_unfinished_batch(self, fd: int, there: os.stat_result) -> os.stat_result:
-        """The same, without what a dead writer left of a batch: that is copied to a file of its own."""
-        start = self._lock.find_unfinished_batch(fd, there.st_size)
+    def _discard_unfinished_batch(self, fd: int, status: os.stat_result) -> os.stat_result:
+        """Move an unfinished batch of a crashed writer to a file, and return the new status of the session file."""
+        start = self._lock.find_unfinished_batch(fd, status.st_size)
         if start is not None:
-            left = self._read_exactly(fd, start, there.st_size - start)
+            left = self._read_exactly(fd, start, status.st_size - start)
             self._save_torn_tail(start, left)
             self._erase_written(fd, start, left)
         self._lock.clear_note()
         return os.fstat(fd)
 
     def _erase_written(self, fd: int, start: int, written: bytes) -> None:
-        """Remove bytes that a holder of the lock wrote to the end of the file, and nothing that stands behind them."""
+        """Remove bytes that a lock holder wrote at the end of the file, and nothing after them."""
         if not written:
             return
         self._share_file()
         if truncate_if_unshared(fd, start + len(written), start):
             return
-        over = self._open(os.O_RDWR)  # not for appending: the system would put it at the end
+        over = self._open(os.O_RDWR)  # without O_APPEND: the system would write at the end
         try:
             if get_identity(os.fstat(over)) != get_identity(os.fstat(fd)):
-                raise Conflict(self.location, "the file was replaced by another program")
+                raise self._build_replaced_error()
             blank, done = blank_lines(written), 0
             while done < len(blank):
                 done += os.pwrite(over, memoryview(blank)[done:], start + done)
@@ -616,30 +633,29 @@ class JsonlStore(Store):
             close_quietly(over)
 
     def _share_file(self) -> None:
-        """Read by the same open file as we write: `cut_if_alone` takes another one for somebody else's."""
+        """Read and write through one open file: `truncate_if_unshared` fails if the file is open twice."""
         fd, reading = self._fd, self._read_fd
         if fd is not None and reading is not None and self._identity == self._fd_identity:
-            os.dup2(fd, reading, inheritable=False)  # at once: other threads may be reading
+            os.dup2(fd, reading, inheritable=False)  # atomic: other threads may be reading
 
     def get_lock_wait(self) -> LockWait | None:
-        """A wait for the process that is writing to the session, if there is one; see `waiting`."""
         with self._convert_read_errors():
             return self._lock.find_other_holder()
 
     def reset_after_fork(self) -> None:
-        """In a process that was forked: its parent's open files have the parent's locks, and would outlive it."""
+        """In a forked child: drop the parent's open files, which share its locks and would keep them held."""
         reading, self._read_fd = self._read_fd, None
         if reading is not None and self._fd is not None:
-            with suppress(OSError):  # where the system has no such names, it is opened again by its own
+            with suppress(OSError):  # without /proc, it is opened again by its path
                 self._read_fd = os.open(f"/proc/self/fd/{reading}", READ_FLAGS | os.O_CLOEXEC)
             close_quietly(reading)
         else:
             self._read_fd = reading
-        self._close_write_file(unlock=False)  # that would unlock the parent's
+        self._close_write_file(unlock=False)  # unlocking would release the lock of the parent
 
     @contextmanager
     def hold_lock(self) -> Generator[None]:
-        """While it is entered nobody else writes, and there is nothing left of a batch whose writer died.
+        """Hold the lock of the session, after removing an unfinished batch of a crashed writer.
 
         Raises `StoreError`, and `LockTimeout` if another process keeps the lock.
         """
@@ -652,7 +668,7 @@ class JsonlStore(Store):
                         lock_file(self._fd, self.location)
                     self._open_current_file()
                 else:
-                    reading = self._open(READ_FLAGS)  # it may be a file that nobody can write to
+                    reading = self._open(READ_FLAGS)  # the file may be read-only
                     lock_file(reading, self.location)
             except OSError as error:
                 self._raise_store_error(error)
@@ -664,11 +680,11 @@ class JsonlStore(Store):
         finally:
             if reading is not None:
                 with suppress(OSError):
-                    flock(reading, LOCK_UN)  # a process forked meanwhile has it open, too
+                    flock(reading, LOCK_UN)  # a process forked in the meantime shares the open file
                 close_quietly(reading)
 
     def _run_locked(self, work: Callable[[], Result]) -> Result:
-        """What `work` gives, while nobody else writes. The lock is nobody's afterwards, whatever breaks in."""
+        """Return the result of `work`, called with both locks held. The locks are released even after an interrupt."""
         try:
             self._lock.acquire()
             if self._fd is not None:
@@ -683,7 +699,7 @@ class JsonlStore(Store):
             raise
 
     def _unlock(self) -> None:
-        """Let go of the lock on the file, then of the one on the lock file."""
+        """Release the lock on the session file, then the lock on the lock file."""
         fd = self._fd
         if fd is not None:
             try:
@@ -695,11 +711,11 @@ class JsonlStore(Store):
         self._lock.release()
 
     def _recover(self) -> None:
-        """Let go of both locks after something failed or broke in."""
+        """Release both locks after an error or an interrupt."""
         try:
             if self._lock.is_owned:
                 self._unlock()
-        finally:  # something may break in on that, too
+        finally:  # a second interrupt may arrive
             if self._lock.is_owned:
                 try:
                     self._close_write_file()
@@ -712,30 +728,30 @@ class JsonlStore(Store):
         try:
             sync_data(fd)
         except OSError as error:
-            if error.errno is None:  # a signal handler's
+            if error.errno is None:  # raised by a signal handler
                 raise
-            self._poison(f"what is on the disk is not known since a sync failed ({format_os_error(error)})")
+            self._poison(f"a sync failed ({format_os_error(error)}), and the content of the disk is unknown")
             self._roll_back(fd, data, start)
             raise
 
     def _roll_back(self, fd: int, data: bytes, start: int) -> None:
-        """Take back what of `data` was written, and nothing that another program put behind it."""
+        """Remove the part of `data` that was written, but nothing that another program wrote after it."""
         before = self._poisoned
-        self._poison("a failed write was not taken back")  # if something breaks in on it
+        self._poison("a failed write was not rolled back")  # in case of an interrupt
         try:
             written = os.fstat(fd).st_size - start
             if read_all(fd, start, written) != data[:written]:
-                self._poison("another program wrote behind a write that failed")
+                self._poison("another program wrote after a write that failed")
                 return
             self._erase_written(fd, start, data[:written])
             self._poisoned = before
         except OSError as error:
             if error.errno is None:
                 raise
-            self._poison(f"a failed write could not be taken back ({format_os_error(error)})")
+            self._poison(f"a failed write could not be rolled back ({format_os_error(error)})")
 
     def _roll_back_part(self, fd: int, data: bytes, start: int) -> None:
-        """The same when something broke in. If all was written, others may have read it, so it stays."""
+        """Roll back an interrupted write, unless all of it was written: then other processes may have read it."""
         if read_all(fd, start, len(data)) != data:
             self._roll_back(fd, data, start)
 
@@ -743,7 +759,7 @@ class JsonlStore(Store):
         self._poisoned = reason
 
     def _move_tail(self, fd: int, start: int, size: int) -> bool:
-        """Move an unfinished last line to a file of its own, if nobody can be writing it. Says whether it was moved."""
+        """Move an unfinished last line to a `.torn-…` file. Return `False` if another process may be writing it."""
         self._save_torn_tail(start, self._read_exactly(fd, start, size - start))
         self._share_file()
         if truncate_if_unshared(fd, size, start):
@@ -757,7 +773,7 @@ class JsonlStore(Store):
         self.torn_files.append(path)
 
     def _write_sibling_file(self, suffix: str, parts: Iterable[bytes], *, sync: bool) -> tuple[str, Cursor]:
-        """A new file beside the session, whole or not at all; its name, and where it ends."""
+        """Write a new file next to the session, complete or not at all. Return its path and its end."""
         path, fd = self._create_sibling_file(suffix)
         size, seen = 0, b""
         try:
@@ -783,13 +799,13 @@ class JsonlStore(Store):
                 continue
             except BaseException:
                 with suppress(OSError):
-                    if not os.lstat(path).st_size:  # it was made all the same, and something broke in
+                    if not os.lstat(path).st_size:  # created, but interrupted
                         os.unlink(path)
                 raise
         raise AssertionError
 
     def _link_in_place(self, temporary: str) -> None:
-        """Give a new session its name, unless something has that name."""
+        """Link a new session to its final name. Raises `StoreError` if the name is taken."""
         try:
             os.link(temporary, self._real_path)
         except FileExistsError:
@@ -797,13 +813,13 @@ class JsonlStore(Store):
         except OSError as error:
             if error.errno not in NO_LINK_ERRNOS:
                 raise
-            # We hold the lock, so at worst a program that takes none is in between.
+            # We hold the lock, so only a program that does not lock can create the file now.
             if os.path.lexists(self._real_path):
                 raise self._build_exists_error() from None
             os.rename(temporary, self._real_path)
 
     def _create_backup(self) -> str:
-        """The session file as it is now under another name, or a copy where a file can have only one."""
+        """Link the session file to a backup name; without hard links, copy it. Return the path."""
         for path in iter_numbered_paths(f"{self._real_path}.bak"):
             try:
                 os.link(self._real_path, path)
@@ -829,7 +845,7 @@ class JsonlStore(Store):
         return StoreError(self.location, "the file exists already")
 
     def _raise_store_error(self, error: OSError) -> NoReturn:
-        """Tell what the system said. What somebody else did is theirs to tell, as a signal handler's `TimeoutError`."""
+        """Raise a system error as a `StoreError`. An error that a signal handler raised is not converted."""
         if error.errno is None:
             raise error
         raise StoreError(self.location, format_os_error(error)) from error
@@ -847,11 +863,11 @@ os.register_at_fork(after_in_child=_reset_stores_after_fork)
 
 
 class _FileShrank(Conflict):
-    """The file ended earlier than when its size was asked."""
+    """The file is shorter than when its size was checked."""
 
 
 def read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The whole lines of a session's file from where it is read, one after another, and no more than it has now."""
+    """Yield the whole lines of an open session file up to its present size, and close it."""
     try:
         with file:
             left = os.fstat(file.fileno()).st_size - file.tell()
@@ -866,7 +882,7 @@ def read_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def measure_whole_lines(data: bytes) -> int:
-    """How much of the end of a file is whole lines; the very last may lack its newline."""
+    """Return how many bytes of the end of a file are whole lines. The last one may lack its newline."""
     last = data.rfind(b"\n") + 1
-    # What is no JSON another writer may be half-way through, or a crash may have cut.
+    # A last line that is not valid JSON may still be being written, or was cut off by a crash.
     return len(data) if last < len(data) and is_complete_line(data[last:]) else last

@@ -1,6 +1,6 @@
-"""The lock file of a session: writers take turns by `flock` on it, a short time each.
+"""The lock file of a session. Every writer holds it with `flock` for a short time.
 
-What a writer notes in it while a batch is on its way is in `batch`; how it waits for its turn, in `waiting`.
+`batch_journal` writes the note of a batch into it. `lock_wait` waits for it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from sessiontree.store.files import close_quietly, format_os_error, get_identity
 from sessiontree.store.lock_wait import EVENT_LOOP_PAUSE, LockWait, get_configured_limit, is_locked, lock_file
 
 MAX_ATTEMPTS = 100
-"""How often a lock file is opened anew that is taken away each time."""
+"""How often a lock file is opened again that other processes keep replacing."""
 
 
 def get_lock_path(path: str) -> str:
-    """The path of the lock file of the session file at `path`."""
+    """Return the path of the lock file of the session file at `path`."""
     return f"{path}.lock"
 
 
 class FileLock:
-    """The lock file of a session, for one thread at a time. It stays open, since opening takes longer than writing.
+    """A lock file, held by one thread at a time. It stays open, since opening it takes longer than an append.
 
-    While a batch is written it has a note of it: see `batch`.
+    While a batch is written, the file has a note of it: see `batch_journal`.
     """
 
     fd: int | None = None
@@ -38,14 +38,14 @@ class FileLock:
     def __init__(self, path: str) -> None:
         self.path = path
         self.has_note = False
-        """Whether there is one, from a writer who died or failed."""
+        """Whether the file has a note, left by a writer that crashed or failed."""
         self.thread_lock = threading.RLock()
         self._inspection_lock = threading.RLock()
-        """Held while a thread looks who has the lock, so that another one that looks does not take it for a writer."""
+        """Held while a thread checks for another holder: two checking threads must not see each other as writers."""
         _locks.add(self)
 
     def acquire(self) -> None:
-        """Wait for our turn. Raises `LockTimeout` if another process keeps the lock."""
+        """Acquire the lock. Raises `LockTimeout` if another process keeps it."""
         try:
             self.thread_lock.acquire()
             lock_file(self.open() if self.fd is None else self.fd, self.path)
@@ -57,9 +57,9 @@ class FileLock:
             raise
 
     def open(self) -> int:
-        """The lock file, open. Raises `StoreError`."""
+        """Open the lock file and return its descriptor. Raises `StoreError`."""
         try:
-            fd = self.fd = _open_lock_file(self.path)  # kept before we wait: a process forked meanwhile has it too
+            fd = self.fd = _open_lock_file(self.path)  # set before waiting, for processes forked in the meantime
         except OSError as error:
             if error.errno is None:
                 raise
@@ -67,7 +67,7 @@ class FileLock:
         return fd
 
     def confirm_file(self) -> None:
-        """In our turn: make sure that it is one. If the file was deleted or moved, others lock a new one; so do we."""
+        """Make sure that the locked file is still the one at the path. If not, lock the new one as other writers do."""
         for _ in range(MAX_ATTEMPTS):
             if self._is_current_file():
                 return
@@ -76,7 +76,7 @@ class FileLock:
         raise StoreError(self.path, "the lock file keeps being replaced; cannot lock")
 
     def find_other_holder(self) -> LockWait | None:
-        """A wait for whoever has the lock, unless it is free or a thread of this process has it. It takes no turn."""
+        """Return a wait for the process that holds the lock; `None` if it is free or held by this process."""
         with self._inspection_lock:
             if self.is_owned or not self.thread_lock.acquire(blocking=False):
                 return None
@@ -89,20 +89,20 @@ class FileLock:
                 self.thread_lock.release()
 
     def _is_current_file(self) -> bool:
-        """Whether it is still the file at its name. Looks for a note, too."""
+        """Return whether the open file is still the one at the path. Updates `has_note`, too."""
         assert self.fd is not None
         status = os.fstat(self.fd)
         self.has_note = status.st_size > 0
         try:
             return get_identity(os.lstat(self.path)) == get_identity(status)
         except FileNotFoundError:
-            # Where its folder was moved as a whole, others who have it open wait for it, and nobody can make a new one.
+            # If the whole folder was moved, other processes still wait for this file, and none can create a new one.
             return status.st_nlink > 0 and not os.path.isdir(os.path.dirname(self.path))
 
     def release(self) -> None:
         fd = self.fd
         try:
-            # Not by closing alone: a process forked meanwhile has it open too.
+            # Closing is not enough: a process forked in the meantime may hold the same open file.
             if fd is not None:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError as error:
@@ -113,15 +113,15 @@ class FileLock:
             self.thread_lock.release()
 
     def abandon(self) -> None:
-        """Let go of it if it is ours, after something broke in while it was being taken or let go of."""
+        """Release the lock if this thread holds the lock, after an interrupt in `acquire` or `release`."""
         if self.is_owned:
             self._close_file()
             self.thread_lock.release()
 
     @property
     def is_owned(self) -> bool:
-        """Whether it is this thread's turn."""
-        return self.thread_lock._is_owned()  # type: ignore[attr-defined]  # as `threading.Condition` asks
+        """Whether this thread holds the lock."""
+        return self.thread_lock._is_owned()  # type: ignore[attr-defined]  # as `threading.Condition` does
 
     def __enter__(self) -> None:
         self.acquire()
@@ -139,7 +139,7 @@ class FileLock:
         return batch_journal.find_unfinished_batch(self.fd, fd, size)
 
     def clear_note(self) -> None:
-        """Take the note away; one that stays does no harm."""
+        """Clear the note. A stale note is harmless."""
         if self.fd is not None and self.has_note:
             try:
                 os.ftruncate(self.fd, 0)
@@ -153,11 +153,11 @@ class FileLock:
             self._close_file()
 
     def _close_file(self) -> None:
-        fd, self.fd = self.fd, None  # first: what breaks in now must not leave a number that is another file's soon
+        fd, self.fd = self.fd, None  # first: after an interrupt, the number may belong to another file
         close_quietly(fd)
 
     def reset_after_fork(self) -> None:
-        """In a process that was forked: what it has of its parent's is one lock with it, and would outlive it."""
+        """In a forked child: drop the parent's descriptor, which shares its lock and would keep it held."""
         self.thread_lock = threading.RLock()
         self._inspection_lock = threading.RLock()
         self._close_file()
@@ -167,7 +167,7 @@ class FileLock:
 
 
 def _open_lock_file(path: str) -> int:
-    """The lock file at `path`, for this user alone."""
+    """Open or create the lock file at `path`, readable and writable by this user alone."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) != 0o600:

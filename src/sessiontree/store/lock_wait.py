@@ -1,10 +1,10 @@
-"""Waiting for a lock that another process holds: reported after a second, ended after a time, never uninterruptible.
+"""Waiting for a file lock that another process holds, with a report, a time limit and a way to cancel.
 
-A free lock costs one call. For a held one the waiter asks again after short pauses, so that Ctrl-C, a time limit and
-`stop_waiting` can end the wait in any thread; a blocking `flock` in a thread could not be ended at all.
+A free lock costs one call. For a held lock, the waiter polls with short pauses. Ctrl+C, the time limit and
+`stop_waiting` can then end the wait in any thread. A blocking `flock` in a thread could not be cancelled.
 
 After `REPORT_SECONDS` the wait is reported once, with the lock and its holder: to the logger `sessiontree.locks`, or
-to whatever a program has put in the place of `report`. After `limit()` seconds it ends with `LockTimeout`.
+to the function that a program assigned to `report`. After `get_wait_limit()` seconds it raises `LockTimeout`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from time import monotonic, sleep
 from sessiontree.errors import LockTimeout, SessionTreeError
 
 DEFAULT_WAIT_SECONDS = 30.0
-"""Seconds that a lock is waited for, unless the configuration says otherwise."""
+"""Seconds to wait for a lock, unless the configuration sets `lock_timeout`."""
 REPORT_SECONDS = 1.0
 LIMIT_VARIABLE = "SESSIONTREE_LOCK_TIMEOUT"
 MIN_PAUSE, MAX_PAUSE = 0.00025, 0.05
-"""Seconds between two tries. A process that appends all the time leaves the lock free for some 20 microseconds
-between two syncs, and it takes hundreds of tries to find such a moment: so pauses stay short for long."""
+"""Seconds between two attempts. A process that appends all the time leaves the lock free for only about 20
+microseconds between two syncs. It takes hundreds of attempts to hit such a moment, so pauses grow slowly."""
 PAUSE_FRACTION = 2000
-"""A pause is such a part of the wait so far: a wait of minutes costs nearly nothing."""
+"""A pause is 1/2000 of the wait so far, so a wait of minutes costs almost no CPU time."""
 EVENT_LOOP_PAUSE = 0.002
-"""The shortest one where many wait in one event loop."""
+"""The shortest pause when many tasks wait in one event loop, in seconds."""
 GRACE_SECONDS = 0.02
-"""A wait that is shorter ends by itself: nothing is looked up for it, since most waits are."""
+"""Most waits are shorter than this; the configured limit is not looked up for them. In seconds."""
 
 
 def log_wait(text: str) -> None:
@@ -40,14 +40,17 @@ def log_wait(text: str) -> None:
 
 
 report: Callable[[str], None] = log_wait
-"""Told what is waited for. It is called in the thread that waits."""
+"""Called once per long wait with a description, in the thread that waits."""
 
 _stopped = threading.Event()
 _thread_settings = threading.local()
 
 
 def lock_file(fd: int, path: str, seconds: float | None = None) -> None:
-    """Lock an open file, named `path` in messages. Raises `LockTimeout` after `seconds`, by default after `limit()`."""
+    """Lock an open file, named `path` in messages.
+
+    Raises `LockTimeout` after `seconds`, by default after `get_wait_limit()`.
+    """
     try:
         flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
@@ -58,7 +61,7 @@ def lock_file(fd: int, path: str, seconds: float | None = None) -> None:
 
 
 def try_lock_file(fd: int) -> bool:
-    """Lock an open file if nobody else has it locked."""
+    """Lock an open file if it is free, and return whether it was."""
     try:
         flock(fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:
@@ -67,7 +70,7 @@ def try_lock_file(fd: int) -> bool:
 
 
 def is_locked(fd: int) -> bool:
-    """Whether somebody else has an open file locked."""
+    """Return whether another process has locked an open file."""
     if not try_lock_file(fd):
         return True
     flock(fd, LOCK_UN)
@@ -75,7 +78,7 @@ def is_locked(fd: int) -> bool:
 
 
 class LockWait:
-    """A wait for one lock: gives the pauses between tries. Reports itself, and ends with `LockTimeout`."""
+    """A wait for one lock: an iterable of pauses between attempts that reports the wait and raises `LockTimeout`."""
 
     def __init__(
         self,
@@ -90,22 +93,22 @@ class LockWait:
         self._path = path
         self._seconds = seconds
         self._get_limit = get_limit or get_wait_limit
-        """Asked where `seconds` are not given."""
+        """Returns the limit if `seconds` is `None`."""
         self._shortest_pause = shortest_pause
 
     def build_timeout(self, waited: float = 0.0) -> LockTimeout:
         return LockTimeout(self._path, waited, *find_lock_holder(self._fd))
 
     def __iter__(self) -> Generator[float]:
-        begun, seconds, reported = monotonic(), self._seconds, False
+        started, seconds, is_reported = monotonic(), self._seconds, False
         while True:
-            waited = monotonic() - begun
+            waited = monotonic() - started
             if seconds is None and waited >= GRACE_SECONDS:
                 seconds = self._get_limit()
             if (seconds is not None and waited >= seconds) or _stopped.is_set():
                 raise self.build_timeout(waited)
-            if waited >= REPORT_SECONDS and not reported:
-                reported = True
+            if waited >= REPORT_SECONDS and not is_reported:
+                is_reported = True
                 report(describe_wait(self._path, *find_lock_holder(self._fd)))
             pause = min(max(waited / PAUSE_FRACTION, self._shortest_pause), MAX_PAUSE)
             yield pause if seconds is None else min(pause, max(seconds - waited, 0.0))
@@ -115,17 +118,17 @@ def describe_wait(path: str, pid: int | None, is_stopped: bool) -> str:
     return f"waiting for the lock {path}, held by {LockTimeout.describe_holder(pid, is_stopped)}"
 
 
-# How long
+# Time limits
 
 
 def get_wait_limit() -> float:
-    """How many seconds this thread waits for a lock."""
+    """Return how many seconds this thread waits for a lock."""
     own: float | None = getattr(_thread_settings, "limit", None)
     return get_configured_limit() if own is None else own
 
 
 def get_configured_limit() -> float:
-    """How many seconds a lock is waited for where nothing else is kept waiting."""
+    """Return how many seconds the environment or the configuration allows for a lock."""
     try:
         return max(0.0, float(os.environ[LIMIT_VARIABLE]))
     except (KeyError, ValueError):
@@ -134,18 +137,18 @@ def get_configured_limit() -> float:
 
     try:
         return config.load().lock_timeout
-    except SessionTreeError:  # whoever reads the configuration for its own sake reports this
+    except SessionTreeError:  # reported where the configuration is read for other reasons
         return DEFAULT_WAIT_SECONDS
 
 
 def set_wait_limit(seconds: float | None) -> None:
-    """Have this thread wait no longer than `seconds` for a lock; `None` is as the configuration says."""
+    """Limit how long this thread waits for a lock; `None` restores the configured limit."""
     _thread_settings.limit = seconds
 
 
 @contextmanager
 def limit_wait(seconds: float) -> Generator[None]:
-    """While it is entered, this thread waits no longer than `seconds` for a lock."""
+    """Limit how long this thread waits for a lock within the context."""
     before: float | None = getattr(_thread_settings, "limit", None)
     set_wait_limit(seconds if before is None else min(seconds, before))
     try:
@@ -155,25 +158,25 @@ def limit_wait(seconds: float) -> Generator[None]:
 
 
 def stop_waiting() -> None:
-    """End all waits of this process, in all threads, and refuse to begin others: for a program that is to end."""
+    """Cancel all waits of this process, in all threads, and all that start later: for a program that shuts down."""
     _stopped.set()
 
 
 def has_stopped_waiting() -> bool:
-    """Whether `stop_waiting` was called, so that a `LockTimeout` is an interrupt."""
+    """Return whether `stop_waiting` was called. A `LockTimeout` is then a cancellation."""
     return _stopped.is_set()
 
 
 def resume_waiting() -> None:
-    """Take back `stop_waiting`."""
+    """Undo `stop_waiting`."""
     _stopped.clear()
 
 
-# Who holds it
+# The holder
 
 
 def find_lock_holder(fd: int) -> tuple[int | None, bool]:
-    """The process that holds the lock on an open file, if the system tells, and whether it is stopped."""
+    """Return the process that holds the lock on an open file, if the system knows, and whether it is suspended."""
     try:
         status = os.fstat(fd)
         with open("/proc/locks", encoding="ascii", errors="replace") as file:
@@ -182,7 +185,7 @@ def find_lock_holder(fd: int) -> tuple[int | None, bool]:
         return None, False
     wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for row in rows:
-        # 1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF; a waiter's row has an arrow behind its number.
+        # 1: FLOCK ADVISORY WRITE <pid> <device>:<inode> 0 EOF; the row of a waiter has an arrow after its number.
         if len(row) >= 6 and row[1] == "FLOCK" and row[5] == wanted and row[4].isdecimal() and int(row[4]):
             return int(row[4]), _is_stopped(int(row[4]))
     return None, False

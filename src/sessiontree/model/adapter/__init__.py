@@ -1,8 +1,8 @@
-"""The adapter to model providers: the one place that imports pydantic_ai.
+"""The adapter to model providers. Only this package imports pydantic_ai.
 
-It is imported when a provider's model is first asked for, because that takes long. Here is the model itself and how
-it is made; `outgoing` and `incoming` turn conversations and answers out of wire form and into it, `parts` what an
-answer is made of, and `failures` what goes wrong.
+Import it lazily: it takes long. This module holds the model class. `requests` converts conversations from wire form,
+`responses` converts events and answers to it, `message_parts` converts the parts of a message in both directions, and
+`error_mapping` converts exceptions.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ from sessiontree.model.base import (
 from sessiontree.model.providers import ApiKind, ModelTarget, find_limits
 
 OWN_PROTOCOL_PROVIDERS = frozenset({"anthropic", "google", "groq", "mistral", "ollama"})
-"""Providers with a protocol of their own, at whatever address; at another address the rest are OpenAI-compatible."""
+"""Providers that keep their own protocol at another URL. At another URL, all others are treated as
+OpenAI-compatible."""
 
 IMAGE_PROVIDERS = frozenset({"openai", "anthropic", "google", "xai", "x-ai"})
-"""Whose word that a model takes images is trusted; of the rest nothing is known, so it takes to be said."""
+"""Providers whose model profiles are right about image input. For all others, image input must be configured."""
 
 TIMEOUT = httpx2.Timeout(600, connect=5)
-"""Seconds; as pydantic_ai has it."""
+"""Seconds. The defaults of pydantic_ai."""
 
 
 class ProviderModel:
-    """A model of a provider, as sessiontree asks it."""
+    """A provider's model behind the `Model` protocol."""
 
     def __init__(self, target: ModelTarget, settings: ModelSettings | None = None) -> None:
         self._target = target
         self._settings = ModelSettings() if settings is None else settings
-        # Connections belong to the loop that opened them.
+        # A connection belongs to the event loop that opened it.
         self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, PydanticModel] = WeakKeyDictionary()
         self._unused: PydanticModel | None = _create_model(target, self._settings)
         self._info = _build_info(target, self._settings, self._unused)
@@ -86,14 +87,15 @@ class ProviderModel:
 
     def _build_request_settings(self, request: Request) -> RequestSettings:
         info = self._info
-        settings = RequestSettings(max_retries=0)  # trying again is the business of `retry`
+        settings = RequestSettings(max_retries=0)  # `model.retry` does the retries
         limits = [limit for limit in (request.max_tokens, info.output_limit) if limit is not None]
-        if limits and (request.max_tokens or self._settings.output_limit):  # unasked, a provider knows better
+        # Without a requested or configured limit, the provider chooses a better one.
+        if limits and (request.max_tokens or self._settings.output_limit):
             settings["max_tokens"] = min(limits)
         if info.thinking:
             settings["thinking"] = False if request.thinking == "off" else request.thinking  # pyright: ignore[reportGeneralTypeIssues]
         if info.api == ApiKind.ANTHROPIC:
-            settings["cache"] = True  # others do it unasked
+            settings["cache"] = True  # other providers cache by default
         return settings
 
     def _get_loop_model(self) -> PydanticModel:
@@ -125,7 +127,7 @@ def _create_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel
 
 
 def _create_compatible_model(target: ModelTarget, settings: ModelSettings) -> PydanticModel:
-    """A model of any server that speaks OpenAI's chat completions."""
+    """Create a model for a server that supports OpenAI chat completions."""
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
@@ -141,7 +143,7 @@ def _build_address_options(target: ModelTarget) -> Any:
         return {}
     if target.provider in ("anthropic", "google", "groq", "mistral") or not _is_local_address(target.base_url):
         return {"base_url": target.base_url}
-    # A proxy that the environment names is for elsewhere.
+    # Do not send requests to this machine through a proxy.
     return {"base_url": target.base_url, "http_client": httpx2.AsyncClient(trust_env=False, timeout=TIMEOUT)}
 
 

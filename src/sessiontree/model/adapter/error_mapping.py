@@ -1,4 +1,4 @@
-"""Failures: what providers and the libraries below them raise, told as a `ModelError` of one kind."""
+"""Converts the exceptions of pydantic_ai, the providers' libraries and the network to `ModelError`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OVERFLOW = re.compile(
     r"|too many (input )?tokens|exceeds.{0,40}(tokens|token limit)|reduce the length|token limit exceeded",
     re.IGNORECASE,
 )
-"""How servers say that a conversation is too long for the model."""
+"""Messages that say that a conversation is too long for the model."""
 
 KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (exceptions.ModelContextWindowExceededError, "overflow"),
@@ -37,22 +37,22 @@ KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
 )
 
 BY_STATUS: dict[int | None, FailureKind] = {408: "timeout", 413: "overflow", 504: "timeout"}
-"""Where the status says more than what is raised for it."""
+"""Statuses that are more precise than the exception raised for them."""
 
 MIN_KEY_LENGTH = 8
-"""Characters of the shortest key that is a secret; a server of one's own takes anything."""
+"""The minimum length of an API key that must be redacted. Local servers accept any key, for example `none`."""
 
 TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "h11", "anyio"})
-"""Libraries whose errors come through as they are."""
+"""Libraries whose exceptions pydantic_ai does not wrap."""
 
 
 def convert_error(
     target: ModelTarget, error: Exception, key_variable: str | None = None, *, has_started: bool = False
 ) -> ModelError:
-    """What went wrong, told as a `ModelError`. It is written down and shown, so it does not tell the key.
+    """Return the `ModelError` for an exception. The message is stored and shown, so it must not contain the API key.
 
-    The `key_variable` is the environment variable with the key, where the configuration names one; `begun` says that
-    a part of the answer had arrived.
+    `key_variable` is the environment variable of the key, if the configuration names one. `has_started` says that part
+    of the answer had arrived.
     """
     status: int | None = getattr(error, "status_code", None)
     said = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__
@@ -70,7 +70,7 @@ def convert_error(
 def _format_reason(
     target: ModelTarget, kind: FailureKind, said: str, status: int | None, key_variable: str | None
 ) -> str:
-    """What happened, in the provider's words, with the status once, and what to do about it."""
+    """Return what happened in the provider's words, the status, and what to do about it."""
     said = re.sub(rf"\A(error code: |http )?{status}\b[ :-]*", "", said, flags=re.IGNORECASE) or said
     shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
     match kind:
@@ -94,7 +94,7 @@ def _format_reason(
 
 
 def _read_retry_after(error: Exception) -> float | None:
-    """How long the provider asks to wait. Some say it with a fraction, which is passed over below."""
+    """Return how long the provider asks to wait. pydantic_ai ignores headers with a fraction, so parse those here."""
     asked: float | None = getattr(error, "retry_after", None)
     headers: Any = getattr(error, "headers", None) or {}
     if asked is None and re.fullmatch(r"\d+\.\d+", said := coerce_string(headers.get("retry-after"))):
@@ -112,13 +112,13 @@ def _classify(error: Exception, status: int | None) -> FailureKind:
 
 
 def _is_overflow(reason: str) -> bool:
-    # A limit that is set too high for the model is no conversation that is too long for it.
+    # A `max_tokens` above the model's limit is a different error.
     of_answer = re.search(r"max_(completion_|output_)?tokens", reason) and "context" not in reason
     return not of_answer and OVERFLOW.search(reason) is not None
 
 
 def _extract_reason(error: Exception) -> str:
-    """What the provider says, without the wrapping."""
+    """Return the provider's message without the wrapping."""
     body: Any = getattr(error, "body", None)
     while is_object(body) and is_object(body.get("error")):
         body = body["error"]
@@ -131,7 +131,7 @@ def _extract_reason(error: Exception) -> str:
 
 
 def _redact_key(key: str | None, said: str) -> str:
-    """Some servers repeat in their refusal what they were sent."""
+    """Some servers repeat the request's API key in the error message."""
     return said if key is None or len(key) < MIN_KEY_LENGTH else said.replace(key, "[key]")
 
 

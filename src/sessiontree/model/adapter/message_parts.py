@@ -1,7 +1,7 @@
-"""Parts of an answer, a thought, a text, a call: from what providers give to blocks in wire form, and back.
+"""Converts the parts of an answer (text, thinking, tool calls) to blocks in wire form, and back.
 
-What identifies a part to the provider that made it (a signature, an item, a field) is kept in the block as peers keep
-it, and given back to the same model only.
+Data that identifies a part to its provider (a signature, an item, a field) is stored in the block the way other
+programs store it, and is returned to the same model only.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sessiontree.model.providers import ApiKind
 from sessiontree.model.request_cleanup import CallIds, clean_json, clean_name, clean_text
 
 THINKING_FIELDS = frozenset({"reasoning_content", "reasoning", "reasoning_text"})
-"""Where chat completions have what a model thinks."""
+"""The fields of chat completions that hold the model's thinking."""
 
 REDACTED = "redacted_thinking"
 
 
-# From a provider
+# From the provider
 
 
 def build_blocks(part: ModelResponsePart, api: str) -> Iterator[JsonObject]:
-    """A part as blocks in wire form: one, or none where there is nothing to keep."""
+    """Yield the blocks of a part in wire form: one, or none if the part is empty."""
     match part:
         case TextPart():
             signature = part.id if api == ApiKind.OPENAI_RESPONSES else _get_signature(part)
@@ -58,12 +58,12 @@ def build_blocks(part: ModelResponsePart, api: str) -> Iterator[JsonObject]:
 
 
 def get_call_id(part: ToolCallPart) -> str:
-    """As peers write it: with the id of its item where it has one of its own."""
+    """Return the call id in the form that other programs write: with the item's id, if there is one."""
     return f"{part.tool_call_id}|{part.id}" if part.id else part.tool_call_id
 
 
 def read_arguments(part: ToolCallPart) -> Any:
-    """An object; or the text as it came, where that is no JSON object."""
+    """Return the arguments as an object, or the raw text if they are not a JSON object."""
     if not part.args:
         return {}
     if isinstance(part.args, dict):
@@ -94,13 +94,13 @@ def _build_thinking_signature(part: ThinkingPart, api: str) -> str | None:
             return part.signature
 
 
-# Back to it
+# To the provider
 
 
 def build_parts(message: JsonObject, info: ModelInfo, system: str, ids: CallIds) -> list[ModelResponsePart]:
-    """An assistant's message as parts for the model `info`, whose provider is known as `system`.
+    """Return the parts of an assistant message for the model `info`, whose provider is known as `system`.
 
-    Thoughts that led to nothing are left out: an answer that ends in them is refused.
+    Thinking at the end is omitted, because providers reject a message that ends with it.
     """
     ids.start_turn()
     parts = list(_convert_blocks(message, info, system, ids))
@@ -133,7 +133,7 @@ def _convert_blocks(message: JsonObject, info: ModelInfo, system: str, ids: Call
 
 
 def _build_identity(signature: str, api: str, system: str) -> Any:
-    """What a text or a call is known by to the provider that made it."""
+    """Return the arguments that identify a text or a tool call to the provider that made it."""
     if not signature:
         return {}
     if api == ApiKind.GOOGLE:
@@ -159,9 +159,9 @@ def _build_thinking(block: JsonObject, api: str, system: str) -> ThinkingPart:
     if block.get("redacted") is True:
         return ThinkingPart("", id=REDACTED, signature=signature, provider_name=system)
     match api:
-        case ApiKind.OPENAI_COMPATIBLE:  # the field that it came in
+        case ApiKind.OPENAI_COMPATIBLE:  # the signature is the name of the field
             return ThinkingPart(words, id=signature, provider_name=system)
-        case ApiKind.OPENAI_RESPONSES:  # the item that it came as
+        case ApiKind.OPENAI_RESPONSES:  # the signature is the item
             item = _parse_object(signature)
             encrypted = coerce_string(item.get("encrypted_content")) or None
             return ThinkingPart(

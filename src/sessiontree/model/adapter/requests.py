@@ -1,4 +1,4 @@
-"""Outgoing: a conversation in wire form as the messages that providers take."""
+"""Converts a conversation in wire form to the messages of pydantic_ai."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from sessiontree.model.providers import ApiKind
 from sessiontree.model.request_cleanup import CallIds, Image, ImageFilter, clean_json, clean_name, clean_text
 
 REPORTS_TOOL_FAILURES = frozenset({ApiKind.ANTHROPIC, ApiKind.GOOGLE})
-"""Protocols with a way to say that a tool failed; elsewhere its words say so better than JSON round them."""
+"""Protocols that can mark a tool result as failed. With the others, the text of the result is clearer than JSON around
+it."""
 
 
 def build_tool_definition(tool: ToolSpec) -> ToolDefinition:
@@ -71,7 +72,7 @@ def build_messages(request: Request, info: ModelInfo, model: PydanticModel) -> l
 
 
 def _build_content(message: JsonObject, images: ImageFilter) -> str | list[UserContent]:
-    """Text, and images where there are any; never nothing, which no provider takes."""
+    """Return the text, and the images if there are any. The content is never empty, because providers reject that."""
     made: list[UserContent] = []
     for block in iter_blocks(message.get("content")):
         if block.get("type") == "image":

@@ -1,4 +1,4 @@
-"""Incoming: what a provider streams as our events, and at last as a message in wire form, with what it cost."""
+"""Converts a provider's stream to our events, and its response to a message in wire form with usage and cost."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from sessiontree.model.base import (
 from sessiontree.model.providers import ApiKind
 
 STOP_REASONS = {"stop": "stop", "length": "length", "tool_call": "toolUse", "content_filter": "error", "error": "error"}
-"""Reasons to stop, in the words of peers."""
+"""Stop reasons in the words that other programs write."""
 
 
 class EventConverter:
-    """The events of one answer."""
+    """Converts the events of one answer."""
 
     def __init__(self) -> None:
         self._calls: dict[int, str] = {}
@@ -75,15 +75,15 @@ def _emit_arguments(id: str, arguments: Any) -> Iterator[ToolCallDelta]:
 
 
 def is_complete(response: ModelResponse, api: str) -> bool:
-    """Whether an answer came to its end."""
+    """Whether the response was received to its end."""
     if api != ApiKind.OPENAI_COMPATIBLE:
         return response.finish_reason is not None
-    # Some servers do not say why they stop, for which a reason is made up; but then they say what was used.
+    # Some servers send no finish reason, and pydantic_ai makes one up. A complete response then still has usage.
     return "finish_reason" in (response.provider_details or {}) or not response.usage.unmeasured_requests
 
 
 def build_message(response: ModelResponse, info: ModelInfo) -> JsonObject:
-    """A whole response as an assistant message in wire form."""
+    """Return a complete response as an assistant message in wire form."""
     content = [block for part in response.parts for block in build_blocks(part, info.api)]
     reason = STOP_REASONS.get(response.finish_reason or "", "stop")
     if reason == "stop" and any(block["type"] == "toolCall" for block in content):
@@ -109,7 +109,7 @@ def build_message(response: ModelResponse, info: ModelInfo) -> JsonObject:
 
 
 def build_usage(response: ModelResponse, prices: Prices | None) -> JsonObject:
-    """Tokens and cost of a response in wire form; what nobody knows is 0."""
+    """Return the tokens and the cost of a response in wire form. Unknown values are 0."""
     used = response.usage
     read, written = used.cache_read_tokens, used.cache_write_tokens
     counts = {
@@ -131,11 +131,11 @@ def _look_up_cost(response: ModelResponse) -> JsonObject:
     used = response.usage
     try:
         price = response.cost()
-        # Prices are known of all input together; what the cached part of it costs is asked by itself.
+        # The price list gives one price for all input, so price the cached part separately.
         cached, stored = used.cache_read_tokens, used.cache_write_tokens
         read = _compute_input_cost(response, RequestUsage(input_tokens=cached, cache_read_tokens=cached))
         written = _compute_input_cost(response, RequestUsage(input_tokens=stored, cache_write_tokens=stored))
-    except (LookupError, ValueError, AssertionError):  # nobody knows this model, or what it used
+    except (LookupError, ValueError, AssertionError):  # the model or its usage is unknown
         return {}
     whole = float(price.input_price)
     return {
