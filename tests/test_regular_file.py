@@ -51,7 +51,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("trust.json", "from sessiontree.extensions.trust import TrustStore; TrustStore({home!r})._read()", True),
         (
             "swarm.toml",
-            "from sessiontree.cli.swarm_file import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
+            "from sessiontree.cli.swarm_setup import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
             True,
         ),
         (
