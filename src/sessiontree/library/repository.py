@@ -255,7 +255,7 @@ def find_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
     if is_address(text):
         _, found, name = text.partition("#")
         if not found or not name:
-            raise InvalidOperation(f"{open_repository(text).location} names no session: put #session behind it")
+            raise InvalidOperation(f"{open_repository(text).location} has no session; append #session to the address")
         return _open_address(text), text
     if text == RECENT_ALIAS:
         return open_repository(), text

@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from sessiontree.library.index.session_summary import SessionSummary
 
 ORIGIN_NAME = "origin"
-"""The file in a folder of the trash that says where the session was."""
+"""The file in a trash folder that contains the original path of the session."""
 COPY_SIZE = 1 << 20
-"""So many bytes of a file are copied at once."""
+"""How many bytes of a file are copied at a time."""
 COMPANION_PATTERN = re.compile(
     rf"{re.escape(ARCHIVED_SUFFIX)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
 )
-"""What stands behind a session's name in the names of files that belong to it, its lock aside."""
+"""The suffixes of files that belong to a session, except its lock file."""
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
@@ -97,7 +97,7 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
 
 
 def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
-    """Remove a session for good if everything written to it by now is of no use. A damaged one stays.
+    """Remove a session for good if nothing useful was written to it. A damaged one stays.
 
     Returns whether it is gone.
     """
@@ -242,19 +242,19 @@ def check_own_session(file: str, own_folders: Iterable[str], foreign: Mapping[st
 
 
 def _read_origin(folder: str) -> str:
-    """Where the session in a folder of the trash was. Raises `OSError`."""
+    """Return the original path of the session in a trash folder. Raises `OSError`."""
     return os.fsdecode(read_regular_file(os.path.join(folder, ORIGIN_NAME)))
 
 
 def _read_origin_or_empty(folder: str) -> str:
-    """The same; nothing where there is no note."""
+    """Like `_read_origin`, but return an empty string if the note is missing."""
     with suppress(OSError):
         return _read_origin(folder)
     return ""
 
 
 def _list_companions(file: str) -> list[str]:
-    """What belongs to a session: its mark, backups, torn lines, rests of messages, and what a dead writer began."""
+    """List the files that belong to a session: marker, backups, torn lines, cut-off messages, temporary files."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
         return sorted(
@@ -268,9 +268,9 @@ def _list_companions(file: str) -> list[str]:
 
 @contextmanager
 def _hold_lock(file: str) -> Generator[None]:
-    """Hold the place of a session: no writer is at work there, and nothing is left of a batch whose writer died.
+    """Lock a session and undo an unfinished batch of a dead writer.
 
-    Only the lock file tells of such a batch, and stays with the place: it goes when no session is left there.
+    Only the lock file describes such a batch. It is removed when no session is left at this path.
     """
     lock = get_lock_path(os.path.realpath(file))
     with JsonlStore(file).hold_lock() if os.path.lexists(file) else FileLock(lock):
@@ -278,19 +278,19 @@ def _hold_lock(file: str) -> Generator[None]:
             yield
         finally:
             if not os.path.lexists(file):
-                discard(lock)  # while it is ours: who waits for it makes another
+                discard(lock)  # while we hold it: a waiting process creates a new one
 
 
 class _FileMove(NamedTuple):
-    """A file that is in two places, on its way from one to the other."""
+    """A file that is being moved and exists in two places."""
 
     source: str
     target: str
     copied_status: os.stat_result | None
-    """What the source was like before it was copied; `None` when both are one file."""
+    """The state of the source before it was copied; `None` if both are links to one file."""
 
     def check_source(self) -> None:
-        """Raises `Conflict` when the source is not what is in the other place: it must not be taken away."""
+        """Raise `Conflict` if the source changed since it was copied: it must not be removed."""
         same = self.has_same_source()
         if self.copied_status is not None:
             now, before = os.lstat(self.source), self.copied_status
@@ -299,12 +299,12 @@ class _FileMove(NamedTuple):
             raise Conflict(self.source, "another program wrote to it while it was moved")
 
     def has_same_source(self) -> bool:
-        """Whether the source is the file that it was, whatever is in it by now."""
+        """Return whether the source is still the same file, whatever its content."""
         return get_identity(os.lstat(self.source)) == get_identity(self.copied_status or os.lstat(self.target))
 
 
 def _move_files(paths: Sequence[str], folder: str) -> None:
-    """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
+    """Move files to another folder, also across file systems, all or none. Nothing is overwritten."""
     placed: list[_FileMove] = []
     taken: list[_FileMove] = []
     try:
@@ -314,15 +314,15 @@ def _move_files(paths: Sequence[str], folder: str) -> None:
         for one in placed:
             one.check_source()
         for one in placed:
-            taken.append(one)  # unlinking may fail and be done all the same
+            taken.append(one)  # unlink may report an error and still succeed
             os.unlink(one.source)
     except BaseException:
         for one in placed:
-            with suppress(OSError, Conflict):  # what cannot be put back stays where it is by now
+            with suppress(OSError, Conflict):  # what cannot be moved back stays in the new place
                 if not os.path.lexists(one.source):
                     _place_file(one.target, one.source)
                 elif one in taken or not one.has_same_source():
-                    one.check_source()  # another program's may be there now, and this the only copy
+                    one.check_source()  # the source may be another program's file now, and this the only copy
                 os.unlink(one.target)
         raise
     sync_directory(os.path.dirname(os.path.abspath(paths[0])))
@@ -339,7 +339,7 @@ def _place_file(source: str, target: str) -> _FileMove:
 
 
 def _copy_file(source: str, target: str) -> os.stat_result:
-    """Copy a file, under another name first, so that nobody ever sees half of it. What it was like before."""
+    """Copy a file under a temporary name and rename it, so that no partial copy is visible. Return its state before."""
     temporary = _find_unused_name(f"{target}.tmp")
     with open(source, "rb") as file:
         before = os.fstat(file.fileno())
@@ -362,7 +362,7 @@ def _find_unused_name(path: str) -> str:
 
 
 def _write_new_file(path: str, parts: Iterable[bytes]) -> None:
-    """A new file, all of it or none."""
+    """Write a new file, completely or not at all."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)
@@ -377,7 +377,7 @@ def _write_new_file(path: str, parts: Iterable[bytes]) -> None:
 
 
 def _remove_empty_folder(folder: str) -> None:
-    """Remove a folder of the trash that no session is in any more; it does no harm if it stays."""
+    """Remove a trash folder without a session. If that fails, an empty folder stays."""
     with suppress(OSError):
         if set(os.listdir(folder)) <= {ORIGIN_NAME}:
             discard(os.path.join(folder, ORIGIN_NAME))
