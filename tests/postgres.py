@@ -141,7 +141,7 @@ class Server:
 
         if self._emptied is None:
             self._emptied = self.new_database()
-            PostgresRepository(parse_address(self._emptied)).list_ids()
+            PostgresRepository(parse_address(self._emptied)).list_stored()
         with psycopg.connect(self._emptied, autocommit=True) as connection:
             connection.execute("TRUNCATE sessiontree.session, sessiontree.entry, sessiontree.shared, sessiontree.torn")
         return self._emptied

@@ -117,7 +117,7 @@ async def test_a_result_that_the_window_has_no_room_for_is_summarized(agent: Mak
 
     assert types(session) == ["user", "assistant", "toolResult", "compaction", "assistant"]
     (asked,) = sent(made, 2)
-    assert asked.startswith("user: Everything said so far")
+    assert asked.startswith("user: Summary of the conversation")
     assert "What was fetched." in asked
 
 
@@ -134,7 +134,7 @@ async def test_a_result_that_a_provider_has_no_room_for_is_summarized_though_the
     assert (await made.prompt("Go")).text == "Done."
 
     (asked,) = sent(made, 3)
-    assert asked.startswith("user: Everything said so far")
+    assert asked.startswith("user: Summary of the conversation")
     assert "What was fetched." in asked
 
 

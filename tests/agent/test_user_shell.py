@@ -269,7 +269,7 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
 
     shell.abort()
 
-    with pytest.raises(CommandError, match="given up"):
+    with pytest.raises(CommandError, match="cancelled before it started"):
         await running
     await shell.shutdown()
     assert not list(tmp_path.iterdir())
@@ -285,4 +285,4 @@ async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made
     message = last(session.head)
     assert message["truncated"] is True
     assert "fullOutputPath" not in message
-    assert "The output is cut." in extract_text(session.head.context().to_llm()[-1]["content"])
+    assert "The output is truncated." in extract_text(session.head.context().to_llm()[-1]["content"])

@@ -15,7 +15,7 @@ from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture t
 def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None:
     lines = cli("models").splitlines()
 
-    assert lines[0].split() == ["model", "because"]
+    assert lines[0].split() == ["model", "reason"]
     assert any(
         line.startswith("-  anthropic:claude-sonnet-5-5") and line.endswith("ANTHROPIC_API_KEY is not set")
         for line in lines
@@ -64,7 +64,7 @@ def test_a_configuration_that_is_wrong_is_told_in_one_sentence(fails: Run, home:
     (home / ".sessiontree").mkdir(parents=True)
     (home / ".sessiontree" / "config.toml").write_text("modl = 1")
 
-    assert "config.toml: modl: there is no such setting" in fails("models")
+    assert "config.toml: modl: unknown setting" in fails("models")
 
 
 def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -303,5 +303,5 @@ async def test_an_empty_conversation_has_nothing_to_compact_or_answer(desk: Make
     assert await run(at, "/compact") == "Nothing to compact."
     with pytest.raises(InvalidOperation, match="no user message"):
         await run(at, "/retry")
-    with pytest.raises(InvalidOperation, match="no move to undo"):
+    with pytest.raises(InvalidOperation, match="nothing to undo"):
         await run(at, "/undo")

@@ -14,9 +14,12 @@ import sessiontree as st
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.export import export
 from sessiontree.format.codec import write_object
+from sessiontree.home import get_home
 from sessiontree.library import catalog, transfer, trash
+from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.index import listing
 from sessiontree.library.repair import repair
+from sessiontree.library.repository import get_sessions_folder
 from sessiontree.library.session_files import SessionFile
 from tests.builders import file_of, header
 
@@ -34,10 +37,10 @@ def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) 
 
 def test_the_home_is_in_the_users_home_unless_said_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SESSIONTREE_HOME")
-    assert catalog.get_home() == str(home / ".sessiontree")
+    assert get_home() == str(home / ".sessiontree")
 
     monkeypatch.setenv("SESSIONTREE_HOME", "~/elsewhere")
-    assert catalog.get_home() == str(home / "elsewhere")
+    assert get_home() == str(home / "elsewhere")
 
 
 def test_the_configuration_says_where_sessions_live(home: Path) -> None:
@@ -66,7 +69,7 @@ def test_a_configuration_without_a_folder_for_sessions_changes_nothing(home: Pat
     config.parent.mkdir(parents=True)
     config.write_text('thinking = "high"\n')
 
-    assert catalog.get_sessions_folder() == str(home / ".sessiontree" / "sessions")
+    assert get_sessions_folder() == str(home / ".sessiontree" / "sessions")
 
 
 def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_elsewhere(home: Path) -> None:
@@ -82,7 +85,7 @@ def test_a_wrong_configuration_is_an_error_where_it_is_needed_and_no_obstacle_el
 
 
 def test_a_folder_name_is_never_too_long_for_the_disk() -> None:
-    names = {catalog.encode_folder_name("/" + letter * 150 + end) for letter in "ü漢😀" for end in ("a", "b")}
+    names = {encode_folder_name("/" + letter * 150 + end) for letter in "ü漢😀" for end in ("a", "b")}
 
     assert len(names) == 6
     assert all(len(os.fsencode(name)) <= 255 for name in names)
@@ -101,7 +104,7 @@ def test_a_relative_home_is_in_the_current_folder(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SESSIONTREE_HOME", "talks")
 
-    assert catalog.get_home() == str(tmp_path / "talks")
+    assert get_home() == str(tmp_path / "talks")
     st.create(file="elsewhere/s.jsonl")
     assert len(st.sessions(dir="elsewhere")) == 1
     assert (tmp_path / "talks" / "index.db").exists()
@@ -654,7 +657,7 @@ def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
 
     assert len(fork.head.context().messages) == 3
     assert st.open(fork.id).head.leaf == fork.head.leaf
-    with pytest.raises(st.InvalidOperation, match="no move"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         fork.undo()
 
 
@@ -726,7 +729,7 @@ def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_ma
 
     made = [session.id for session in sorted((older, newer), key=lambda s: s.file.name if s.file else "", reverse=True)]
 
-    assert [catalog.parse_session_id(file) for file in catalog.iter_session_paths()] == made
+    assert [catalog.get_session_id(file) for file in catalog.list_locations()] == made
 
 
 # The most recent one

@@ -13,6 +13,7 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.library import catalog, transfer, trash
 from sessiontree.library.postgres_repository import PostgresRepository
+from sessiontree.library.repository import get_sessions_folder
 from sessiontree.store.postgres.address import parse_address
 from tests.surrogates import hostile_files
 
@@ -34,7 +35,7 @@ def test_a_new_session_is_in_the_database_and_opens_by_every_name(store: str) ->
         assert (again.id, again.name, again.file) == (session.id, "auth", None)
     assert again.location == f"{store}#{session.id}"
     assert st.recent() is not None
-    assert not os.path.exists(catalog.get_sessions_folder())
+    assert not os.path.exists(get_sessions_folder())
 
 
 def test_a_current_folder_that_is_gone_is_told_as_it_is_of_files(
@@ -90,7 +91,7 @@ def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
     session = st.create(name="auth")
 
     for act in (st.open, trash.archive, trash.delete, trash.restore, trash.purge):
-        with pytest.raises(st.InvalidOperation, match="names no session"):
+        with pytest.raises(st.InvalidOperation, match="has no session"):
             act(store)
     assert [summary.id for summary in st.sessions()] == [session.id]
 
@@ -173,7 +174,7 @@ def test_sessions_of_this_folder_come_newest_first_and_those_of_others_when_aske
 
     assert [summary.name for summary in st.sessions()] == ["old", "new"]
     assert {summary.name for summary in st.sessions(all=True)} == {"old", "new", "elsewhere"}
-    assert new.id in set(map(catalog.parse_session_id, catalog.iter_session_paths()))
+    assert new.id in set(map(catalog.get_session_id, catalog.list_locations()))
 
 
 def test_lines_of_other_programs_and_damaged_ones_are_looked_into_once(store: str) -> None:

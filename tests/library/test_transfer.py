@@ -11,7 +11,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.library import trash
-from sessiontree.library.catalog import get_postgres_repository, get_sessions_folder
+from sessiontree.library.repository import get_sessions_folder, open_repository
 from sessiontree.library.session_files import SessionFile, list_session_files
 from sessiontree.library.transfer import TransferResult, copy, verify
 from sessiontree.store.batch_journal import write_note
@@ -19,7 +19,7 @@ from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse_address
 from tests.postgres import Proxy, Server, lose_a_line
 
-RECORDED = Path(__file__).parent / "conformance" / "data"
+RECORDED = Path(__file__).parents[1] / "conformance" / "data"
 HEADER = b'{"type":"session","version":3,"id":"%s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/p"}\n'
 
 
@@ -223,7 +223,7 @@ def test_files_of_one_name_from_several_folders_do_not_become_one(tmp_path: Path
     for act, state in ((copy, "copied"), (copy, "same"), (verify, "same")):
         one, other = act(str(source), str(target))
         assert (one.state, other.state, other.target) == (state, "failed", None)
-        assert other.reason == f"{target}/s.jsonl is the place of {source}/s.jsonl, which has the same name"
+        assert other.reason == f"{target}/s.jsonl is already the target of {source}/s.jsonl, which has the same name"
 
     assert (target / "s.jsonl").read_bytes() == HEADER % b"s"
 
@@ -233,7 +233,7 @@ def test_files_of_one_name_from_several_folders_do_not_become_one(tmp_path: Path
 def test_two_copies_at_once_never_make_a_third_thing(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to_files: bool, end: bytes
 ) -> None:
-    monkeypatch.setattr("sessiontree.library.transfer.PART", 200)
+    monkeypatch.setattr("sessiontree.library.transfer.PART_SIZE", 200)
     source, target = str(tmp_path / "s.jsonl"), str(tmp_path / "t.jsonl") if to_files else database
     lines = [b'{"type":"custom","id":"%d","parentId":null,"timestamp":"","customType":"x"}\n' % n for n in range(20)]
     Path(source).write_bytes(HEADER % b"s" + b"".join(lines) + end)
@@ -400,9 +400,7 @@ def test_archived_sessions_are_archived_on_the_other_side(database: str, files: 
 
     list(copy(str(files), database))
 
-    found = get_postgres_repository(database)
-    assert found is not None
-    assert [summary.name for summary in found.list_sessions(archived=True)] == ["ours"]
+    assert [summary.name for summary in open_repository(database).list_sessions(archived=True)] == ["ours"]
 
 
 def aged(folder: Path) -> dict[str, int]:

@@ -348,7 +348,7 @@ def test_nothing_is_written_over_by_restoring(session: st.Session) -> None:
     there = trash.delete("auth")
     file.write_text("something new")
 
-    with pytest.raises(st.InvalidOperation, match="not written over"):
+    with pytest.raises(st.InvalidOperation, match="not overwritten"):
         trash.restore("auth")
 
     assert file.read_text() == "something new"
@@ -361,7 +361,7 @@ def test_nothing_comes_back_where_something_that_belongs_to_it_is_in_the_way(ses
     there = Path(trash.delete("auth"))
     Path(f"{file}.bak").write_text("something new")
 
-    with pytest.raises(st.InvalidOperation, match=r"\.bak exists: it is not written over"):
+    with pytest.raises(st.InvalidOperation, match=r"\.bak exists and is not overwritten"):
         trash.restore("auth")
 
     assert (Path(f"{file}.bak").read_text(), Path(f"{there}.bak").read_text()) == ("something new", "old")
@@ -579,7 +579,7 @@ def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> No
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, make) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, make) -> None:
     path = tmp_path / "odd.jsonl"
     make(path)
 

@@ -60,7 +60,7 @@ async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, ma
     assert (entry.parent, main.leaf, outcome.new_leaf) == (leaf, entry.id, entry.id)
     body = entry.body
     assert isinstance(body, st.BranchSummary)
-    assert body.summary.startswith("The results of branch cache are merged here. What came out of it:\n\nIt works.")
+    assert body.summary.startswith("Branch cache is merged here. Its results:\n\nIt works.")
     assert body.details == {"kind": "merge", "sources": [cache.leaf], "readFiles": [], "modifiedFiles": ["cache"]}
     assert body.abandoned_leaf == cache.leaf
     assert body.usage is not None
@@ -371,7 +371,7 @@ async def test_the_winner_becomes_the_way_on_with_a_summary_of_the_others(main, 
     entry = outcome.summary_entry
     assert entry is not None
     assert (entry.parent, main.leaf, outcome.new_leaf) == (by_key.leaf, entry.id, entry.id)
-    assert entry.body.summary.startswith("The user chose to go on with branch dict. What came out of the others:")
+    assert entry.body.summary.startswith("The user chose branch dict. Results of the other branches:")
     assert "# Branch cache\n\nThe cache grew." in entry.body.summary
     assert entry.body.details["sources"] == [cache.leaf]
     assert session.head == main

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import sessiontree as st
+from sessiontree.home import get_home
 from sessiontree.library import catalog, trash
 from tests.reliability.harness import TORTURE, everything_in, lines_of, run_child, too_open, torn_files
 
@@ -70,7 +71,7 @@ class Scenario:
     def run(self, fault: Fault | None = None, *more: Fault) -> Outcome:
         folder = self._root / "run"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(catalog.get_home(), ignore_errors=True)
+        shutil.rmtree(get_home(), ignore_errors=True)
         folder.mkdir(mode=0o700)
         file = folder / "deep" / "s.jsonl" if self.name == "create" else folder / "s.jsonl"
         self._prepare(file)
@@ -116,9 +117,7 @@ class Scenario:
     def _paths(self, file: Path) -> Iterator[Path]:
         """Every path that a scenario touches: strace counts calls on these alone."""
         if self.name == "index":
-            yield from (
-                Path(f"{catalog.get_home()}/index.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock")
-            )
+            yield from (Path(f"{get_home()}/index.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock"))
             return
         size = file.stat().st_size if file.exists() else 0
         forked = file.parent / "deep" / "forked.jsonl"
@@ -263,7 +262,7 @@ def test_any_call_may_be_the_last(tmp_path: Path, name: str) -> None:
 
 
 @strace
-def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_opened_anew(tmp_path: Path) -> None:
+def test_a_failed_write_that_cannot_be_rolled_back_stops_the_writer_until_it_is_reopened(tmp_path: Path) -> None:
     scenario = Scenario("append", tmp_path)
 
     outcome = scenario.run(Fault("write", 2, "error=ENOSPC"), Fault("ftruncate", 1, "error=EIO"))
@@ -275,7 +274,7 @@ def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_o
 
 
 @strace
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path) -> None:
+def test_a_file_system_without_hard_links_works(tmp_path: Path) -> None:
     for name, link in (("create", 1), ("migrate", 1)):
         scenario = Scenario(name, tmp_path)
 

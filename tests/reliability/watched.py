@@ -51,7 +51,7 @@ def ask(file: str) -> None:
 def list_them(file: str) -> None:
     from sessiontree.library import catalog
 
-    assert len(list(catalog.iter_session_paths())) == 2
+    assert len(list(catalog.list_locations())) == 2
 
 
 def find(file: str) -> None:

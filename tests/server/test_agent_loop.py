@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from sessiontree.server.jobs.registry import AgentLoop
+from sessiontree.server.jobs.job_registry import AgentLoop
 
 
 async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> None:
@@ -16,7 +16,7 @@ async def test_work_is_done_in_another_thread_and_its_result_comes_back() -> Non
     async def work() -> str:
         return threading.current_thread().name
 
-    assert await workshop.run(work()) == "sessiontree-workshop"
+    assert await workshop.run(work()) == "sessiontree-agents"
     workshop.close()
 
 

@@ -65,7 +65,7 @@ async def test_an_experiment_is_stopped_and_what_is_done_stays(tmp_path: Any) ->
         again = await client.post(f"/api/experiments/{made['id']}/stop", json={})
 
     state = stopped.json()
-    assert (state["status"], state["done"], state["error"]) == ("failed", 1, "it was stopped")
+    assert (state["status"], state["done"], state["error"]) == ("failed", 1, "stopped")
     assert again.status_code == 409
 
 
@@ -175,7 +175,7 @@ async def test_a_run_under_way_keeps_its_branch(tmp_path: Any, here: bool) -> No
     assert set(held.values()) == {id}
     assert [answer.status_code for answer in refused] == [409] * 3
     assert refused[0].json()["error"]["message"] == (
-        f"a run of an experiment is at work on branch {branch!r}: wait until it is done, or stop the experiment"
+        f"an experiment is running on branch {branch!r}; stop it or wait until it finishes"
     )
     assert [run["error"] for run in state["result"]["runs"]] == [None, None]
     assert (after["experimenting"], free.status_code) == ({}, 201)

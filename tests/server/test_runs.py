@@ -257,7 +257,7 @@ async def test_a_new_prompt_gives_up_the_run_whose_file_was_replaced(tmp_path: A
 
     runs = [event.data for event in heard if event.kind == "run"]
     assert [run["status"] for run in runs] == ["started", "ended", "started", "ended"], "never two at once"
-    assert "was replaced" in runs[1]["error"]
+    assert "replaced the file" in runs[1]["error"]
     assert [row["text"] for row in path if row["role"]][-3:] == ["Go", "Again", "Second."]
 
 

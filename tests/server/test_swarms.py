@@ -245,7 +245,7 @@ async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) 
         assert running == [paused.json()["agents"][0]["branch"]]
         assert paused.json()["status"] == "paused"
         assert (refused.status_code, again.status_code) == (409, 409)
-        assert refused.json()["error"]["message"].endswith("stop the swarm, or have it go on")
+        assert refused.json()["error"]["message"].endswith("stop the swarm, or resume it")
         assert (meanwhile["running"], meanwhile["swarming"]) == ([], {running[0]: id})
         assert scaled.status_code == 200
         assert (resumed.json()["status"], resumed.json()["budget"]["cost"]) == ("running", 5)
@@ -285,8 +285,8 @@ async def test_a_branch_on_which_an_agent_of_a_swarm_works_is_not_moved_and_the_
     assert info["swarming"] == {branch: id}
     assert [answer.status_code for answer in refused] == [409] * 5
     assert refused[0].json()["error"]["message"] == (
-        f"agent {status['agents'][0]['id']} of swarm 'crew' is at work on branch {branch!r}: "
-        "stop the swarm, or wait until it is done"
+        f"agent {status['agents'][0]['id']} of swarm 'crew' is running on branch {branch!r}: "
+        "stop the swarm, or wait until it finishes"
     )
     assert steered.json() == {"branch": branch}
     assert [row["text"] for row in path if row["role"] in ("user", "assistant")][-2:] == ["Only here", "Seen."]
@@ -320,7 +320,9 @@ async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(
     (request,) = env.models.model.requests
     assert ([tool.name for tool in request.tools], request.system) == (["read"], "Only read.")
     assert refused.status_code == 409
-    assert refused.json()["error"]["message"] == "swarm crew was begun with tool look, which cannot be had here"
+    assert (
+        refused.json()["error"]["message"] == "swarm crew was started with the tool look, which is not available here"
+    )
 
 
 @st.tool
@@ -344,7 +346,7 @@ async def test_a_budget_changes_only_while_a_swarm_is_paused(env: ServerEnv, cli
     answer = await client.post(f"/api/swarms/{id}/resume", json={"budget": {"cost": 5}})
 
     assert answer.status_code == 409
-    assert answer.json()["error"]["message"] == "swarm crew is created: a budget changes while it is paused"
+    assert answer.json()["error"]["message"] == "swarm crew is created; pause it to change its budget"
     assert (await client.get(f"/api/swarms/{id}")).json()["status"] == "created"
 
 
@@ -400,7 +402,7 @@ async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_pa
         gate.open()
 
     assert (prompted.status_code, resumed.status_code) == (202, 409)
-    assert "an agent is at work on branch 'cache'" in resumed.json()["error"]["message"]
+    assert "an agent is running on branch 'cache'" in resumed.json()["error"]["message"]
 
 
 async def wait_until_running(swarm: Swarm) -> str:
@@ -414,9 +416,9 @@ async def wait_until_running(swarm: Swarm) -> str:
 @pytest.mark.parametrize(
     ("state", "what", "then"),
     [
-        ("running", "is at work on branch 'crew/worker-1'; another process works on it", "wait until it is done"),
-        ("paused", "is paused on branch 'crew/worker-1'; another process works on it", "have it go on"),
-        ("left", "is left on branch 'crew/worker-1'; no process works on it", "have it go on"),
+        ("running", "is running on branch 'crew/worker-1'; another process runs it", "wait until it finishes"),
+        ("paused", "is paused on branch 'crew/worker-1'; another process runs it", "resume it"),
+        ("left", "is interrupted on branch 'crew/worker-1'; no process runs it", "resume it"),
     ],
 )
 async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_is_stopped(
@@ -460,7 +462,7 @@ async def test_agents_of_other_processes_keep_their_branches_until_their_swarm_i
     )
     who = "no" if state == "left" else "another"
     assert refused[3].json()["error"]["message"] == (
-        f"agent worker-1 of swarm 'crew' does not hear this server: {who} process works on it"
+        f"cannot steer agent worker-1 of swarm 'crew' from this server: {who} process runs it"
     )
     assert (stopped.json()["status"], free.status_code, after["swarming"]) == ("cancelled", 201, {})
 
@@ -482,7 +484,8 @@ async def test_an_agent_that_is_still_to_begin_keeps_its_branch(tmp_path: Any) -
 
     assert info == {"crew/mapper-1": id, "crew/mapper-2": id}
     assert refused.json()["error"]["message"] == (
-        "agent mapper-2 of swarm 'crew' is to begin on branch 'crew/mapper-2': stop the swarm, or wait until it is done"
+        "agent mapper-2 of swarm 'crew' is waiting to start on branch 'crew/mapper-2': "
+        "stop the swarm, or wait until it finishes"
     )
     assert [agent["status"] for agent in status["agents"]] == ["completed"] * 3
 
@@ -602,7 +605,7 @@ async def test_whoever_listens_to_a_session_is_told_that_a_swarm_in_it_stopped(
                 while (row := (await client.get(f"/api/swarms/{id}")).json())["here"]:
                     await asyncio.sleep(0.01)
 
-    assert heard[-1].data == {"level": "error", "text": "swarm crew stopped; the server's log tells why"}
+    assert heard[-1].data == {"level": "error", "text": "swarm crew stopped; see the server log"}
     assert (row["status"], row["left"]) == ("running", True)
 
 
@@ -629,7 +632,7 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
     ("said", "sentence"),
     [
         ({"budget": {"cost": 0}}, "budget.cost: expected float > 0.0"),
-        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: there is no such field"),
+        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: unknown field"),
         ({"agents": 100_000}, "agents: expected int <= 1000"),
         ({"task": None}, "task: expected str, got null"),
         ({"retries": -1}, "retries: expected int >= 0"),
@@ -644,7 +647,7 @@ async def test_what_is_wrong_in_a_body_is_told_by_its_field(
     lacking = await client.post("/api/swarms", json={"name": "crew"})
 
     assert answer.json() == {"error": {"code": "invalid", "message": sentence}}
-    assert lacking.json()["error"]["message"] == "task: it is not given"
+    assert lacking.json()["error"]["message"] == "task: required, but missing"
 
 
 class NoModels:

@@ -47,7 +47,6 @@ from sessiontree.ops.fork import ForkOutcome, fork
 from sessiontree.ops.navigate import NavigateOutcome, execute_navigation, navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Place, Session
-from sessiontree.store.postgres.address import is_database_address
 
 Reason = Literal["new", "resume", "fork"]
 
@@ -448,10 +447,7 @@ class SessionController:
         return await self._switch_session(lambda: self._create_empty(name), "new", None)
 
     def _create_empty(self, name: str | None) -> Session:
-        before = self.session
-        if before.address is None:
-            return catalog.memory(name, cwd=before.cwd)
-        return catalog.create(name, cwd=self.cwd, dir=before.location if is_database_address(before.location) else None)
+        return catalog.create_near(self.session, name, cwd=self.cwd)
 
     async def open_session(self, session: str) -> bool:
         """Switch to another session by its path, id or name. Return whether no handler cancelled."""

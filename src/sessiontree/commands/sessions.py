@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -19,11 +20,11 @@ from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.store.files import write_private
 
 PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")
 """Modules of the extra `export`."""
@@ -206,14 +207,15 @@ async def _write_export(
 
     if os.path.lexists(path):
         raise StoreError(path, "the file already exists")
-    file = controller.session.file
-    is_whole = form == "jsonl" and branch is None and subtree is None
-    # Copy the file byte by byte. If another program deleted it, the session in memory is complete.
-    copied = file.open("rb") if is_whole and file is not None and file.exists() else None
-    lines = controller.session.stream_lines() if copied is None else iter(())
+    session = controller.session
+    copied: Iterator[bytes] | None = None
+    if form == "jsonl" and branch is None and subtree is None and session.address is not None:
+        with suppress(NotFound):  # another program deleted it, but the session in memory is complete
+            copied = session.store.stream_bytes()
+    lines = session.stream_lines() if copied is None else iter(())
 
     def write() -> None:
-        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
+        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else copied
         write_private(path, pieces, overwrite=False)
 
     await asyncio.to_thread(write)

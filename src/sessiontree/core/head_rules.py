@@ -6,7 +6,7 @@
 | `"branch": null` | none | unchanged | unchanged |
 | no `branch` key (a peer) | that of the line before, or the current one | the line or the entry above | the same |
 | no `branch` key, a branch point | the branch that it names | the line | the same |
-| head record | the current branch | as the record says, for all branches | as the record says |
+| head record | the current branch | listed in the record, for all branches | named in the record |
 
 A peer has one leaf, so its line belongs to the branch of the line before. `core.heads` applies these rules and keeps
 every move. `format.digest`, `format.tail` and `store.postgres.rows` apply them without building a tree.

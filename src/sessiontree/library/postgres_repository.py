@@ -1,8 +1,8 @@
-"""Sessions in a database: listing, finding and searching them, and putting them aside. All of it in SQL.
+"""Sessions in PostgreSQL: find, list, search, archive and delete them in SQL.
 
-The database keeps with every session what a listing says of it, and with every line what it says; there is no other
-index. Where lines do not tell, as those of other programs, the session is opened once, and what came of it is kept.
-What a session is made of is not here: see `store.postgres`.
+Each session row has what a listing shows, and each line row its text, so there is no other index. If the rows are not
+enough, as for sessions that other programs wrote, the session is opened once and the result is stored. The lines
+themselves belong to `store.postgres`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
+from sessiontree.core.entry_text import VisibleEntries, build_full_text, get_speaker
 from sessiontree.core.query import Query
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import (
@@ -27,21 +27,22 @@ from sessiontree.errors import (
 )
 from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import read_tail_heads
-from sessiontree.library.index.session_search import Hit, build_snippet, map_branches
+from sessiontree.library.index.session_search import Hit, build_snippet, map_branches, match_entry
 from sessiontree.library.index.session_summary import SessionSummary, build_tally, find_first_fault
 from sessiontree.library.recent import find_most_recent
+from sessiontree.library.repository import RECENT_ALIAS, Progress, StoredSession
 from sessiontree.library.session_files import is_id_match, resolve_folder
 from sessiontree.session import Session
-from sessiontree.store.base import Cursor
-from sessiontree.store.postgres.address import Address
+from sessiontree.store.base import Cursor, Store
+from sessiontree.store.jsonl import Durability
+from sessiontree.store.postgres.address import Address, is_database_address, parse_address
 from sessiontree.store.postgres.connection import PostgresDatabase, get_database
 from sessiontree.store.postgres.rows import clean_text, filter_storable
 from sessiontree.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
+    from sessiontree.store.postgres.advisory_lock import AdvisoryLock
     from sessiontree.store.postgres.connection import Connection
-
-RECENT = "@"
 
 
 class PostgresRepository:
@@ -49,27 +50,40 @@ class PostgresRepository:
 
     def __init__(self, address: Address) -> None:
         self.address = address._replace(session=None)
+        self.location = self.address.safe_url
 
     @property
     def _database(self) -> PostgresDatabase:
         return get_database(self.address)
 
-    # Finding and opening
+    # Stores and locations
 
-    def get_store(self, id: str) -> PostgresStore:
-        """The store of the session with this id, whether there is one or not."""
+    def get_store(self, location: str, durability: Durability = "fsync") -> PostgresStore:
+        return self._get_store(_parse_name(location))
+
+    def _get_store(self, id: str) -> PostgresStore:
         return PostgresStore(self.address._replace(session=id))
 
-    def find(self, text: str) -> str:
-        """The id of the session that `text` names: its id, the beginning of it, its name, or `@` for the most recent.
+    def build_location(self, id: str, *, cwd: str, timestamp: str) -> str:
+        return self.address.format_session_address(id)
 
-        Raises `NotFound` or `Ambiguous`.
-        """
-        if text == RECENT:
-            recent = self.find_recent(".")
+    def get_id(self, location: str) -> str:
+        return _parse_name(location)
+
+    def exists(self, location: str) -> bool:
+        return True  # opening it reports a missing one
+
+    # Finding
+
+    def find(self, name: str) -> str:
+        return self.address.format_session_address(self._find_id(_parse_name(name)))
+
+    def _find_id(self, text: str) -> str:
+        if text == RECENT_ALIAS:
+            recent = self._find_recent_id(".")
             if recent is None:
-                hint = "this folder has none, or archived ones only, which `sessiontree ls --archived` shows"
-                raise NotFound("session", RECENT, hint)
+                hint = "this folder has none, or only archived ones, which `sessiontree ls --archived` shows"
+                raise NotFound("session", RECENT_ALIAS, hint)
             return recent
         found = self._find_by_name(text, deleted=False)
         if found is None:
@@ -77,13 +91,16 @@ class PostgresRepository:
         return found
 
     def find_recent(self, cwd: str) -> str | None:
-        """The id of the session of a folder in which somebody went on last."""
+        id = self._find_recent_id(cwd)
+        return None if id is None else self.address.format_session_address(id)
+
+    def _find_recent_id(self, cwd: str) -> str | None:
         rows = self._query(
             "SELECT id, (extract(epoch FROM modified) * 1000000)::bigint * 1000 FROM sessiontree.session"
             " WHERE current AND deleted IS NULL AND NOT archived AND cwd = %s ORDER BY modified DESC, key DESC",
             (_normalize_folder(cwd),),
         )
-        return find_most_recent(rows, self.get_store)
+        return find_most_recent(rows, self._get_store)
 
     def _find_by_name(self, text: str, *, deleted: bool) -> str | None:
         if not text:
@@ -104,12 +121,23 @@ class PostgresRepository:
             raise Ambiguous("session", text, matches)
         return matches[0] if matches else None
 
+    def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
+        return set()  # ids are unique in a database
+
     # Listing
 
     def list_sessions(
+        self, cwd: str | None = None, *, archived: bool = False, progress: Progress | None = None
+    ) -> list[SessionSummary]:
+        return self._list_sessions(cwd, archived=archived)
+
+    def list_trash(self) -> list[SessionSummary]:
+        listed = self._list_sessions(deleted=True)
+        return sorted(listed, key=lambda summary: summary.modified, reverse=True)
+
+    def _list_sessions(
         self, cwd: str | None = None, *, archived: bool = False, deleted: bool = False
     ) -> list[SessionSummary]:
-        """The sessions of a folder, or of all, newest first."""
         rows = self._query(
             f"SELECT {_COLUMNS} FROM sessiontree.session WHERE current AND {_TRASH_CONDITIONS[deleted]}"
             " AND (archived = %s OR deleted IS NOT NULL) AND (%s::text IS NULL OR cwd = %s)"
@@ -118,27 +146,52 @@ class PostgresRepository:
         )
         return [self._build_summary(_SessionListing(*row)) for row in rows]
 
-    def list_ids(self) -> list[str]:
-        """The ids of all sessions, archived ones too, newest first."""
-        return [id for id, _ in self.list_archive_states()]
-
-    def list_archive_states(self) -> list[tuple[str, bool]]:
-        """The same, each with whether it is archived."""
-        return self._query(
+    def list_stored(self) -> list[StoredSession]:
+        rows = self._query(
             "SELECT id, archived FROM sessiontree.session WHERE current AND deleted IS NULL"
             " ORDER BY modified DESC, key DESC",
             (),
         )
+        return [StoredSession(id, self.address.format_session_address(id), archived) for id, archived in rows]
 
-    def list_children(self, id: str) -> list[str]:
-        """The ids of the sessions whose parent has this id, newest first, by whatever name its database was reached."""
-        parent = self.address.format_session_address(id).removeprefix(self.address.safe_url)
+    def may_contain(self, location: str, text: bytes) -> bool:
+        return True  # looking would cost more than opening the session
+
+    # Copies and forks
+
+    def build_copy_location(self, location: str, id: str) -> str:
+        return self.address.format_session_address(id)
+
+    def iter_copies(self, location: str) -> Iterator[Store]:
+        # By the end of the address: the database may have been reached by another name.
+        parent = self.address.format_session_address(_parse_name(location)).removeprefix(self.address.safe_url)
         rows = self._query(
             "SELECT id FROM sessiontree.session WHERE current AND deleted IS NULL"
             " AND right(parent_session, length(%s)) = %s ORDER BY modified DESC, key DESC",
             (parent, parent),
         )
-        return [id for (id,) in rows]
+        return (self._get_store(id) for (id,) in rows)
+
+    def share_lines(self, source: Store, target: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
+        from sessiontree.store.postgres.shared_lines import create_shared_fork
+
+        return create_shared_fork(source, target, header, parts)
+
+    # Watching
+
+    def wait_for_change(self, location: str, after: Cursor, timeout: float) -> bool:
+        return self.get_store(location).wait_for_change(after, timeout)
+
+    def check_size(self, location: str) -> None:
+        """Do nothing: no line in a database is over the limit."""
+
+    def open_shared_lock(self, location: str, name: str) -> AdvisoryLock:
+        from sessiontree.store.postgres.advisory_lock import AdvisoryLock
+
+        return AdvisoryLock(location, name)
+
+    def check_reachable(self) -> None:
+        self._database.run(lambda connection: None)
 
     def _build_summary(self, listed: _SessionListing) -> SessionSummary:
         if not listed.is_complete and not listed.deleted:
@@ -162,17 +215,17 @@ class PostgresRepository:
         )
 
     def _load_summary(self, listed: _SessionListing) -> _SessionListing:
-        """What opening the session tells; kept for the next time, where this role may."""
+        """Summarize a session by opening it. Store the result if this role may write."""
         where = self.address.format_session_address(listed.id)
         try:
             with isolate_errors(where):
-                session = Session(self.get_store(listed.id), read_only="it is only looked at")
+                session = Session(self._get_store(listed.id), read_only="it was opened for reading")
                 tally, damage = build_tally(session), find_first_fault(session)
         except FormatError as error:
             return listed._replace(damage=clean_text(error.reason))
-        except SessionTreeError as error:  # it was rewritten or taken away meanwhile
+        except SessionTreeError as error:  # rewritten or removed by another process
             return listed._replace(damage=clean_text(str(error)))
-        told = listed._replace(
+        complete = listed._replace(
             name=None if tally.session_name is None else clean_text(tally.session_name),
             first_message=None if tally.first_message is None else clean_text(tally.first_message),
             entries=tally.entries,
@@ -183,10 +236,10 @@ class PostgresRepository:
             branch=clean_text(tally.current),
             damage=None if damage is None else clean_text(damage),
         )
-        values = [getattr(told, name) for name in _SUMMARY_COLUMNS]
-        with suppress(SessionTreeError):  # of a role that may only read
-            self._query(_UPDATE_SUMMARY, (*values, told.key, told.size))
-        return told
+        values = [getattr(complete, name) for name in _SUMMARY_COLUMNS]
+        with suppress(SessionTreeError):  # this role may only read
+            self._query(_UPDATE_SUMMARY, (*values, complete.key, complete.size))
+        return complete
 
     # Searching
 
@@ -195,10 +248,11 @@ class PostgresRepository:
         query: Query,
         *,
         cwd: str | None = None,
-        only: Callable[[SessionSummary], bool] | None = None,
         limit: int = 50,
+        only: Callable[[SessionSummary], bool] | None = None,
+        on_unreadable: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
     ) -> list[Hit]:
-        """The newest entries that the query matches, newest first, in all branches; in archived sessions too."""
         where = None if cwd is None else _normalize_folder(cwd)
         ids = None
         if only is not None:
@@ -208,7 +262,7 @@ class PostgresRepository:
         found = self._database.run(lambda connection: self._search_newest(connection, query, among, limit))
         found = sorted([*found, *self._search_older(query, among)], key=lambda match: match[:3], reverse=True)[:limit]
         sights = {
-            id: _HitContext(self.get_store(id), [match for match in found if match.session == id])
+            id: _HitContext(self._get_store(id), [match for match in found if match.session == id])
             for id in {match.session for match in found}
         }
         return [
@@ -227,15 +281,16 @@ class PostgresRepository:
             for match in found
         ]
 
-    def find_matching_sessions(self, query: Query, *, cwd: str | None = None) -> list[str]:
-        """The addresses of all sessions in which a search would find something."""
+    def find_matching_sessions(
+        self, query: Query, *, cwd: str | None = None, progress: Progress | None = None
+    ) -> list[str]:
         where = None if cwd is None else _normalize_folder(cwd)
         found = {match.session for match in self._search_older(query, (where, where, None, None))}
 
         def work(connection: Connection) -> set[str]:
             first = dict(self._iter_matches(connection, _SEARCH_ONE_EACH, query, (where, where, None, None)))
             found = {id for id, match in first.items() if match is not None}
-            rest = [id for id in first if id not in found]  # another line may be one
+            rest = [id for id in first if id not in found]  # another line of theirs may match
             others = self._iter_matches(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
             return found | {id for id, match in others if match is not None}
 
@@ -244,14 +299,14 @@ class PostgresRepository:
     def _search_newest(
         self, connection: Connection, query: Query, among: Sequence[Any], limit: int
     ) -> list[_DatabaseMatch]:
-        # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
+        # Use a cursor: not every row is a match, so the number of rows to read is not known before.
         with closing(self._iter_matches(connection, _SEARCH, query, among)) as lines:
             return list(islice((match for _, match in lines if match is not None), limit))
 
     def _iter_matches(
         self, connection: Connection, search: str, query: Query, among: Sequence[Any]
     ) -> Generator[tuple[str, _DatabaseMatch | None]]:
-        """What a search by SQL gives, each with the id of its session: a match, or none when one looks closer."""
+        """Yield the session id of each row of a search, with a match, or `None` if the row does not match after all."""
         likes = [f"%{_escape_like(clean_text(term.text))}%" for term in query.terms]
         said = " AND ".join(["e.said LIKE %s"] * len(likes)) or "e.said <> ''"
         statement = search.format(said=said, among=_SCOPE_CONDITION)
@@ -261,13 +316,13 @@ class PostgresRepository:
             cursor.execute(statement.encode(), values)
             for id, name, position, line in cursor:
                 match = None
-                # A damaged line, or one that was written when lines could be nested more deeply, is no match.
+                # A damaged line, or an old one that is nested too deeply, does not match.
                 with suppress(SessionTreeError), isolate_errors(id):
                     match = _build_match(query, id, name, position, read_entry(bytes(line), 1))
                 yield id, match
 
     def _search_older(self, query: Query, among: Sequence[Any]) -> Generator[_DatabaseMatch]:
-        """In sessions of older dialects, whose lines say what they mean only as a whole."""
+        """Search sessions in older dialects, which have to be read as a whole."""
         rows = self._query(
             "SELECT s.id, s.name FROM sessiontree.session AS s"
             f" WHERE s.current AND s.deleted IS NULL AND s.older {_SCOPE_CONDITION}",
@@ -275,43 +330,42 @@ class PostgresRepository:
         )
         for id, name in rows:
             with suppress(SessionTreeError), isolate_errors(self.address.format_session_address(id)):
-                for number, entry in enumerate(Session(self.get_store(id), read_only="it is only looked at").tree):
+                for number, entry in enumerate(
+                    Session(self._get_store(id), read_only="it was opened for reading").tree
+                ):
                     match = _build_match(query, id, name, number, entry)
                     if match is not None:
                         yield match
 
-    # Putting aside
+    # Archiving and deleting
 
-    def resolve_session(self, text: str, *, in_trash: bool = False) -> str:
-        """The id of the session that `text` names; with `in_trash`, of one there if there is any."""
-        return (self._find_by_name(text, deleted=True) if in_trash else None) or self.find(text)
+    def resolve(self, name: str, *, in_trash: bool = False) -> str:
+        return self.address.format_session_address(self._resolve_id(name, in_trash=in_trash))
 
-    def archive(self, text: str, *, archived: bool = True) -> str:
-        """Take a session out of listings, or put it back. Returns its address."""
-        id = self.find(text)
+    def _resolve_id(self, name: str, *, in_trash: bool) -> str:
+        text = _parse_name(name)
+        return (self._find_by_name(text, deleted=True) if in_trash else None) or self._find_id(text)
+
+    def archive(self, name: str, *, archived: bool = True) -> str:
+        id = self._find_id(_parse_name(name))
         self._query("UPDATE sessiontree.session SET archived = %s WHERE id = %s AND current", (archived, id))
         return self.address.format_session_address(id)
 
-    def delete(self, text: str) -> str:
-        """Move a session to the trash. Returns its address."""
-        id = self.find(text)
+    def delete(self, name: str) -> str:
+        id = self._find_id(_parse_name(name))
         self._query("UPDATE sessiontree.session SET deleted = now() WHERE id = %s AND current", (id,))
         return self.address.format_session_address(id)
 
-    def restore(self, text: str) -> str:
-        """Bring a session back from the trash. Returns its address."""
-        id = self._find_by_name(text, deleted=True)
+    def restore(self, name: str) -> str:
+        id = self._find_by_name(_parse_name(name), deleted=True)
         if id is None:
-            raise NotFound("session in the trash", text)
+            raise NotFound("session in the trash", _parse_name(name))
         self._query("UPDATE sessiontree.session SET deleted = NULL WHERE id = %s AND current", (id,))
         return self.address.format_session_address(id)
 
-    def purge(self, text: str, *, at: Cursor | None = None) -> str:
-        """Remove a session for good, with its backups, from the trash or from where it lives. Returns its address.
-
-        Forks that share lines with it get them as their own. Raises `Conflict` for one that does not end at `at`.
-        """
-        id = self.resolve_session(text, in_trash=True)
+    def purge(self, name: str, *, at: Cursor | None = None) -> str:
+        """Remove a session for good, with its backups. Forks that share lines with it get copies of them."""
+        id = self._resolve_id(name, in_trash=True)
 
         def work(connection: Connection) -> None:
             with connection.transaction():
@@ -340,7 +394,7 @@ class PostgresRepository:
 
 
 class _SessionListing(NamedTuple):
-    """The row of a session, as a listing needs it."""
+    """The columns of a session that a listing needs."""
 
     key: int
     size: int
@@ -372,23 +426,19 @@ class _DatabaseMatch(NamedTuple):
 
 
 def _build_match(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _DatabaseMatch | None:
-    moment = parse_timestamp(entry.timestamp) or 0
-    if query.since is not None and moment < query.since:
+    if match_entry(entry, query) is None:
         return None
-    if not query.accepts_role(get_speaker(entry)):
-        return None
-    said = get_text_parts(entry)
-    return _DatabaseMatch(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
+    return _DatabaseMatch(parse_timestamp(entry.timestamp) or 0, session, position, name, entry)
 
 
 class _HitContext:
-    """Which branches lead to entries that were found, and which of them the model sees."""
+    """The branches that contain found entries, and which of the entries the model sees."""
 
     def __init__(self, store: PostgresStore, matches: Iterable[_DatabaseMatch]) -> None:
         self.branches: dict[EntryId, str] = {}
         self._visible: VisibleEntries | None = None
-        with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or taken away meanwhile
-            session = Session(store, read_only="it is only looked at")
+        with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or removed by another process
+            session = Session(store, read_only="it was opened for reading")
             self.branches = _find_branches(session, store, min(match.position for match in matches))
             self._visible = VisibleEntries(session.context())
 
@@ -397,12 +447,12 @@ class _HitContext:
 
 
 def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[EntryId, str]:
-    """The branches that lead to entries, as far up as the place `first`."""
+    """Map entries from position `first` on to branches that contain them."""
     heads = None if session.needs_migration else read_tail_heads(store.read_backward(store.read_end().cursor))
     if heads is None:
         tree = session.tree
         return map_branches(session.heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
-    # A parent stands before its child, so what stands before the first place leads to nothing behind it.
+    # A parent always comes before its children, so nothing before `first` is needed.
     parents = dict(store.read_links(first))
 
     def iter_ancestors(id: EntryId | None) -> Iterator[EntryId]:
@@ -413,12 +463,17 @@ def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[E
     return map_branches(heads, iter_ancestors)
 
 
+def _parse_name(name: str) -> str:
+    """Return the name of a session within the database: the part of an address after `#`, or the name itself."""
+    return parse_address(name).session_name if is_database_address(name) else name
+
+
 def _normalize_folder(cwd: str) -> str:
     return clean_text(resolve_folder(cwd))
 
 
 def _escape_like(text: str) -> str:
-    """`text` as it stands, for LIKE."""
+    """Escape `text` for LIKE."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
@@ -433,7 +488,7 @@ _UPDATE_SUMMARY = (
     " WHERE key = %s AND size = %s"
 )
 _SCOPE_CONDITION = "AND (%s::text IS NULL OR s.cwd = %s) AND (%s::text[] IS NULL OR s.id = ANY(%s))"
-# A line of a source counts for every fork that shares it; of several lines with one id the last counts.
+# A shared line is a hit in its source and in every fork. If several lines have the same id, the last one counts.
 _SEARCH = """
 WITH hit AS (
     SELECT e.session, e.position, e.moment, e.id, e.line FROM sessiontree.entry AS e
@@ -452,7 +507,7 @@ WHERE s.current AND s.deleted IS NULL AND NOT s.older {among}
         WHERE later.session = seen.session AND later.id = seen.id AND later.position > seen.position)
 ORDER BY seen.moment DESC, s.id DESC, seen.position DESC"""
 _SEARCH_ONE_EACH = f"SELECT DISTINCT ON (id) * FROM ({_SEARCH}) AS found"
-# What forks share with sessions that are about to go, as lines of their own.
+# Copy the lines that forks share with sessions that are about to be deleted.
 _COPY_SHARED_LINES = """
 INSERT INTO sessiontree.entry (session, position, line, id, parent, type, role, branch, moment, said)
 SELECT p.session, p.position + e.position - p.start, e.line, e.id, e.parent, e.type, e.role, e.branch, e.moment, e.said

@@ -1,12 +1,12 @@
-"""Copying: sessions from files to a database and back, byte for byte, and comparing both sides.
+"""Transfer: copy sessions between files, folders and databases, byte for byte, and compare both sides.
 
-A copy is made some lines at a time, and each part is a session that can be read. So whatever stops it, the next copy
-goes on where it ended: what is there already is compared, and the rest is appended. A session that is there and is no
-beginning of the source is left as it is and told; so is one that others write to meanwhile. Damage is copied as it
-stands, an unfinished last line too. A batch that is cut short is not copied: there nobody could tell that it is one.
+A session is copied in parts, and after each part the copy is a session that can be read. If a copy is interrupted, the
+next one resumes it: it compares what is already there and appends the rest. If the target is not a prefix of the
+source, or another process writes to it, the target is left alone and the result says so. Damage is copied unchanged,
+an unfinished last line too. An incomplete batch is not copied, because the copy would not be recognized as incomplete.
 
-A session is known by its id on the other side, and where several files have one id, by the name of its file. A copy was
-written to when its source was, so that the most recent session is the same on both sides.
+The target of a session is found by its id, or by its file name if several files have the same id. A copy gets the
+modification time of its source, so the most recent session is the same on both sides.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from operator import attrgetter
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -25,24 +25,28 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, StoreError
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.library import catalog, trash
+from sessiontree.library.folder_repository import encode_folder_name
+from sessiontree.library.repository import (
+    Progress,
+    StoredSession,
+    get_sessions_folder,
+    is_address,
+    open_repository,
+)
 from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, list_session_files, parse_session_id
 from sessiontree.store.base import LineChunk, Store
-from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.postgres.address import is_database_address, parse_address
 from sessiontree.store.postgres.rows import filter_storable, read_preamble
 
 PART_SIZE = 1 << 20
-"""How much is copied at once, in bytes."""
+"""How many bytes are copied at a time."""
 
-Progress: TypeAlias = Callable[[int, int], None]
-"""Told bytes done and bytes in all."""
 CountBytes: TypeAlias = Callable[[int], None]
-"""Told bytes of a session that were done since it was told last."""
+"""Called with the number of bytes that were done since the last call."""
 TransferState: TypeAlias = Literal["copied", "resumed", "same", "different", "missing", "extra", "failed"]
 
 
 class TransferResult(Struct, frozen=True, kw_only=True):
-    """What became of one session."""
+    """The result for one session."""
 
     session: str
     """Its id."""
@@ -50,7 +54,7 @@ class TransferResult(Struct, frozen=True, kw_only=True):
     target: str | None
     state: TransferState
     bytes: int = 0
-    """How many were written, or are the same on both sides."""
+    """How many bytes were written, or are equal on both sides."""
     reason: str | None = None
 
     @property
@@ -58,20 +62,11 @@ class TransferResult(Struct, frozen=True, kw_only=True):
         return self.state in ("copied", "resumed", "same")
 
 
-class _SessionPlace(NamedTuple):
-    """A session on one side."""
-
-    id: str
-    address: str
-    """Its path or address."""
-    archived: bool = False
-
-
 def copy(source: str, target: str, *, progress: Progress | None = None) -> Iterator[TransferResult]:
-    """Copy one session, or all of a folder or database, to a file, a folder or a database.
+    """Copy one session, or all sessions of a folder or database, to a file, a folder or a database.
 
-    Gives what became of each, as it is done. Raises `NotFound` and `InvalidOperation` before anything is done, and
-    `StoreError` when a database cannot be reached, at the start or any more.
+    Yields a result for each session when it is done. Raises `NotFound` or `InvalidOperation` before anything is
+    written, and `StoreError` when a database cannot be reached.
     """
     catalog.check_reachable(source, target)
     source = catalog.locate(source)
@@ -79,7 +74,7 @@ def copy(source: str, target: str, *, progress: Progress | None = None) -> Itera
 
 
 def verify(source: str, target: str, *, progress: Progress | None = None) -> Iterator[TransferResult]:
-    """Compare every session of one side with that of the other, byte for byte. Raises as `copy` does."""
+    """Compare every session of one side with its copy on the other, byte for byte. Raises what `copy` raises."""
     catalog.check_reachable(source, target)
     source = catalog.locate(source)
     places = _list_places(source)
@@ -90,19 +85,19 @@ def verify(source: str, target: str, *, progress: Progress | None = None) -> Ite
     if catalog.is_container(source) and catalog.is_container(target):
         ids = {place.id for place in places}
         for place in _list_places(target):
-            known = place.id in ids if is_database_address(target) else os.path.abspath(place.address) in compared
+            known = place.id in ids if is_address(target) else os.path.abspath(place.location) in compared
             if not known:
-                yield TransferResult(session=place.id, source=None, target=place.address, state="extra")
+                yield TransferResult(session=place.id, source=None, target=place.location, state="extra")
 
 
 def _run_each(
-    places: list[_SessionPlace],
+    places: list[StoredSession],
     source: str,
     target: str,
     progress: Progress | None,
-    work: Callable[[_SessionPlace, str, CountBytes], TransferResult],
+    work: Callable[[StoredSession, str, CountBytes], TransferResult],
 ) -> Iterator[TransferResult]:
-    """What becomes of each session. One that cannot be read is told, and the others go on."""
+    """Run `work` on each session. A failure becomes a result, and the next session follows."""
     target_of = _build_target_finder(places, source, target)
     tell = _build_byte_counter(places, progress)
     for place in places:
@@ -112,17 +107,17 @@ def _run_each(
             yield work(place, side, tell)
         except SessionTreeError as error:
             yield _build_failure(place, side, error)
-            catalog.check_reachable(source, target)  # the others would fail in the same way, each after a long wait
+            catalog.check_reachable(source, target)  # otherwise every other session would fail too, after a long wait
 
 
-def _build_failure(place: _SessionPlace, target: str | None, error: SessionTreeError) -> TransferResult:
-    shown = target or place.address
+def _build_failure(place: StoredSession, target: str | None, error: SessionTreeError) -> TransferResult:
+    shown = target or place.location
     reason = error.reason if isinstance(error, StoreError) and error.location == shown else str(error)
-    return TransferResult(session=place.id, source=place.address, target=target, state="failed", reason=reason)
+    return TransferResult(session=place.id, source=place.location, target=target, state="failed", reason=reason)
 
 
 def encode_transfer_result(copied: TransferResult) -> JsonObject:
-    """As commands give it."""
+    """Return the JSON that commands print."""
     return {
         "session": copied.session,
         "source": copied.source,
@@ -136,74 +131,74 @@ def encode_transfer_result(copied: TransferResult) -> JsonObject:
 # Which sessions
 
 
-def _list_places(side: str) -> list[_SessionPlace]:
-    """The sessions of a side, those written to last at the end: so copies are in order where they cannot be dated."""
+def _list_places(side: str) -> list[StoredSession]:
+    """List the sessions of a side, the most recently written last, for targets that cannot keep the time."""
     if not catalog.is_container(side):
-        return [_SessionPlace(_read_id(side), side)]
-    if is_database_address(side):
-        database = catalog.get_postgres_repository(side)
-        assert database is not None
-        return [
-            _SessionPlace(id, database.address.format_session_address(id), archived)
-            for id, archived in reversed(database.list_archive_states())
-        ]
+        return [StoredSession(_read_id(side), side)]
+    if is_address(side):
+        return open_repository(side).list_stored()[::-1]
     found = [
         file for folder in (side, *list_folders(side)) for file in list_session_files(folder) if file.fault is None
     ]
     found.sort(key=attrgetter("mtime", "path"))
-    return [_SessionPlace(_read_id(file.path), file.path, file.archived) for file in found]
+    return [StoredSession(_read_id(file.path), file.path, file.archived) for file in found]
 
 
-def _read_id(where: str) -> str:
-    """The id of a session: as its header says, or its name where that cannot be read."""
-    if is_database_address(where):
-        return parse_address(where).session or ""
+def _read_id(location: str) -> str:
+    """Return the id of a session: from its header, or from its name if the header cannot be read."""
+    if is_address(location):
+        return catalog.get_session_id(location)
     header = None
-    with suppress(StoreError, NotFound):  # told when it is copied
-        header = read_preamble(JsonlStore(where).read(limit=PART_SIZE).data.split(b"\n")).header
-    return header.id if header is not None and filter_storable(header.id) else parse_session_id(where)
+    with suppress(StoreError, NotFound):  # copying it reports the problem
+        header = read_preamble(catalog.get_store(location).read(limit=PART_SIZE).data.split(b"\n")).header
+    return header.id if header is not None and filter_storable(header.id) else parse_session_id(location)
 
 
-def _build_target_finder(places: list[_SessionPlace], source: str, target: str) -> Callable[[_SessionPlace], str]:
-    """Tells where a session goes, or is; that may need its header. Raises `InvalidOperation`."""
-    if is_database_address(target):
-        address = parse_address(target)
-        if address.session is not None and catalog.is_container(source):
-            raise InvalidOperation("several sessions cannot become one: name a database or a folder")
-        return lambda place: address.format_session_address(address.session or place.id)
-    if target.endswith(SESSION_SUFFIX) and not os.path.isdir(target):
-        if catalog.is_container(source):
-            raise InvalidOperation("several sessions cannot become one: name a database or a folder")
+def _build_target_finder(places: list[StoredSession], source: str, target: str) -> Callable[[StoredSession], str]:
+    """Return a function that finds the target of a session. It may read the header. Raises `InvalidOperation`."""
+    is_one = not catalog.is_container(target) if is_address(target) else _is_file_name(target)
+    if is_one and catalog.is_container(source):
+        raise InvalidOperation("several sessions cannot become one: name a database or a folder")
+    if is_address(target):
+        repository = open_repository(target)
+        id = repository.get_id(target) if is_one else None
+        return lambda place: repository.build_location(id or place.id, cwd="", timestamp="")
+    if is_one:
         return lambda place: target
     there = _list_places(target) if os.path.isdir(target) else []
-    named = {(place.id, os.path.basename(place.address)): place.address for place in there}
-    alone = _find_unique(places).keys() & (found := _find_unique(there)).keys()
+    named = {(place.id, os.path.basename(place.location)): place.location for place in there}
+    unique_there = _find_unique(there)
+    unique = _find_unique(places).keys() & unique_there.keys()
     taken: dict[str, str] = {}
 
-    def find_target(place: _SessionPlace) -> str:
-        file = found[place.id] if place.id in alone else named.get((place.id, os.path.basename(place.address)))
+    def find_target(place: StoredSession) -> str:
+        file = unique_there[place.id] if place.id in unique else named.get((place.id, os.path.basename(place.location)))
         file = file or _build_file_path(place, target)
-        other = taken.setdefault(os.path.abspath(file), place.address)
-        if other != place.address:
-            raise InvalidOperation(f"{file} is the place of {other}, which has the same name")
+        other = taken.setdefault(os.path.abspath(file), place.location)
+        if other != place.location:
+            raise InvalidOperation(f"{file} is already the target of {other}, which has the same name")
         return file
 
     return find_target
 
 
-def _find_unique(places: list[_SessionPlace]) -> dict[str, str]:
-    """Where the sessions are that share their id with no other."""
+def _is_file_name(target: str) -> bool:
+    return target.endswith(SESSION_SUFFIX) and not os.path.isdir(target)
+
+
+def _find_unique(places: list[StoredSession]) -> dict[str, str]:
+    """Return the locations of the sessions whose id no other session has, by id."""
     several = Counter(place.id for place in places)
-    return {place.id: place.address for place in places if several[place.id] == 1}
+    return {place.id: place.location for place in places if several[place.id] == 1}
 
 
-def _build_file_path(place: _SessionPlace, folder: str) -> str:
-    """A file for a session: by the folder that it is about where sessions live, else right in the folder."""
-    header = read_preamble(catalog.get_store(place.address).read(limit=PART_SIZE).data.split(b"\n")).header
-    if os.path.realpath(folder) == os.path.realpath(catalog.get_sessions_folder()):
-        folder = os.path.join(folder, catalog.encode_folder_name("" if header is None else header.cwd))
-    if not is_database_address(place.address):
-        return os.path.join(folder, os.path.basename(place.address))
+def _build_file_path(place: StoredSession, folder: str) -> str:
+    """Return the file for a session: in the project's subfolder of the user's sessions, or right in another folder."""
+    header = read_preamble(catalog.get_store(place.location).read(limit=PART_SIZE).data.split(b"\n")).header
+    if os.path.realpath(folder) == os.path.realpath(get_sessions_folder()):
+        folder = os.path.join(folder, encode_folder_name("" if header is None else header.cwd))
+    if not is_address(place.location):
+        return os.path.join(folder, os.path.basename(place.location))
     made = "".join(letter if letter.isalnum() else "-" for letter in (header.timestamp if header else "")[:40])
     name = "".join(letter if letter.isalnum() or letter in "-." else "-" for letter in place.id).lstrip(".")
     return os.path.join(folder, f"{made}_{name}{SESSION_SUFFIX}" if made else f"{name}{SESSION_SUFFIX}")
@@ -212,15 +207,19 @@ def _build_file_path(place: _SessionPlace, folder: str) -> str:
 # One session
 
 
-def _copy_session(place: _SessionPlace, target: str, tell: CountBytes) -> TransferResult:
-    source, copy = catalog.get_store(place.address), catalog.get_store(target)
+def _copy_session(place: StoredSession, target: str, tell: CountBytes) -> TransferResult:
+    source, copy = catalog.get_store(place.location), catalog.get_store(target)
     there = _read_end(copy)
     rest = _iter_missing(source, copy, there, tell)
     if rest is None:
         return TransferResult(
-            session=place.id, source=place.address, target=target, state="different", reason="what is there is no copy"
+            session=place.id,
+            source=place.location,
+            target=target,
+            state="different",
+            reason="the target is not a copy of it",
         )
-    # What is written goes behind what was compared: another copy that is under way is a conflict.
+    # Append after what was compared: a second copy that runs at the same time is a conflict.
     cursor = None if there is None else there.cursor
     written = 0
     tail = b""
@@ -239,11 +238,11 @@ def _copy_session(place: _SessionPlace, target: str, tell: CountBytes) -> Transf
     if place.archived:
         trash.archive(target)
     state: TransferState = "copied" if there is None else "resumed" if written else "same"
-    return TransferResult(session=place.id, source=place.address, target=target, state=state, bytes=written)
+    return TransferResult(session=place.id, source=place.location, target=target, state=state, bytes=written)
 
 
 def _iter_missing(source: Store, copy: Store, there: LineChunk | None, tell: CountBytes) -> Iterator[bytes] | None:
-    """What of the source is not in the copy yet, whole lines at a time; `None` where the copy cannot become one."""
+    """Return the missing bytes of a copy, complete lines at a time; `None` if it is not a prefix of the source."""
     data = _iter_bytes(source, source.read_end())
     begun = kept = b""
     for kept in () if there is None else _iter_lines(copy, there):
@@ -255,7 +254,7 @@ def _iter_missing(source: Store, copy: Store, there: LineChunk | None, tell: Cou
         tell(len(kept))
     begun = begun or next(data, b"")
     if begun and kept and not kept.endswith(b"\n"):
-        return None  # behind a line that is not ended nothing can be put without changing it
+        return None  # nothing can be appended after a line without newline
     if there is not None and (torn := _get_torn_tail(there)):
         while len(begun) <= len(torn) and (more := next(data, b"")):
             begun += more
@@ -263,15 +262,15 @@ def _iter_missing(source: Store, copy: Store, there: LineChunk | None, tell: Cou
             tell(len(torn))
             return iter(())
         if b"\n" not in begun:
-            return None  # only lines can be put where it is: it is set aside for them
+            return None  # the unfinished line can only be replaced by complete lines
     return chain([begun] if begun else [], data)
 
 
-def _verify_session(place: _SessionPlace, target: str, tell: CountBytes) -> TransferResult:
-    source, copy = catalog.get_store(place.address), catalog.get_store(target)
+def _verify_session(place: StoredSession, target: str, tell: CountBytes) -> TransferResult:
+    source, copy = catalog.get_store(place.location), catalog.get_store(target)
     there = _read_end(copy)
     if there is None:
-        return TransferResult(session=place.id, source=place.address, target=None, state="missing")
+        return TransferResult(session=place.id, source=place.location, target=None, state="missing")
     ours, theirs = _iter_bytes(source, source.read_end()), _iter_bytes(copy, there)
     a = b = b""
     same = 0
@@ -283,17 +282,17 @@ def _verify_session(place: _SessionPlace, target: str, tell: CountBytes) -> Tran
         a, b, same = a[size:], b[size:], same + size
         tell(size)
     if not a and not b:
-        return TransferResult(session=place.id, source=place.address, target=target, state="same", bytes=same)
+        return TransferResult(session=place.id, source=place.location, target=target, state="same", bytes=same)
     at = same + next(
         (index for index, (one, two) in enumerate(zip(a, b, strict=False)) if one != two), min(len(a), len(b))
     )
     return TransferResult(
-        session=place.id, source=place.address, target=target, state="different", bytes=at, reason=f"from byte {at} on"
+        session=place.id, source=place.location, target=target, state="different", bytes=at, reason=f"from byte {at} on"
     )
 
 
 def _iter_bytes(store: Store, end: LineChunk) -> Iterator[bytes]:
-    """All bytes of a session up to there, some whole lines at a time, and then its unfinished last line."""
+    """Yield all bytes of a session up to `end`, complete lines at a time, and its unfinished last line."""
     yield from _iter_lines(store, end)
     if torn := _get_torn_tail(end):
         yield torn
@@ -309,12 +308,12 @@ def _iter_lines(store: Store, end: LineChunk) -> Iterator[bytes]:
 
 
 def _get_torn_tail(end: LineChunk) -> bytes:
-    """The last line of a session that is not whole; nothing of a batch that is cut short or still being written."""
+    """Return the unfinished last line of a session. An incomplete batch does not count."""
     return b"" if b"\n" in end.unfinished or is_complete_line(end.unfinished) else end.unfinished
 
 
 def _read_end(store: Store) -> LineChunk | None:
-    """Where a session ends, and what stands behind that; `None` when there is none."""
+    """Return the end of a session; `None` if it does not exist."""
     try:
         return store.read_end()
     except NotFound:
@@ -322,7 +321,7 @@ def _read_end(store: Store) -> LineChunk | None:
 
 
 def _measure_session(where: str) -> int:
-    """How many bytes a session has; none where it cannot be read, which is told when it is copied."""
+    """Return the size of a session in bytes; 0 if it cannot be read, which copying it reports."""
     try:
         end = _read_end(catalog.get_store(where))
     except StoreError:
@@ -331,11 +330,11 @@ def _measure_session(where: str) -> int:
     return 0 if end is None else end.cursor.value[1] + len(_get_torn_tail(end))
 
 
-def _build_byte_counter(places: list[_SessionPlace], progress: Progress | None) -> CountBytes:
-    """Adds up what is told of single sessions."""
+def _build_byte_counter(places: list[StoredSession], progress: Progress | None) -> CountBytes:
+    """Return a function that adds up the bytes of all sessions and reports the progress."""
     if progress is None:
         return lambda done: None
-    total = sum(_measure_session(place.address) for place in places)
+    total = sum(_measure_session(place.location) for place in places)
     so_far = 0
 
     def count_bytes(done: int) -> None:

@@ -1,17 +1,13 @@
-"""The shelf: sessions put aside, thrown away, and brought back.
+"""The trash: archive, delete, restore and purge sessions, wherever they live.
 
-An archived session has an empty file `<session>.archived` beside it. So it stays where it is: paths,
-forks and programs that have it open still find it, the mark goes along when the folder is copied,
-and it does not depend on the index, which is a cache.
+The first functions work on any repository. The ones after "Session files" are how a folder does it:
 
-A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its own, with what stands
-beside it (backups, torn lines) and a note of where it was. It is kept there until it is purged;
-nothing is purged by itself. Sessions of other programs are theirs: they are refused.
-
-A session is moved while its lock is held, so all that was ever acknowledged is in the file that was
-moved, and who has it open is refused the next write.
-
-Those in a database are marked there; see `index.postgres`.
+- An archived session has an empty marker file `<session>.archived` next to it. The session itself stays where it is, so
+  paths, forks and programs that have it open still work, and the marker is copied along with the folder.
+- A deleted session is moved to `$SESSIONTREE_HOME/trash/`, into a folder of its own, together with its backups and torn
+  lines and a note that says where it was. Nothing is purged automatically. Sessions of other programs are refused.
+- A session is moved while its lock is held. Every acknowledged entry is in the moved file, and programs that have the
+  session open are refused their next write.
 """
 
 from __future__ import annotations
@@ -21,27 +17,19 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from sessiontree.core.timestamps import format_timestamp
 from sessiontree.core.tree import Tree
-from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound, ReadOnly, StoreError
+from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, ReadOnly, StoreError
 from sessiontree.home import get_home
-from sessiontree.library.catalog import (
-    find,
-    get_postgres_repository,
-    get_sessions_folder,
-    get_sources,
-    is_file,
-    is_path,
-    load_summaries,
-    pick,
-)
+from sessiontree.library.repository import Repository, find_repository, is_address, is_path, open_repository
 from sessiontree.library.session_files import (
     ARCHIVED_SUFFIX,
     SESSION_SUFFIX,
+    OpenStore,
     SessionFile,
     list_folders,
     list_session_files,
@@ -61,27 +49,83 @@ from sessiontree.store.files import (
 )
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.lock import FileLock, get_lock_path
-from sessiontree.store.postgres.address import is_database_address, parse_address
 
 if TYPE_CHECKING:
     from sessiontree.library.index.session_summary import SessionSummary
-    from sessiontree.library.postgres_repository import PostgresRepository
 
 ORIGIN_NAME = "origin"
-"""The file in a folder of the trash that says where the session was."""
+"""The file in a trash folder that contains the original path of the session."""
 COPY_SIZE = 1 << 20
-"""So many bytes of a file are copied at once."""
+"""How many bytes of a file are copied at a time."""
 COMPANION_PATTERN = re.compile(
     rf"{re.escape(ARCHIVED_SUFFIX)}|\.(bak|new|tmp)(-\d+)?|\.torn-\d+(-\d+)?|\.rest(-\d+)?\.(txt|json)", re.ASCII
 )
-"""What stands behind a session's name in the names of files that belong to it, its lock aside."""
+"""The suffixes of files that belong to a session, except its lock file."""
 
 
 def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
-    """Take a session out of listings, or put it back. Nothing of it changes. Returns its file."""
-    if (named := _find_repository(session)) is not None:
-        return named[0].archive(named[1], archived=archived)
-    file = _find_own_session(session)
+    """Hide a session from listings, or show it again. Nothing in it changes. Returns its location."""
+    repository, name = _find_repository(session)
+    return repository.archive(name, archived=archived)
+
+
+def delete(session: str | os.PathLike[str]) -> str:
+    """Move a session to the trash. Returns its location there."""
+    repository, name = _find_repository(session)
+    return repository.delete(name)
+
+
+def restore(session: str | os.PathLike[str]) -> str:
+    """Move a session from the trash back to where it was. Returns its location."""
+    repository, name = _find_repository(session)
+    return repository.restore(name)
+
+
+def resolve_session(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
+    """Return the location that the other functions here would act on. Prefers the trash with `in_trash`."""
+    repository, name = _find_repository(session)
+    return repository.resolve(name, in_trash=in_trash)
+
+
+def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
+    """Remove a session for good, from the trash or from where it lives. Returns its former location.
+
+    Raises `Conflict` if the session does not end at `at`: another process has written to it since.
+    """
+    repository, name = _find_repository(session)
+    return repository.purge(name, at=at)
+
+
+def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
+    """Remove a session for good if nothing useful was written to it. A damaged one stays.
+
+    Returns whether it is gone.
+    """
+    end = session.store.read_end().cursor
+    session.refresh()
+    if not is_unused(session.tree) or session.problems:
+        return False
+    purge(session.location, at=end)
+    return True
+
+
+def list_trash() -> list[SessionSummary]:
+    """Summarize the deleted sessions, newest first."""
+    return open_repository().list_trash()
+
+
+def _find_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
+    """Like `find_repository`, but a bare word is never taken for a file of the current folder."""
+    if is_path(session) or is_address(os.fspath(session)):
+        return find_repository(session)
+    return open_repository(), os.fspath(session)
+
+
+# Session files
+
+
+def archive_file(file: str, *, archived: bool) -> None:
+    """Create or remove the marker file that hides a session from listings."""
     mark = file + ARCHIVED_SUFFIX
     try:
         if archived:
@@ -92,14 +136,10 @@ def archive(session: str | os.PathLike[str], *, archived: bool = True) -> str:
         sync_directory(os.path.dirname(mark) or ".")
     except OSError as error:
         raise _build_store_error(mark, error) from error
-    return file
 
 
-def delete(session: str | os.PathLike[str]) -> str:
-    """Move a session to the trash. Returns its file there."""
-    if (named := _find_repository(session)) is not None:
-        return named[0].delete(named[1])
-    file = _find_own_session(session)
+def delete_file(file: str) -> str:
+    """Move a session file to the trash, with everything that belongs to it. Returns its path there."""
     stamp = format_timestamp(time.time_ns() // 1_000_000).replace(":", "-").replace(".", "-")
     folder = os.path.join(get_trash_folder(), f"{stamp}-{os.urandom(4).hex()}")
     make_private_directory(folder)
@@ -114,13 +154,8 @@ def delete(session: str | os.PathLike[str]) -> str:
     return os.path.join(folder, os.path.basename(file))
 
 
-def restore(session: str) -> str:
-    """Put a session from the trash back where it was. Returns its file."""
-    if (named := _find_repository(session)) is not None:
-        return named[0].restore(named[1])
-    file = _find_in_trash(session)
-    if file is None:
-        raise NotFound("session in the trash", session)
+def restore_file(file: str) -> str:
+    """Move a session file of the trash back to where it was. Returns its path there."""
     folder = os.path.dirname(file)
     try:
         origin = _read_origin(folder)
@@ -135,7 +170,7 @@ def restore(session: str) -> str:
             paths = [file, *_list_companions(file)]
             for path in paths:
                 if os.path.lexists(taken := os.path.join(there, os.path.basename(path))):
-                    raise InvalidOperation(f"{taken} exists: it is not written over")
+                    raise InvalidOperation(f"{taken} exists and is not overwritten")
             _move_files(paths, there)
     except OSError as error:
         raise _build_store_error(origin, error) from error
@@ -143,26 +178,12 @@ def restore(session: str) -> str:
     return origin
 
 
-def resolve_session(session: str | os.PathLike[str], *, in_trash: bool = False) -> str:
-    """The file or address of the session that would be put aside; with `in_trash`, of one there if there is any."""
-    if (named := _find_repository(session)) is not None:
-        return named[0].address.format_session_address(named[0].resolve_session(named[1], in_trash=in_trash))
-    thrown = _find_in_trash(os.fspath(session)) if in_trash and not is_file(session) else None
-    return thrown or _find_own_session(session)
-
-
-def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
-    """Remove a session for good, from the trash or from where it lives. Returns the file it was.
-
-    Raises `Conflict` for one that does not end at `at`: somebody has written to it since.
-    """
-    if (named := _find_repository(session)) is not None:
-        return named[0].purge(named[1], at=at)
-    file = resolve_session(session, in_trash=True)
+def purge_file(file: str, *, at: Cursor | None, open_store: OpenStore = JsonlStore) -> None:
+    """Remove a session file and everything that belongs to it. Raises `Conflict` if it does not end at `at`."""
     folder = os.path.dirname(os.path.abspath(file))
     try:
         with _hold_lock(file):
-            if at is not None and JsonlStore(file).read_end().cursor != at:
+            if at is not None and open_store(file).read_end().cursor != at:
                 raise Conflict(file, "others wrote first")
             for path in (file, *_list_companions(file)):
                 os.unlink(path)
@@ -171,47 +192,14 @@ def purge(session: str | os.PathLike[str], *, at: Cursor | None = None) -> str:
         raise _build_store_error(file, error) from error
     if os.path.dirname(folder) == os.path.abspath(get_trash_folder()):
         _remove_empty_folder(folder)
-    return file
-
-
-def purge_unused(session: Session, is_unused: Callable[[Tree], bool]) -> bool:
-    """Remove a session for good if all that anybody has written to it by now is of no use. One with damage stays.
-
-    Says whether it is gone.
-    """
-    end = session.store.read_end().cursor
-    session.refresh()
-    if not is_unused(session.tree) or session.problems:
-        return False
-    purge(session.location, at=end)
-    return True
 
 
 def get_trash_folder() -> str:
     return os.path.join(get_home(), "trash")
 
 
-def list_trash() -> list[SessionSummary]:
-    """The sessions in the trash, as listings show them, newest first."""
-    database = get_postgres_repository()
-    listed = load_summaries(list_trash_files()) if database is None else database.list_sessions(deleted=True)
-    return sorted(listed, key=lambda summary: summary.modified, reverse=True)
-
-
-def _find_repository(session: str | os.PathLike[str]) -> tuple[PostgresRepository, str] | None:
-    """The database that a session is in, and what it is called there; `None` for one that is a file."""
-    text = os.fspath(session)
-    if is_database_address(text):
-        database, text = get_postgres_repository(text), parse_address(text).session_name
-    elif is_path(session):
-        return None
-    else:
-        database = get_postgres_repository()
-    return None if database is None else (database, text)
-
-
 def list_trash_files() -> list[SessionFile]:
-    """The session files in the trash."""
+    """List the session files in the trash."""
     folders = [folder for folder in list_folders(get_trash_folder()) if not os.path.islink(folder)]
     return [
         file
@@ -220,10 +208,10 @@ def list_trash_files() -> list[SessionFile]:
     ]
 
 
-def _find_in_trash(session: str) -> str | None:
-    """The file of a session in the trash, by its path there, the path that it had, or as others are found."""
+def find_in_trash(session: str, pick: Callable[[str, Sequence[SessionFile]], str | None]) -> str | None:
+    """Return the path of a session in the trash, given its path there, the path it had, or a name that `pick` knows."""
     files, path = list_trash_files(), session
-    with suppress(FileNotFoundError):  # the current folder was deleted: no path leads from there
+    with suppress(FileNotFoundError):  # the current folder was deleted, so no relative path can be resolved
         path = os.path.abspath(session)
     if path in [file.path for file in files]:
         return path
@@ -233,21 +221,11 @@ def _find_in_trash(session: str) -> str | None:
     return were_there[0] if were_there else pick(session, files)
 
 
-def _read_origin(folder: str) -> str:
-    """Where the session in a folder of the trash was. Raises `OSError`."""
-    return os.fsdecode(read_regular_file(os.path.join(folder, ORIGIN_NAME)))
+def check_own_session(file: str, own_folders: Iterable[str], foreign: Mapping[str, str], open_store: OpenStore) -> None:
+    """Check that a file may be archived or deleted: a regular file, a session, and not another program's.
 
-
-def _read_origin_or_empty(folder: str) -> str:
-    """The same; nothing where there is no note."""
-    with suppress(OSError):
-        return _read_origin(folder)
-    return ""
-
-
-def _find_own_session(session: str | os.PathLike[str]) -> str:
-    """The file of a session that may be put aside: a regular file, a session, and not another program's."""
-    file = find(session)
+    `foreign` are the folders of other programs, by name. Raises `StoreError` or `ReadOnly`.
+    """
     try:
         mode = os.lstat(file).st_mode
     except OSError as error:
@@ -255,19 +233,28 @@ def _find_own_session(session: str | os.PathLike[str]) -> str:
     if not stat.S_ISREG(mode):
         raise StoreError(file, "not a regular file")
     real = os.path.realpath(file)
-    for name, root in get_sources().items():
+    for name, root in foreign.items():
         if real.startswith(os.path.join(os.path.realpath(root), "")):
-            raise ReadOnly(file, f"it is one of {name}'s own")
-    ours = any(
-        real.startswith(os.path.join(os.path.realpath(root), "")) for root in (get_home(), get_sessions_folder())
-    )
-    if not ours or not file.endswith(SESSION_SUFFIX):
-        Session(JsonlStore(file), read_only="it is only looked at")  # anything else on the disk is no session
-    return file
+            raise ReadOnly(file, f"it belongs to {name}")
+    is_ours = any(real.startswith(os.path.join(os.path.realpath(root), "")) for root in own_folders)
+    if not is_ours or not file.endswith(SESSION_SUFFIX):
+        Session(open_store(file), read_only="it was opened for reading")  # raises for a file that is not a session
+
+
+def _read_origin(folder: str) -> str:
+    """Return the original path of the session in a trash folder. Raises `OSError`."""
+    return os.fsdecode(read_regular_file(os.path.join(folder, ORIGIN_NAME)))
+
+
+def _read_origin_or_empty(folder: str) -> str:
+    """Like `_read_origin`, but return an empty string if the note is missing."""
+    with suppress(OSError):
+        return _read_origin(folder)
+    return ""
 
 
 def _list_companions(file: str) -> list[str]:
-    """What belongs to a session: its mark, backups, torn lines, rests of messages, and what a dead writer began."""
+    """List the files that belong to a session: marker, backups, torn lines, cut-off messages, temporary files."""
     folder, name = os.path.split(os.path.abspath(file))
     with os.scandir(folder) as entries:
         return sorted(
@@ -281,9 +268,9 @@ def _list_companions(file: str) -> list[str]:
 
 @contextmanager
 def _hold_lock(file: str) -> Generator[None]:
-    """Hold the place of a session: no writer is at work there, and nothing is left of a batch whose writer died.
+    """Lock a session and undo an unfinished batch of a dead writer.
 
-    Only the lock file tells of such a batch, and stays with the place: it goes when no session is left there.
+    Only the lock file describes such a batch. It is removed when no session is left at this path.
     """
     lock = get_lock_path(os.path.realpath(file))
     with JsonlStore(file).hold_lock() if os.path.lexists(file) else FileLock(lock):
@@ -291,19 +278,19 @@ def _hold_lock(file: str) -> Generator[None]:
             yield
         finally:
             if not os.path.lexists(file):
-                discard(lock)  # while it is ours: who waits for it makes another
+                discard(lock)  # while we hold it: a waiting process creates a new one
 
 
 class _FileMove(NamedTuple):
-    """A file that is in two places, on its way from one to the other."""
+    """A file that is being moved and exists in two places."""
 
     source: str
     target: str
     copied_status: os.stat_result | None
-    """What the source was like before it was copied; `None` when both are one file."""
+    """The state of the source before it was copied; `None` if both are links to one file."""
 
     def check_source(self) -> None:
-        """Raises `Conflict` when the source is not what is in the other place: it must not be taken away."""
+        """Raise `Conflict` if the source changed since it was copied: it must not be removed."""
         same = self.has_same_source()
         if self.copied_status is not None:
             now, before = os.lstat(self.source), self.copied_status
@@ -312,12 +299,12 @@ class _FileMove(NamedTuple):
             raise Conflict(self.source, "another program wrote to it while it was moved")
 
     def has_same_source(self) -> bool:
-        """Whether the source is the file that it was, whatever is in it by now."""
+        """Return whether the source is still the same file, whatever its content."""
         return get_identity(os.lstat(self.source)) == get_identity(self.copied_status or os.lstat(self.target))
 
 
 def _move_files(paths: Sequence[str], folder: str) -> None:
-    """Move files of one folder to another, never onto others, also from disk to disk; all of them or none."""
+    """Move files to another folder, also across file systems, all or none. Nothing is overwritten."""
     placed: list[_FileMove] = []
     taken: list[_FileMove] = []
     try:
@@ -327,15 +314,15 @@ def _move_files(paths: Sequence[str], folder: str) -> None:
         for one in placed:
             one.check_source()
         for one in placed:
-            taken.append(one)  # unlinking may fail and be done all the same
+            taken.append(one)  # unlink may report an error and still succeed
             os.unlink(one.source)
     except BaseException:
         for one in placed:
-            with suppress(OSError, Conflict):  # what cannot be put back stays where it is by now
+            with suppress(OSError, Conflict):  # what cannot be moved back stays in the new place
                 if not os.path.lexists(one.source):
                     _place_file(one.target, one.source)
                 elif one in taken or not one.has_same_source():
-                    one.check_source()  # another program's may be there now, and this the only copy
+                    one.check_source()  # the source may be another program's file now, and this the only copy
                 os.unlink(one.target)
         raise
     sync_directory(os.path.dirname(os.path.abspath(paths[0])))
@@ -352,7 +339,7 @@ def _place_file(source: str, target: str) -> _FileMove:
 
 
 def _copy_file(source: str, target: str) -> os.stat_result:
-    """Copy a file, under another name first, so that nobody ever sees half of it. What it was like before."""
+    """Copy a file under a temporary name and rename it, so that no partial copy is visible. Return its state before."""
     temporary = _find_unused_name(f"{target}.tmp")
     with open(source, "rb") as file:
         before = os.fstat(file.fileno())
@@ -375,7 +362,7 @@ def _find_unused_name(path: str) -> str:
 
 
 def _write_new_file(path: str, parts: Iterable[bytes]) -> None:
-    """A new file, all of it or none."""
+    """Write a new file, completely or not at all."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)
@@ -390,7 +377,7 @@ def _write_new_file(path: str, parts: Iterable[bytes]) -> None:
 
 
 def _remove_empty_folder(folder: str) -> None:
-    """Remove a folder of the trash that no session is in any more; it does no harm if it stays."""
+    """Remove a trash folder without a session. If that fails, an empty folder stays."""
     with suppress(OSError):
         if set(os.listdir(folder)) <= {ORIGIN_NAME}:
             discard(os.path.join(folder, ORIGIN_NAME))

@@ -30,7 +30,7 @@ from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace, Wo
 from sessiontree.server.jobs.agent_jobs import AgentJobs
 from sessiontree.server.jobs.experiment_jobs import ExperimentJobs
 from sessiontree.server.jobs.export_jobs import ExportJobs
-from sessiontree.server.jobs.registry import AgentLoop
+from sessiontree.server.jobs.job_registry import AgentLoop, JobRegistry
 from sessiontree.server.jobs.swarm_jobs import SwarmJobs
 from sessiontree.server.live_events import StreamRegistry
 from sessiontree.server.rendering import encode_json
@@ -79,9 +79,10 @@ class AppState:
         self.sessions = SessionCache(self.limits)
         self.models = models
         self.permissions = PermissionBroker(permission_mode, allow, self.limits.permission_seconds)
-        self.runs = AgentJobs(self.agent_loop, models, self.workspaces.find_folder, self.permissions)
-        self.swarms = SwarmJobs(self.sessions, self.runs, self.agent_loop)
-        self.experiments = ExperimentJobs(self.sessions, self.runs, self.agent_loop)
+        self.jobs = JobRegistry(self.sessions, self.agent_loop)
+        self.runs = AgentJobs(self.jobs, self.agent_loop, models, self.workspaces.find_folder, self.permissions)
+        self.swarms = SwarmJobs(self.jobs, self.sessions, self.runs, self.agent_loop)
+        self.experiments = ExperimentJobs(self.jobs, self.sessions, self.runs, self.agent_loop)
         self.exports = ExportJobs(self.limits)
         self.streams = StreamRegistry(self.limits)
         self.is_closing = False
@@ -118,7 +119,7 @@ class AppState:
         name = opened.session.heads.current if branch is None else branch
         hand = self.swarms.find_agent_branches(opened).get(name)
         if hand is not None:
-            raise InvalidOperation(f"branch {name!r} is worked on by swarm {hand.name!r}: that can be stopped")
+            raise InvalidOperation(f"branch {name!r} belongs to swarm {hand.name!r}; stop the swarm instead")
         return await self.runs.abort(opened, branch)
 
     async def clean_up(self) -> None:
@@ -144,9 +145,7 @@ class AppState:
         """Give up what runs, and let go of everything."""
         self.begin_shutdown()
         self.exports.close()
-        await self.swarms.close()
-        await self.experiments.close()
-        await self.runs.close()
+        await self.jobs.close()
         await self._close_sessions(self.sessions.remove_idle(everything=True))
         self.agent_loop.close()
 

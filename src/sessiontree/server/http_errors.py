@@ -37,7 +37,9 @@ ERROR_CODES = {
     502: "model_failed",
     503: "closing",
 }
-"""The usual code of each status."""
+"""The default code of each status."""
+
+INTERNAL_ERROR = "internal error; see the server log"
 
 
 class ApiError(Exception):

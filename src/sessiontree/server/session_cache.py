@@ -7,7 +7,6 @@ token, here and nowhere else: a session that it may not see is told of as one th
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import zlib
@@ -33,8 +32,6 @@ from sessiontree.server.live_events import EventFeed, SessionWatcher
 from sessiontree.server.rendering import HtmlCache
 from sessiontree.server.request_checks import ServerLimits
 from sessiontree.session import Session
-from sessiontree.store.jsonl import JsonlStore
-from sessiontree.store.postgres.address import is_database_address
 
 T = TypeVar("T")
 
@@ -291,8 +288,6 @@ class SessionCache:
         The session can be read meanwhile. Few wait at once: the others are refused, so that they keep no thread.
         """
         store = opened.session.store
-        if not isinstance(store, JsonlStore):
-            return
         wait = store.get_lock_wait()
         if wait is None:
             return
@@ -322,9 +317,9 @@ class SessionCache:
 
     def _find_file(self, id: str) -> str | None:
         file = self._files.get(id)
-        if file is not None and (is_database_address(file) or os.path.lexists(file)):
+        if file is not None and catalog.has_session(file):
             return file
-        files = list(catalog.iter_session_paths())
+        files = list(catalog.list_locations())
         self._files = {parse_session_id(file): file for file in reversed(files)}
         if id not in self._files and id:
             # A file may be called otherwise than its session; the index knows what the headers say.

@@ -7,18 +7,13 @@ word does not say more: who wants to know opens it, as `Homes` does for the serv
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, TypeVar
 
-from msgspec import Struct
-
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
-from sessiontree.store.postgres.address import is_database_address
 
 if TYPE_CHECKING:
     from sessiontree.server.auth import Token
@@ -28,56 +23,19 @@ log = logging.getLogger("sessiontree.server")
 
 T = TypeVar("T")
 
-SCAN_BLOCK = 1 << 20
-
-
-class _ScanState(Struct):
-    inode: int
-    size: int = 0
-    """How far it was looked through."""
-    found: bool = False
-
 
 class SessionScanner:
+    """Finds the sessions that may contain entries of a custom type, without opening them."""
+
     def __init__(self, custom_type: str) -> None:
         self._word = f'"{custom_type}"'.encode()
-        self._scanned: dict[str, _ScanState] = {}
-        self._lock = threading.Lock()
 
     def list_files(self) -> list[str]:
-        """The files of sessions that hold the word, those written to last first; one in a database may hold it."""
-        return [file for file in catalog.iter_session_paths() if self.may_contain(file)]
+        """Return the locations of sessions that may contain such entries, most recently written first."""
+        return [location for location in catalog.list_locations() if self.may_contain(location)]
 
-    def may_contain(self, file: str) -> bool:
-        """Whether a session holds the word; one in a database may."""
-        if is_database_address(file):
-            return True
-        with self._lock:
-            return self._scan_file(file)
-
-    def _scan_file(self, file: str) -> bool:
-        try:
-            status = os.stat(file)
-            looked = self._scanned.get(file)
-            if looked is None or looked.inode != status.st_ino or looked.size > status.st_size:
-                looked = self._scanned[file] = _ScanState(status.st_ino)
-            if not looked.found and looked.size < status.st_size:
-                self._scan_new_bytes(file, looked)
-        except OSError:
-            return False
-        return looked.found
-
-    def _scan_new_bytes(self, file: str, looked: _ScanState) -> None:
-        rest = len(self._word) - 1
-        with open(file, "rb") as opened:
-            opened.seek(max(0, looked.size - rest))
-            before = b""
-            while block := opened.read(SCAN_BLOCK):
-                looked.found = self._word in before + block
-                looked.size = opened.tell()
-                if looked.found:
-                    return
-                before = (before + block)[-rest:]
+    def may_contain(self, location: str) -> bool:
+        return catalog.may_contain(location, self._word)
 
 
 class SessionLocator:

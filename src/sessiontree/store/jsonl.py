@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -47,6 +47,7 @@ from sessiontree.store.files import (
     make_private_directory,
     open_nonblocking,
     read_all,
+    read_pieces,
     sync_data,
     sync_directory,
     truncate_if_unshared,
@@ -54,6 +55,7 @@ from sessiontree.store.files import (
 )
 from sessiontree.store.lock import FileLock, get_lock_path
 from sessiontree.store.lock_wait import LockWait, lock_file
+from sessiontree.store.range_reader import RangeReader
 
 Durability: TypeAlias = Literal["fsync", "flush", "none"]
 Result = TypeVar("Result")
@@ -230,6 +232,21 @@ class JsonlStore(Store):
             raise self._build_changed_error()
         return data
 
+    def stream_bytes(self) -> Iterator[bytes]:
+        return read_pieces(self.open_file())
+
+    def open_file(self) -> IO[bytes]:
+        try:
+            return open(self._real_path, "rb")
+        except FileNotFoundError:
+            raise NotFound("session file", self.path) from None
+        except OSError as error:
+            raise StoreError(self.location, format_os_error(error)) from error
+
+    def open_reader(self) -> RangeReader:
+        """Open the file for range reads, without loading it. Raises `OSError`."""
+        return RangeReader(self.path)
+
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._convert_read_errors():
             fd = self._open_for_reading()
@@ -283,7 +300,7 @@ class JsonlStore(Store):
         return self._read_fd
 
     def _check_not_replaced(self, cursor: Cursor) -> None:
-        """Raise `Conflict` if the file that was read up to `cursor` is no longer the one at the path."""
+        """Raise `Conflict` if the file that was read up to `cursor` was replaced at its path."""
         try:
             status = os.stat(self._real_path)
         except FileNotFoundError:
@@ -292,7 +309,7 @@ class JsonlStore(Store):
             raise self._build_replaced_error()
 
     def _check_unchanged(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
-        """Return the size of the file. Raises `Conflict` if what was read up to `after` has changed."""
+        """Return the size of the file. Raises `Conflict` if the lines before `after` have changed."""
         identity, start, seen = after.value
         status = status or os.fstat(fd)
         if identity != (status.st_dev, status.st_ino):
@@ -568,7 +585,7 @@ class JsonlStore(Store):
             return False
 
     def _check_at_end(self, after: Cursor) -> tuple[int, int]:
-        """Return the open file and its size, if there is no whole line after `after`. Raises `Conflict` otherwise."""
+        """Return the open file and its size, if no whole line follows `after`. Raises `Conflict` otherwise."""
         fd, status = self._open_current_file()
         _, start, seen = after.value
         size = self._check_unchanged(fd, after, status)
@@ -663,7 +680,7 @@ class JsonlStore(Store):
         finally:
             if reading is not None:
                 with suppress(OSError):
-                    flock(reading, LOCK_UN)  # a process forked in the meantime has it open, too
+                    flock(reading, LOCK_UN)  # a process forked in the meantime shares the open file
                 close_quietly(reading)
 
     def _run_locked(self, work: Callable[[], Result]) -> Result:

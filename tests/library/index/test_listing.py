@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as hs
 
 import sessiontree as st
-from sessiontree.library import catalog
-from sessiontree.library.index import sqlite
+from sessiontree.home import get_home
+from sessiontree.library.index import listing, sqlite
 from sessiontree.library.session_files import get_file_stamp, list_session_files
 from tests.builders import file_of, header
 from tests.library.session_folders import TIME, expected, found, only, put, say, told
@@ -49,7 +49,7 @@ def test_an_index_that_grew_with_its_file_equals_one_built_anew(data: bytes, cut
             file.write(data[file.tell() :])
 
         grown = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
-        Path(catalog.get_home(), sqlite.INDEX_NAME).unlink()
+        Path(get_home(), sqlite.INDEX_NAME).unlink()
         built = only(Path(folder)), [st.search(query, dir=folder) for query in queries]
 
         assert grown == built
@@ -155,7 +155,9 @@ def test_a_file_that_goes_away_while_it_is_listed_is_told(shelf: Path) -> None:
     files = list_session_files(str(shelf))
     path.unlink()
 
-    (summary,) = catalog.load_summaries(files)
+    (summary,) = sqlite.run_with_index(
+        get_home(), lambda db: listing.list_summaries(db, files, [str(shelf)], progress=None)
+    )
 
     assert summary.damage == "No such file or directory"
 

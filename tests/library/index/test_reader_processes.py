@@ -35,7 +35,7 @@ def test_helpers_read_what_one_process_would_read(shelf: Path, index: Path, monk
         started.append(helper)
         return real(helper)
 
-    monkeypatch.setattr(reader_processes.ReaderProcess, "readings", readings)
+    monkeypatch.setattr(reader_processes.ReaderProcess, "iter_scans", readings)
 
     assert st.sessions(dir=shelf) == alone
     assert [len(helper.share) > 0 for helper in started] == [True, True]

@@ -21,6 +21,9 @@ from sessiontree.format import codec
 from sessiontree.format.codec import read_entry
 from sessiontree.library import catalog
 from sessiontree.library.index import session_search, session_summary, word_index
+from sessiontree.library.repository import get_sessions_folder
+from sessiontree.library.session_files import OpenStore
+from sessiontree.store.range_reader import RangeReader
 from tests.builders import file_of, header
 from tests.library.session_folders import TIME, found, only, put, say
 
@@ -179,7 +182,7 @@ def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
 
 
 def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(session_summary.iter_blocks, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     monkeypatch.setattr(session_search, "RANGE_SIZE", 1 << 11)
     lines = [say(f"e{n}", None, "apple pie", timestamp=format_timestamp(n * 60_000)) for n in range(3000)]
     put(shelf, "s", header(), *lines)
@@ -204,7 +207,7 @@ def test_every_line_is_looked_at_whatever_the_pieces(shelf: Path, monkeypatch, p
 
 
 def test_how_far_a_search_is_can_be_followed(shelf: Path, monkeypatch) -> None:
-    monkeypatch.setattr(session_summary.iter_blocks, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     put(shelf, "s", header(), *(say(f"e{n}", None, "apple pie") for n in range(60)))
     only(shelf)
     steps: list[tuple[int, int]] = []
@@ -273,20 +276,21 @@ def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(s
         for n in range(20)
     ]
     put(shelf, "sound", header(id="sound"), say("b", None, "apple", timestamp=format_timestamp(0)))
+    iter_ranges_backward = session_search._iter_ranges_backward
     for _ in range(2):
         read: list[str] = []
         opened: list[str] = []
 
-        def open_regular(path: str, read: list[str] = read) -> int:
-            read.append(path)
-            return session_summary.open_regular_fd(path)
+        def iter_ranges(reader: RangeReader, start: int, stop: int, read: list[str] = read) -> object:
+            read.append(reader.path)
+            return iter_ranges_backward(reader, start, stop)
 
-        def open_session(path: str, opened: list[str] = opened) -> st.Session:
+        def open_session(path: str, open_store: OpenStore, opened: list[str] = opened) -> st.Session:
             opened.append(path)
-            return session_summary.open_read_only(path)
+            return session_summary.open_read_only(path, open_store)
 
-        monkeypatch.setattr(session_search, "open_regular", open_regular)
-        monkeypatch.setattr(session_search, "open_session", open_session)
+        monkeypatch.setattr(session_search, "_iter_ranges_backward", iter_ranges)
+        monkeypatch.setattr(session_search, "open_read_only", open_session)
 
         assert [hit.entry for hit in st.search("apple", dir=shelf, limit=2)] == ["b"]
         assert sorted(read) == sorted(opened) == sorted([*map(str, paths), str(shelf / "sound.jsonl")])
@@ -304,9 +308,9 @@ def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(s
         os.utime(damaged, (n, n))
     opened: list[str] = []
 
-    def open_session(path: str) -> st.Session:
+    def open_session(path: str, open_store: OpenStore) -> st.Session:
         opened.append(path)
-        return session_summary.open_read_only(path)
+        return session_summary.open_read_only(path, open_store)
 
     monkeypatch.setattr(session_search, "open_read_only", open_session)
 
@@ -322,7 +326,7 @@ def test_a_session_that_goes_away_meanwhile_takes_the_place_of_no_hit(shelf: Pat
         goes.unlink(missing_ok=True)
         return False
 
-    monkeypatch.setattr(session_search._EntryContext, "_look_up", look_up)
+    monkeypatch.setattr(session_search._EntryContext, "_load_from_index", look_up)
 
     assert [hit.entry for hit in st.search("apple", dir=shelf, limit=1)] == ["a"]
 
@@ -356,7 +360,7 @@ def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path
     real = session_search.find_candidates
 
     def meanwhile(*given):
-        monkeypatch.setattr(session_search, "candidates", real)
+        monkeypatch.setattr(session_search, "find_candidates", real)
         assert found(query, shelf) == ["b", "a"]
         return real(*given)
 
@@ -452,7 +456,7 @@ def test_numbers_that_tools_were_called_with_and_system_messages_are_found(shelf
 @pytest.fixture
 def shelved() -> Path:
     """A folder among those where sessions live."""
-    folder = Path(catalog.get_sessions_folder()) / "--p--"
+    folder = Path(get_sessions_folder()) / "--p--"
     folder.mkdir(parents=True)
     return folder
 
@@ -462,7 +466,7 @@ def names_with(query: str) -> list[str]:
 
 
 def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Path, monkeypatch) -> None:
-    monkeypatch.setattr(session_summary.iter_blocks, "__defaults__", (1 << 10,))
+    monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     for name in ("many", "more"):
         put(shelved, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
     put(

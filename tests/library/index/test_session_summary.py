@@ -14,6 +14,7 @@ from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.format.digest import Digest
 from sessiontree.library.index import session_search, session_summary, word_index
 from sessiontree.store.batch_journal import write_note
+from sessiontree.store.range_reader import RangeReader
 from tests.builders import file_of, header
 from tests.library.session_folders import expected, found, only, put, say, told
 
@@ -23,9 +24,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     starts: list[int] = []
     real = session_summary._feed_lines
 
-    def take(fd: int, digest: Any, start: int, stop: int, passed: Any) -> Any:
+    def take(reader: RangeReader, digest: Any, start: int, passed: Any) -> Any:
         starts.append(start)
-        return real(fd, digest, start, stop, passed)
+        return real(reader, digest, start, passed)
 
     monkeypatch.setattr(session_summary, "_feed_lines", take)
     return starts
@@ -144,6 +145,7 @@ def test_a_batch_that_is_not_all_there_does_not_count(shelf: Path) -> None:
 
 def test_a_line_over_the_limit_is_damage_and_is_not_held_in_memory(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.format.codec.LINE_LIMIT", 1 << 17)
     monkeypatch.setattr("sessiontree.format.session_reader.LINE_LIMIT", 1 << 17)
     put(
@@ -192,6 +194,7 @@ def test_a_large_file_that_is_no_session_is_not_read_to_its_end(shelf: Path, mon
 
 def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 17)
     put(shelf, "tail", header(id="tail"), say("a", None, "apple"))
     put(shelf, "middle", header(id="middle"), say("b", None, "apple"))
     put(shelf, "all")
@@ -209,12 +212,13 @@ def test_holes_of_any_length_are_not_read(shelf: Path, monkeypatch) -> None:
 
 def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 17)
+    monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 17)
     path = put(shelf, "s", header(), say("a", "gone", "apple"), "x" * (1 << 20), say("b", "a", "apple"))
 
-    def opened(file: str) -> None:
+    def opened(*_: object, **__: object) -> None:
         raise AssertionError("it was opened")
 
-    monkeypatch.setattr(session_summary, "JsonlStore", opened)
+    monkeypatch.setattr(session_summary, "Session", opened)
 
     summary = only(shelf)
 
@@ -226,6 +230,7 @@ def test_a_session_with_an_endless_line_is_never_opened(shelf: Path, monkeypatch
 
 def test_lines_that_fit_into_memory_are_not_taken_for_endless(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "LINE_LIMIT", 1 << 10)
+    monkeypatch.setattr("sessiontree.store.range_reader.LINE_LIMIT", 1 << 10)
     for size in (1, 100, 1024, 2000, 4095):
         lines = b"".join(b"x" * size + b"\n" for _ in range(50))
         path = shelf / f"{size}.jsonl"
@@ -315,7 +320,7 @@ def test_a_session_that_the_program_fails_on_is_damaged_and_hides_no_other(shelf
         real(digest, data)
 
     with monkeypatch.context() as planted:
-        planted.setattr(Digest, "take", fails_on_one)
+        planted.setattr(Digest, "feed", fails_on_one)
         listed = {summary.id: summary.damage for summary in st.sessions(dir=shelf)}
 
     assert listed == {"bad": "cannot be read: internal error, ZeroDivisionError: a bug", "sound": None}
@@ -329,7 +334,7 @@ def test_a_session_that_a_search_fails_on_hides_no_other(shelf: Path, monkeypatc
     def fails_on_one(entry: st.Entry) -> list[str]:
         return get_text_parts(entry) if entry.id == "b" else [str(1 / 0)]
 
-    monkeypatch.setattr(session_search, "parts_of", fails_on_one)
-    monkeypatch.setattr(word_index, "full_text", lambda entry: "".join(fails_on_one(entry)))
+    monkeypatch.setattr(session_search, "get_text_parts", fails_on_one)
+    monkeypatch.setattr(word_index, "build_full_text", lambda entry: "".join(fails_on_one(entry)))
 
     assert found("x", shelf) == found("x", shelf) == ["b"]

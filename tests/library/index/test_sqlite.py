@@ -245,7 +245,7 @@ def test_what_another_process_has_written_meanwhile_is_not_written_over(shelf: P
         return keep
 
     monkeypatch.setattr(listing, "_save_scans", between(real_listing, lambda: only(shelf), "listing"))
-    monkeypatch.setattr(word_index, "_keep", between(real_texts, lambda: found("apple", shelf), "texts"))
+    monkeypatch.setattr(word_index, "_save_chunks", between(real_texts, lambda: found("apple", shelf), "texts"))
 
     assert only(shelf).entry_count == 1
     assert found("apple", shelf) == ["a"]

@@ -30,7 +30,7 @@ def test_many_small_updates_do_not_fill_the_index_with_what_is_gone(shelf: Path,
 
 def test_large_files_are_taken_in_piece_by_piece(shelf: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "CHUNK_SIZE", 200)
-    monkeypatch.setattr(word_index, "AT_ONCE", 50)
+    monkeypatch.setattr(word_index, "TRANSACTION_SIZE", 50)
     lines = [say(f"e{n}", f"e{n - 1}" if n else None, f"word{n} " * 20) for n in range(60)]
     path = put(shelf, "s", header(), *lines)
 

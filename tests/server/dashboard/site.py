@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
-from sessiontree.library import catalog
+from sessiontree.library.folder_repository import encode_folder_name
+from sessiontree.library.repository import get_sessions_folder
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
@@ -99,7 +100,7 @@ def run_dashboard(
 
 def write_session_file(lines: Iterable[bytes], *, name: str = "made", cwd: str = "/project") -> Path:
     """Lay a session file into the home, as another program would."""
-    folder = Path(catalog.get_sessions_folder()) / catalog.encode_folder_name(cwd)
+    folder = Path(get_sessions_folder()) / encode_folder_name(cwd)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"2026-01-05T08-00-00-000Z_{name}.jsonl"
     file.write_bytes(b"".join(line + b"\n" for line in lines))

@@ -1,10 +1,4 @@
-"""Runs: agents at work in this server, one on a branch at most, and the handlers that operations ask.
-
-Everything here happens in the workshop. A session has a desk of its own there, made when something is first asked of
-it, with the extensions of the user and of the project if that is trusted: what guards a session in the terminal guards
-it here. Nobody is there who could be asked, so nothing new is trusted. What an agent does is told to the session's
-feed; what it writes is in the session, where everybody finds it.
-"""
+"""Agents that answer prompts in this server, and the controllers and extensions of the sessions they work in."""
 
 from __future__ import annotations
 
@@ -13,10 +7,9 @@ import contextlib
 import logging
 import os
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -51,41 +44,32 @@ from sessiontree.hooks.events import (
 from sessiontree.model.base import Model
 from sessiontree.server.http_errors import make_insufficient_rights
 from sessiontree.server.jobs.agent_access import PermissionBroker, Workspace
-from sessiontree.server.jobs.registry import AgentLoop
+from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
+from sessiontree.server.session_cache import OpenSession
 from sessiontree.session import Branch
 from sessiontree.swarm.status import MAX_DENIED
-
-if TYPE_CHECKING:
-    from sessiontree.server.session_cache import OpenSession
 
 log = logging.getLogger("sessiontree.server")
 
 
-class AgentJob(Struct, frozen=True, eq=False):
-    """An agent at work."""
-
-    agent: Agent
-    task: asyncio.Task[None]
-
-
 class SessionRuntime(Struct, frozen=True, eq=False):
-    """Where one session is worked on."""
+    """The controller, extensions and permissions that jobs of one session share."""
 
     opened: OpenSession
     controller: SessionController
     extensions: ExtensionLoader
     limited_permissions: Permissions | None
-    """For agents that are kept in their project. What somebody allows these must not count outside of a sandbox."""
+    """Permissions of agents that are limited to their project. Their grants must not apply outside the sandbox."""
 
     def get_tools(self, workspace: Workspace) -> list[Tool]:
-        """The tools of agents that work at a place. Those of extensions run in this process, where no sandbox is."""
+        """Return the tools of agents in a workspace. Tools of extensions run in this process, outside any sandbox."""
         return list(builtin_tools()) if workspace.is_limited else self.controller.tools
 
     def get_permissions(self, workspace: Workspace) -> Permissions | None:
         return self.limited_permissions if workspace.is_limited else self.controller.permissions
 
     def create_hooks(self, workspace: Workspace, branch: Branch | None = None) -> Hooks:
-        """The session's handlers, for agents that work at a place."""
+        """Return the hooks of the session for agents in a workspace."""
         shared = self.controller.hooks
         context = replace(shared.context, agent=None, cwd=workspace.cwd, confinement=workspace.confinement)
         if branch is not None:
@@ -103,73 +87,71 @@ class SessionRuntime(Struct, frozen=True, eq=False):
 
 
 class AgentJobs:
+    """The agents that this server runs, at most one per branch, and the runtimes of the sessions they work in.
+
+    A job has the key `("agent", file, branch)`: the file stays the same if the session is reopened during a run.
+    """
+
     def __init__(
         self,
+        jobs: JobRegistry,
         agent_loop: AgentLoop,
         models: Models | None = None,
-        folder: Callable[[str], str] = lambda folder: os.getcwd(),
+        find_folder: Callable[[str], str] = lambda folder: os.getcwd(),
         permissions: PermissionBroker | None = None,
     ) -> None:
+        self._jobs = jobs
         self._agent_loop = agent_loop
         self._models = models
-        self._find_folder = folder
-        """Says which folder belongs to a session that names one: its project's extensions are looked for there."""
+        self._find_folder = find_folder
+        """Maps the folder of a session to the folder whose project extensions are loaded."""
         self._permissions = PermissionBroker() if permissions is None else permissions
         self._runtimes: dict[str, SessionRuntime] = {}
-        """By the file of the session."""
-        self._jobs: dict[str, dict[str, AgentJob]] = {}
-        """By the file and the name of the branch, also when the file was replaced under a run and opened anew."""
+        """By session file."""
         self._runtime_locks = dict[str, asyncio.Lock]()
 
-    def _get_runtime(self, opened: OpenSession) -> SessionRuntime | None:
-        """Where a session is worked on; one that was opened anew since is another."""
-        seat = self._runtimes.get(opened.file)
-        return seat if seat is not None and seat.controller.session is opened.session else None
-
-    # What may be asked from outside of the workshop
+    # Methods for any thread
 
     def find_model(self, name: str | None = None) -> Model:
-        """The model of that name, or the usual one, for no session yet. Raises `NoModel` or `NotFound`."""
+        """Return the model of that name, or the default model, without a session. Raises `NoModel` or `NotFound`."""
         models = ConfiguredModels(config.load(), Hooks()) if self._models is None else self._models
         return models.find(name)
 
     def list_running(self, opened: OpenSession) -> list[str]:
-        """The branches of a session with an agent at work."""
-        return list(self._jobs.get(opened.file, ()))
+        """Return the branches of a session on which an agent is running."""
+        return [job.key[-1] for job in self._jobs.list_jobs("agent", opened.file)]
 
     def check_idle(self, opened: OpenSession, branch: str) -> None:
-        """Raises `InvalidOperation` while an agent is at work on a branch: it cannot be moved under it."""
+        """Raises `InvalidOperation` if an agent is running on the branch."""
         if branch in self.list_running(opened):
-            raise InvalidOperation(f"an agent is at work on branch {branch!r}: abort it, or wait until it is done")
+            raise InvalidOperation(f"an agent is running on branch {branch!r}; abort it or wait until it finishes")
 
     async def close_session(self, opened: OpenSession) -> None:
-        """Let go of a session."""
-        seat = self._runtimes.get(opened.file)
-        if seat is not None and seat.opened is opened:
-            await self._agent_loop.run(self._close_runtime(seat))
+        """Close a session and its runtime."""
+        runtime = self._runtimes.get(opened.file)
+        if runtime is not None and runtime.opened is opened:
+            await self._agent_loop.run(self._close_runtime(runtime))
         await asyncio.to_thread(opened.session.close)
 
-    async def close(self) -> None:
-        """Give up all runs, and wait until that is written down."""
-        if self._jobs:
-            await self._agent_loop.run(self._abort_all())
-
-    # In the workshop
+    # Methods for the agent loop
 
     async def open_runtime(self, opened: OpenSession) -> SessionRuntime:
-        """The desk of a session, with its extensions."""
+        """Return the runtime of a session. The first call loads its extensions.
+
+        Extensions of a project load only if the user trusts it; the server never asks for trust.
+        """
         async with self._runtime_locks.setdefault(opened.file, asyncio.Lock()):
-            seat = self._get_runtime(opened)
-            if seat is not None:
-                return seat
-            before = self._runtimes.get(opened.file)
-            if before is not None:  # nothing can be written from there any more
-                await _abort_jobs(self._jobs.get(opened.file, {}).values())
-                await self._close_runtime(before)
+            current = self._runtimes.get(opened.file)
+            if current is not None:
+                if current.controller.session is opened.session:
+                    return current
+                # The session was reopened: its old runtime cannot write any more.
+                await self._jobs.stop(self._jobs.list_jobs("agent", opened.file))
+                await self._close_runtime(current)
             hooks = Hooks()
             hooks.listen(partial(publish_notice, opened))
             settings = await asyncio.to_thread(config.load)
-            desk = SessionController(
+            controller = SessionController(
                 opened.session,
                 hooks=hooks,
                 models=self._models,
@@ -177,19 +159,19 @@ class AgentJobs:
                     self._permissions.load_options, settings, self._find_folder(opened.session.cwd)
                 ),
             )
-            extensions = ExtensionLoader(desk)
+            extensions = ExtensionLoader(controller)
             await extensions.load()
-            await desk.start()
-            limited = None if desk.permissions is None else desk.permissions.copy_without_grants()
-            made = self._runtimes[opened.file] = SessionRuntime(opened, desk, extensions, limited)
-            return made
+            await controller.start()
+            limited = None if controller.permissions is None else controller.permissions.copy_without_grants()
+            runtime = self._runtimes[opened.file] = SessionRuntime(opened, controller, extensions, limited)
+            return runtime
 
     async def choose_model(self, runtime: SessionRuntime, branch: Branch, name: str | None = None) -> Model:
-        """The model that was named, or that the branch was held with, or the usual one."""
-        found, warning = await asyncio.to_thread(choose_model, runtime.controller.models, name, branch.state)
+        """Return the named model, or the last model of the branch, or the default model."""
+        model, warning = await asyncio.to_thread(choose_model, runtime.controller.models, name, branch.state)
         if warning is not None:
             runtime.controller.hooks.notify_listeners(Notice(level="warning", text=warning))
-        return found
+        return model
 
     async def start(
         self,
@@ -198,110 +180,77 @@ class AgentJobs:
         text: str,
         images: Sequence[JsonObject],
         model: str | None,
-        on_end: Callable[[], None],
         workspace: Workspace,
         mode: PermissionMode | None = None,
     ) -> tuple[str, str]:
-        """Have an agent answer, and return at once: the run and its branch. `ended` is called when it is over.
+        """Start an agent that answers a prompt. Return the id of the run and its branch without waiting.
 
-        With a permission `mode`, whoever listens is asked about calls that need an answer; without, they are denied.
-
-        Where none can begin, `ended` is not called.
+        With a permission `mode`, clients are asked about tool calls that need permission. Without one, such calls are
+        denied.
         """
-        seat = await self.open_runtime(opened)
+        runtime = await self.open_runtime(opened)
         session = opened.session
-        on = session.head if branch is None else session.branch(branch)
-        found = await self.choose_model(seat, on, model)
-        self.check_idle(opened, on.name)
-        hooks = seat.create_hooks(workspace, branch=on)
-        teller = _EventPublisher(opened, on.name)
-        hooks.listen(teller)
+        target = session.head if branch is None else session.branch(branch)
+        chosen_model = await self.choose_model(runtime, target, model)
+        self.check_idle(opened, target.name)
+        hooks = runtime.create_hooks(workspace, branch=target)
+        publisher = _EventPublisher(opened, target.name)
+        hooks.listen(publisher)
         id = secrets.token_hex(4)
-        permissions = seat.get_permissions(workspace)
+        permissions = runtime.get_permissions(workspace)
         if permissions is not None and mode is not None:
-            asker = self._permissions.create_asker(opened, on.name, id, limited=workspace.is_limited)
+            asker = self._permissions.create_asker(opened, target.name, id, limited=workspace.is_limited)
             permissions = permissions.copy_with_asker(asker, mode)
-        thinking = seat.controller.settings.thinking if on.leaf is None else None
         options = structs.replace(
-            seat.controller.options,
-            tools=seat.get_tools(workspace),
-            thinking=thinking,
+            runtime.controller.options,
+            tools=runtime.get_tools(workspace),
+            thinking=runtime.controller.settings.thinking if target.leaf is None else None,
             cwd=workspace.cwd,
             permissions=permissions,
         )
-        agent = create_agent(on, found, hooks, options)
-        task = asyncio.create_task(self._run(opened, agent, id, text, images, on_end, teller.denied))
-        self._jobs.setdefault(opened.file, {})[on.name] = AgentJob(agent, task)
-        return id, on.name
+        agent = create_agent(target, chosen_model, hooks, options)
 
-    async def _run(
-        self,
-        opened: OpenSession,
-        agent: Agent,
-        id: str,
-        text: str,
-        images: Sequence[JsonObject],
-        on_end: Callable[[], None],
-        denied: dict[str, str],
-    ) -> None:
-        name = agent.branch.name
-        told: JsonObject = {"branch": name, "run": id}
-        error: str | None = None
-        tell = partial(opened.feed.publish, count=partial(_count_entries, opened))
-        tell("run", {**told, "status": "started"})
-        try:
-            outcome = await agent.prompt(text, images)
-            if isinstance(outcome.error, UnsavedMessages):
-                error = str(outcome.error.build_exit_error("the page that shows it now"))
-            elif outcome.error is not None:
-                error = str(outcome.error)
-            elif outcome.aborted or outcome.cancelled:
-                error = "it was aborted" if outcome.aborted else "a handler did not let it happen"
-        except SessionTreeError as failed:
-            error = str(failed)
-        except Exception:
-            log.exception("a run on %s failed", opened.file)
-            error = "something went wrong here; the server's log tells what"
-        finally:
-            agent.close()
-            self._remove(opened.file, name)
-            refused = [{"call": title, "reason": reason} for title, reason in denied.items()]
-            tell("run", {**told, "status": "ended", "error": error, "denied": refused})
-            on_end()
+        async def abort_agent() -> None:
+            agent.abort()
 
-    def _remove(self, file: str, branch: str) -> None:
-        running = self._jobs[file]
-        del running[branch]
-        if not running:
-            del self._jobs[file]
+        def publish_end(error: str | None) -> None:
+            denied = [{"call": title, "reason": reason} for title, reason in publisher.denied.items()]
+            publish(
+                opened, "run", {"branch": target.name, "run": id, "status": "ended", "error": error, "denied": denied}
+            )
 
-    def get_job(self, opened: OpenSession, branch: str | None) -> AgentJob:
-        """The run on a branch, the current one by default. Raises `InvalidOperation` where none is."""
+        job = Job(key=("agent", opened.file, target.name), opened=opened, worker=agent, stop=abort_agent)
+        self._jobs.start(job, _run_agent(agent, text, images), publish_end)
+        publish(opened, "run", {"branch": target.name, "run": id, "status": "started"})
+        return id, target.name
+
+    def _get_job(self, opened: OpenSession, branch: str | None) -> Job:
+        """Return the job on a branch, by default the current one. Raises `InvalidOperation` if there is none."""
         session = opened.session
         name = (session.head if branch is None else session.branch(branch)).name
-        run = self._jobs.get(opened.file, {}).get(name)
-        if run is None:
-            raise InvalidOperation(f"no agent is at work on branch {name!r}")
-        return run
+        job = self._jobs.get("agent", opened.file, name)
+        if job is None:
+            raise InvalidOperation(f"no agent is running on branch {name!r}")
+        return job
 
     async def steer(self, opened: OpenSession, branch: str | None, text: str, *, limited: bool) -> str:
-        run = self.get_job(opened, branch)
-        confinement = run.agent.confinement
+        """Queue a message for the agent on a branch, and return the name of the branch."""
+        agent: Agent = self._get_job(opened, branch).worker
+        confinement = agent.confinement
         if limited and not (confinement is not None and confinement.is_limited):
             raise make_insufficient_rights()
-        await run.agent.steer(text)
-        return run.agent.branch.name
+        await agent.steer(text)
+        return agent.branch.name
 
     async def abort(self, opened: OpenSession, branch: str | None) -> str:
-        """Give up the run on a branch, and wait until that is written down."""
-        run = self.get_job(opened, branch)
-        name = run.agent.branch.name
-        run.agent.abort()
-        await asyncio.wait([run.task])
+        """Abort the agent on a branch, wait until its partial answer is written, and return the branch name."""
+        job = self._get_job(opened, branch)
+        agent: Agent = job.worker
+        name = agent.branch.name
+        agent.abort()
+        if job.task is not None:
+            await asyncio.wait([job.task])
         return name
-
-    async def _abort_all(self) -> None:
-        await _abort_jobs(run for runs in self._jobs.values() for run in runs.values())
 
     async def _close_runtime(self, runtime: SessionRuntime) -> None:
         if self._runtimes.get(runtime.opened.file) is runtime:
@@ -309,38 +258,45 @@ class AgentJobs:
             await runtime.close()
 
 
-async def _abort_jobs(runs: Iterable[AgentJob]) -> None:
-    """Abort runs, and wait a while until that is written down."""
-    given_up = list(runs)
-    for run in given_up:
-        run.agent.abort()
-    if given_up:
-        await asyncio.wait([run.task for run in given_up], timeout=10)
+async def _run_agent(agent: Agent, text: str, images: Sequence[JsonObject]) -> str | None:
+    """Send a prompt to an agent, and return what went wrong."""
+    try:
+        outcome = await agent.prompt(text, images)
+    finally:
+        agent.close()
+    if isinstance(outcome.error, UnsavedMessages):
+        return str(outcome.error.build_exit_error("the page that shows it now"))
+    if outcome.error is not None:
+        return str(outcome.error)
+    if outcome.aborted:
+        return "aborted"
+    return "cancelled by a handler" if outcome.cancelled else None
 
 
-def _count_entries(opened: OpenSession) -> int:
-    return len(opened.session.tree.entries)
+def publish(opened: OpenSession, kind: str, data: JsonObject) -> None:
+    """Publish a live event, positioned after the entries that the session has now."""
+    opened.feed.publish(kind, data, lambda: len(opened.session.tree.entries))
 
 
 def publish_notice(opened: OpenSession, event: Event) -> None:
-    """Tell whoever listens to the session of a notice or a retry, and the log; other events are not for here."""
+    """Log a notice or a retry and publish it to the clients of the session. Ignore other events."""
     if isinstance(event, RetryScheduled):
         event = Notice(level="warning", text=f"{event.text} in {event.delay:.0f} s…")
     if isinstance(event, Notice):
         level = logging.INFO if event.level == "info" else logging.WARNING
         log.log(level, "%s: %s", escape_line(opened.file), escape_line(event.text))
-        opened.feed.publish("notice", {"level": event.level, "text": event.text}, partial(_count_entries, opened))
+        publish(opened, "notice", {"level": event.level, "text": event.text})
 
 
 class _EventPublisher:
-    """Tells what an agent does on a branch, as it happens."""
+    """Publishes what an agent does on a branch as live events."""
 
     def __init__(self, opened: OpenSession, branch: str) -> None:
         self._opened = opened
         self._branch = branch
         self._offsets: dict[str, int] = {}
         self.denied: dict[str, str] = {}
-        """Calls that were not allowed, and why; as many as one wants to read."""
+        """Reasons by the title of each denied tool call, up to `MAX_DENIED`."""
 
     def __call__(self, event: Event) -> None:
         match event:
@@ -369,4 +325,4 @@ class _EventPublisher:
                 pass
 
     def _publish(self, event: str, /, **data: object) -> None:
-        self._opened.feed.publish(event, {"branch": self._branch, **data}, partial(_count_entries, self._opened))
+        publish(self._opened, event, {"branch": self._branch, **data})

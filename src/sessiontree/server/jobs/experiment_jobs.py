@@ -1,29 +1,26 @@
-"""Experiments of the server: found in the sessions they belong to, and run in the workshop.
+"""Experiments that this server runs, and those of other processes that it finds in sessions.
 
-What was planned and what came of it stands in the session; here is only which are being run, and what went wrong.
+Plans and results are stored in the session. Only running jobs and their errors are kept here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
-
 from sessiontree.core.entries import AgentAction, Body, Entry
 from sessiontree.core.heads import read_rename
 from sessiontree.core.messages import is_object
-from sessiontree.errors import InvalidOperation, SessionTreeError
+from sessiontree.errors import InvalidOperation
 from sessiontree.model.base import Model
 from sessiontree.server import schemas
 from sessiontree.server.auth import Token
 from sessiontree.server.http_errors import ApiError
 from sessiontree.server.jobs.agent_access import Workspace
 from sessiontree.server.jobs.agent_jobs import AgentJobs
-from sessiontree.server.jobs.registry import AgentLoop
+from sessiontree.server.jobs.job_registry import AgentLoop, Job, JobRegistry
 from sessiontree.server.jobs.swarm_jobs import build_budget
 from sessiontree.server.session_cache import OpenSession, SessionCache
 from sessiontree.server.session_locator import SessionLocator
@@ -39,30 +36,20 @@ from sessiontree.swarm.experiment.results import EXPERIMENT_RECORD_TYPE, Experim
 from sessiontree.swarm.experiment.scoring import RUBRIC, Scorer, exact, judge_with, matches
 from sessiontree.swarm.lease import is_leased
 
-log = logging.getLogger("sessiontree.server")
-
-
-class ExperimentJob(Struct, eq=False):
-    """An experiment that was run here."""
-
-    error: str | None = None
-    task: asyncio.Task[None] | None = None
-    """While it runs."""
-
 
 class ExperimentBranches:
-    """The branches of runs that have begun and not ended, each with its experiment, as far as entries were read."""
+    """The branches of unfinished runs and their experiments, collected from the entries of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._branches: dict[str, str] = {}
         self._local_experiments = set[str]()
-        """The experiments that were made in this session."""
+        """Experiments that were created in this session, not copied by a fork."""
         self._read_count = 0
         self._lock = threading.Lock()
 
     def read(self) -> dict[str, str]:
-        """Those, with what was written since."""
+        """Read new entries, and return the experiment of each branch with an unfinished run."""
         with self._lock:
             new = self._session.tree.items[self._read_count :]
             self._read_count += len(new)
@@ -72,7 +59,7 @@ class ExperimentBranches:
             return dict(self._branches)
 
     def is_running(self, experiment: str) -> bool:
-        """Whether any process works on an experiment of which something was read."""
+        """Whether any process is running the experiment."""
         return is_leased(self._session, experiment, is_own=experiment in self._local_experiments)
 
     def _apply_entry(self, entry: Entry) -> None:
@@ -96,28 +83,30 @@ class ExperimentBranches:
 
 
 class ExperimentJobs:
-    def __init__(self, sessions: SessionCache, runs: AgentJobs, agent_loop: AgentLoop) -> None:
+    """The experiments of this server. A job has the key `("experiment", session, id)`."""
+
+    def __init__(self, jobs: JobRegistry, sessions: SessionCache, runs: AgentJobs, agent_loop: AgentLoop) -> None:
+        self._jobs = jobs
         self._sessions = sessions
         self._runs = runs
         self._agent_loop = agent_loop
         self._locator = SessionLocator(EXPERIMENT_RECORD_TYPE, sessions)
-        self._jobs: dict[tuple[str, str], ExperimentJob] = {}
-        """By session and experiment."""
+        self._errors: dict[tuple[str, str], str | None] = {}
+        """How jobs ended, by session and experiment."""
 
     def find_running_branches(self, opened: OpenSession) -> dict[str, str]:
-        """The branches of a session on which a run of an experiment is at work, in any process, and of which."""
-        runs = self._get_branches(opened)
-        begun = runs.read()
-        held = {id for id in set(begun.values()) if runs.is_running(id)}
-        return {branch: id for branch, id in begun.items() if id in held}
+        """Return the branches on which any process is running an experiment, and the id of that experiment."""
+        branches = self._get_branches(opened)
+        unfinished = branches.read()
+        running = {id for id in set(unfinished.values()) if branches.is_running(id)}
+        return {branch: id for branch, id in unfinished.items() if id in running}
 
     def check_idle(self, opened: OpenSession, branch: str) -> None:
-        """Raises `InvalidOperation` while a run of an experiment is at work on a branch."""
-        runs = self._get_branches(opened)
-        experiment = runs.read().get(branch)
-        if experiment is not None and runs.is_running(experiment):
-            whose = f"a run of an experiment is at work on branch {branch!r}"
-            raise InvalidOperation(f"{whose}: wait until it is done, or stop the experiment")
+        """Raises `InvalidOperation` if an experiment is running on the branch."""
+        branches = self._get_branches(opened)
+        experiment = branches.read().get(branch)
+        if experiment is not None and branches.is_running(experiment):
+            raise InvalidOperation(f"an experiment is running on branch {branch!r}; stop it or wait until it finishes")
 
     def _get_branches(self, opened: OpenSession) -> ExperimentBranches:
         return opened.get_or_create(ExperimentBranches, lambda: ExperimentBranches(opened.session))
@@ -125,29 +114,32 @@ class ExperimentJobs:
     # Reading
 
     def get_state(self, id: str, token: Token) -> schemas.ExperimentResponse:
-        """How far an experiment has come: where it was made, or in a fork where that is gone. Raises `Refused`."""
+        """Return the progress of an experiment. Raises `ApiError`.
+
+        The session that it was created in comes first; if that is gone, a fork that contains the experiment is used.
+        """
         found = self._locator.acquire(id, token, _find_local_results) or self._locator.acquire(
             id, token, _find_all_results
         )
         if found is None:
             raise ApiError(404, f"no experiment {id!r}")
-        opened, tell = found
+        opened, build_result = found
         try:
-            result = tell()
-            trial = self._jobs.get((opened.session.id, id))
+            result = build_result()
+            key = opened.session.id, id
             done = len(result.runs)
-            whole = done >= result.planned
-            running = (trial is not None and trial.task is not None) or (
-                not whole and is_leased(opened.session, id, is_own=result.session_id == opened.session.id)
+            is_complete = done >= result.planned
+            is_running = self._jobs.get("experiment", *key) is not None or (
+                not is_complete and is_leased(opened.session, id, is_own=result.session_id == opened.session.id)
             )
             return schemas.ExperimentResponse(
                 id=id,
                 session_id=opened.session.id,
-                status="running" if running else "done" if whole else "failed",
+                status="running" if is_running else "done" if is_complete else "failed",
                 done=done,
                 total=result.planned,
                 result=build_result_json(result),
-                error=trial.error if trial is not None else None,
+                error=self._errors.get(key),
             )
         finally:
             self._sessions.release(opened)
@@ -157,24 +149,23 @@ class ExperimentJobs:
     async def create(
         self, opened: OpenSession, request: schemas.CreateExperimentRequest, workspace: Workspace
     ) -> schemas.CreateExperimentResponse:
-        """Plan an experiment in a session and begin to run it. The session is held as long as it runs.
-
-        Raises `Refused` for one that makes no sense, in whatever session.
-        """
+        """Plan an experiment in a session and start it. Raises `ApiError` for an invalid request."""
 
         async def create_and_start() -> schemas.CreateExperimentResponse:
-            seat = await self._runs.open_runtime(opened)
-            desk = seat.controller
-            usual = await self._runs.choose_model(seat, opened.session.head, request.model)
+            runtime = await self._runs.open_runtime(opened)
+            controller = runtime.controller
+            default_model = await self._runs.choose_model(runtime, opened.session.head, request.model)
             judges = {
-                scorer.model: usual if scorer.model is None else await asyncio.to_thread(desk.models.find, scorer.model)
+                scorer.model: default_model
+                if scorer.model is None
+                else await asyncio.to_thread(controller.models.find, scorer.model)
                 for scorer in request.scorers
                 if scorer.kind == "judge"
             }
             arms, budget = [_build_arm(arm) for arm in request.arms], build_budget(request.budget)
             try:
                 scorers = [
-                    made for scorer in request.scorers if (made := _build_scorer(scorer, judges.get)) is not None
+                    built for scorer in request.scorers if (built := _build_scorer(scorer, judges.get)) is not None
                 ]
                 check_experiment(
                     arms, runs=request.runs, scorers=scorers, metric=request.metric, name=request.name, budget=budget
@@ -190,69 +181,56 @@ class ExperimentJobs:
                     scorers=scorers,
                     metric=request.metric,
                     name=request.name,
-                    model=usual,
-                    model_of=desk.models.find,
-                    tools=seat.get_tools(workspace),
-                    hooks=seat.create_hooks(workspace),
-                    settings=desk.settings,
-                    permissions=seat.get_permissions(workspace),
+                    model=default_model,
+                    model_of=controller.models.find,
+                    tools=runtime.get_tools(workspace),
+                    hooks=runtime.create_hooks(workspace),
+                    settings=controller.settings,
+                    permissions=runtime.get_permissions(workspace),
                     budget=budget,
                     watch=lambda step: opened.feed.wake(),
                 )
             )
-            trial = ExperimentJob()
-            self._jobs[opened.session.id, experiment.id] = trial
-            self._sessions.add_user(opened)
-            trial.task = asyncio.create_task(self._run(opened, experiment, trial))
+            self._start(opened, experiment)
             return schemas.CreateExperimentResponse(id=experiment.id, name=experiment.name)
 
         return await self._agent_loop.run(create_and_start())
 
-    async def _run(self, opened: OpenSession, experiment: Experiment, trial: ExperimentJob) -> None:
-        try:
+    def _start(self, opened: OpenSession, experiment: Experiment) -> None:
+        session, id = opened.session.id, experiment.id
+
+        async def run_experiment() -> None:
             await experiment.run()
-        except asyncio.CancelledError:
-            trial.error = "it was stopped"
-        except SessionTreeError as error:
-            trial.error = str(error)
-        except Exception:
-            log.exception("experiment %s failed", experiment.id)
-            trial.error = "something went wrong here; the server's log tells what"
-        finally:
-            trial.task = None
-            opened.feed.wake()
-            self._sessions.release(opened)
+
+        async def cancel_task() -> None:
+            if job.task is not None:
+                job.task.cancel()
+
+        def keep_error(error: str | None) -> None:
+            self._errors[session, id] = error
+
+        job = Job(key=("experiment", session, id), opened=opened, worker=experiment, stop=cancel_task)
+        self._jobs.start(job, run_experiment(), keep_error)
 
     async def stop(self, session: str, id: str) -> None:
-        """Stop running an experiment of a session. What is done stays done. Raises `InvalidOperation`."""
-        trial = self._jobs.get((session, id))
-        if trial is None or trial.task is None:
-            raise InvalidOperation(f"experiment {id} is not being run here")
-        await self._agent_loop.run(self._stop([trial.task]))
-
-    async def close(self) -> None:
-        """Stop all experiments."""
-        tasks = [trial.task for trial in self._jobs.values() if trial.task is not None]
-        if tasks:
-            await self._agent_loop.run(self._stop(tasks))
-
-    async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks, timeout=10)
+        """Stop an experiment of a session; finished runs keep their results. Raises `InvalidOperation`."""
+        job = self._jobs.get("experiment", session, id)
+        if job is None:
+            raise InvalidOperation(f"experiment {id} is not running on this server")
+        await self._agent_loop.run(self._jobs.stop([job]))
 
 
 def _find_local_results(opened: OpenSession) -> dict[str, Callable[[], ExperimentResult]]:
-    """The experiments that were made in a session: each is asked what it tells, which takes long where it is graded."""
-    findings = ExperimentLog(opened.session)
-    own = (plan for plan in findings.plans.values() if plan.belongs_to(opened.session.id))
-    return {plan.experiment: partial(findings.build_result, plan) for plan in own}
+    """Return functions that build the results of experiments created in a session. Building may grade answers."""
+    experiment_log = ExperimentLog(opened.session)
+    own = (plan for plan in experiment_log.plans.values() if plan.belongs_to(opened.session.id))
+    return {plan.experiment: partial(experiment_log.build_result, plan) for plan in own}
 
 
 def _find_all_results(opened: OpenSession) -> dict[str, Callable[[], ExperimentResult]]:
-    """All that a session tells of: those of another that it was forked from too."""
-    findings = ExperimentLog(opened.session)
-    return {id: partial(findings.build_result, plan) for id, plan in findings.plans.items()}
+    """Return such functions for all experiments in a session, also those copied by a fork."""
+    experiment_log = ExperimentLog(opened.session)
+    return {id: partial(experiment_log.build_result, plan) for id, plan in experiment_log.plans.items()}
 
 
 def _build_arm(request: schemas.ArmRequest) -> Arm:
@@ -262,7 +240,7 @@ def _build_arm(request: schemas.ArmRequest) -> Arm:
 
 
 def _build_scorer(request: schemas.ScorerRequest, model_of: Callable[[str | None], Model | None]) -> Scorer | None:
-    """The scorer that was asked for; `None` for what is measured anyway. Raises `Refused`."""
+    """Return the requested scorer, or `None` for a metric that is always measured. Raises `ApiError`."""
     named = {} if request.name is None else {"name": request.name}
     match request.kind:
         case "exact":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -26,32 +25,23 @@ async def prompt(
     for image in request.images:
         if image.get("type") != "image" or not all(isinstance(image.get(key), str) for key in ("data", "mimeType")):
             raise ApiError(422, "an image is {type: 'image', data, mimeType}")
-    serving, sessions, runs = call.state, call.state.sessions, call.state.runs
-    serving.permissions.check_mode(request.permission_mode)
+    state, sessions = call.state, call.state.sessions
+    state.permissions.check_mode(request.permission_mode)
 
     async def start_run() -> tuple[str, str]:
-        sessions.add_user(opened)  # until the run is over
-        ended = partial(sessions.release, opened)
+        sessions.add_user(opened)  # the client may disconnect before the run starts
         try:
             branch = opened.session.heads.current if request.branch is None else request.branch
-            serving.swarms.check_idle(opened, branch)
-            serving.experiments.check_idle(opened, branch)
-            return await runs.start(
-                opened,
-                request.branch,
-                request.text,
-                request.images,
-                request.model,
-                ended,
-                place,
-                request.permission_mode,
+            state.swarms.check_idle(opened, branch)
+            state.experiments.check_idle(opened, branch)
+            return await state.runs.start(
+                opened, request.branch, request.text, request.images, request.model, workspace, request.permission_mode
             )
-        except BaseException:
-            ended()
-            raise
+        finally:
+            sessions.release(opened)
 
     async with use_session(call, id) as opened:
-        place = await call.find_workspace(opened)
+        workspace = await call.find_workspace(opened)
         run, branch = await call.state.agent_loop.run(start_run())
         return JsonResponse(schemas.PromptResponse(run=run, branch=branch), 202)
 

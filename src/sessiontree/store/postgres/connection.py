@@ -1,9 +1,8 @@
-"""Connections: the one door to psycopg. A pool for each database, time limits, and trying again.
+"""Connections to PostgreSQL: a pool for each database, time limits and retries. The only module that imports psycopg.
 
-A statement that failed because the connection or the server did is tried again, with growing pauses, for as long as
-`PATIENCE` says, and shorter where the database was never reached, for then its address may be wrong. So everything that
-is run here must be right when it is run twice. When a write was on its way and
-nobody can be asked any more, that is `OutcomeUnknown`. No SQL here beyond what every connection needs.
+If the connection or the server fails, the work is retried with growing pauses for `RETRY_SECONDS`, and for less if the
+database was never reached, since its address may be wrong. So all work must be safe to run twice. If the database
+cannot be reached any more after a write was sent, the error is `OutcomeUnknown`.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ if TYPE_CHECKING:
     Connection = psycopg.Connection[TupleRow]
 
 RETRY_SECONDS = 30.0
-"""For so many seconds what failed is tried again."""
+"""Seconds for which failed work is retried."""
 FIRST_RETRY_SECONDS = 5.0
-"""The same, for a database that this process has never reached."""
+"""The same for a database that this process has never reached."""
 MIN_PAUSE, MAX_PAUSE = 0.05, 2.0
 MAX_CONNECTIONS = 16
-"""The most connections of a process to one database."""
+"""The maximum number of connections of a process to one database."""
 STATEMENT_SECONDS, LOCK_SECONDS, IDLE_SECONDS = 60, 20, 60
 KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-"""How both sides find out that the other is gone: after so many silent seconds, how often, how many times."""
+"""TCP keepalives of both sides: seconds of silence, seconds between probes, number of probes."""
 UNACKNOWLEDGED_MS = 30_000
-"""The same where something was said and not answered, in milliseconds."""
+"""How long sent data may stay unacknowledged, in milliseconds."""
 
 T = TypeVar("T")
 
 _TRANSIENT_STATES = ("08", "57P", "53", "40001", "40P01", "25P03", "55P03")
-"""States of the server that pass: no connection, shutting down, no room, a lost race."""
+"""SQL states that are worth a retry: no connection, shutdown, out of resources, serialization failure."""
 _UNSUPPORTED_STATES = ("0A000", "42883", "42P01")
-"""What a server says that does not have something: not supported, no such function, no such table."""
+"""SQL states for a missing feature: not supported, undefined function, undefined table."""
 _REJECTION_MESSAGES = (
     "authentication failed",
     "does not exist",
@@ -53,11 +52,11 @@ _REJECTION_MESSAGES = (
     "is not permitted",
     "no pg_hba.conf entry",
 )
-"""What a server says to those it does not let in, without a state."""
+"""Parts of messages with which a server rejects a login. They come without a state."""
 
 
 class PostgresDatabase:
-    """One database, as this process reaches it."""
+    """The connections of this process to one database."""
 
     def __init__(self, address: Address, *, retry_seconds: float = RETRY_SECONDS) -> None:
         self.location = address.safe_url
@@ -71,7 +70,7 @@ class PostgresDatabase:
 
     @property
     def listener(self) -> ChangeListener:
-        """Who listens for what is written to this database."""
+        """The listener for changes of sessions in this database."""
         from sessiontree.store.postgres.change_listener import ChangeListener
 
         with self._lock:
@@ -80,12 +79,12 @@ class PostgresDatabase:
             return self._listener
 
     def run(self, work: Callable[[Connection], T], *, location: str = "", writes: bool = False) -> T:
-        """What `work` gives with a connection; it may be called several times.
+        """Call `work` with a connection and return its result. `work` may be called several times.
 
-        Raises `StoreError`; with `writes`, `OutcomeUnknown` where it may have been done all the same.
+        Raises `StoreError`. With `writes`, raises `OutcomeUnknown` if the write may have been done.
         """
         location = location or self.location
-        begun = time.monotonic()
+        started = time.monotonic()
         pause, doubtful = MIN_PAUSE, False
         while True:
             reached = False
@@ -97,7 +96,7 @@ class PostgresDatabase:
                 if not _is_transient(error, reached):
                     raise build_store_error(location, error) from error
                 doubtful = doubtful or (writes and reached)
-                if time.monotonic() + pause > begun + self._get_retry_seconds():
+                if time.monotonic() + pause > started + self._get_retry_seconds():
                     reason = f"the database cannot be reached: {format_driver_error(error)}"
                     raise (OutcomeUnknown if doubtful else StoreError)(location, reason) from error
             time.sleep(pause * random.uniform(0.5, 1))
@@ -121,9 +120,9 @@ class PostgresDatabase:
                 self._return_connection(connection)
                 raise
             except BaseException:
-                # It may be in the middle of something: another one is cheaper than finding out.
+                # The connection may be in the middle of a statement: a new one is cheaper than checking.
                 if connection.broken:
-                    self.close()  # what broke it has broken the others too, most likely
+                    self.close()  # the other idle connections are probably broken too
                 with suppress(get_driver_error()):
                     connection.close()
                 raise
@@ -138,7 +137,7 @@ class PostgresDatabase:
             return self._idle.pop() if self._idle else None
 
     def connect(self) -> Connection:
-        """A connection of its own, which the caller closes."""
+        """Open a connection outside the pool. The caller closes it."""
         psycopg = _import_driver()
         from psycopg.conninfo import conninfo_to_dict
 
@@ -162,7 +161,7 @@ class PostgresDatabase:
         )
 
     def close(self) -> None:
-        """Let go of the connections that nobody uses. Whoever asks again gets new ones."""
+        """Close the idle connections. The next use opens new ones."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -174,7 +173,7 @@ _databases: dict[tuple[int, str], PostgresDatabase] = {}
 
 
 def get_database(address: Address) -> PostgresDatabase:
-    """The one `Database` of this process for an address: a forked process has its own."""
+    """Return the `PostgresDatabase` of this process for an address. A forked process has another one."""
     key = os.getpid(), address.url
     return _databases.get(key) or _databases.setdefault(key, PostgresDatabase(address))
 
@@ -188,12 +187,12 @@ def _import_driver() -> Any:
 
 
 def get_driver_error() -> type[Exception]:
-    """What the driver raises."""
+    """Return the base class of the errors that the driver raises."""
     return _import_driver().Error
 
 
 def _is_transient(error: Exception, reached: bool) -> bool:
-    """Whether trying again may help."""
+    """Return whether a retry may help."""
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
         return state.startswith(_TRANSIENT_STATES) and not state.startswith("57014")
@@ -203,23 +202,23 @@ def _is_transient(error: Exception, reached: bool) -> bool:
 
 
 def is_unsupported(error: Exception) -> bool:
-    """Whether the server does not have what it was asked for, as some that are only like PostgreSQL."""
+    """Return whether the server lacks a feature, as some PostgreSQL-compatible servers do."""
     return getattr(error, "sqlstate", None) in _UNSUPPORTED_STATES
 
 
 def format_driver_error(error: Exception) -> str:
-    """What the server or the driver said, on one line, without what follows it."""
+    """Return the first line of an error message of the server or the driver."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
 def build_store_error(where: str, error: Exception) -> StoreError:
-    """An error of ours for one of the driver's."""
+    """Convert an error of the driver."""
     state: str = getattr(error, "sqlstate", None) or ""
     if state == "42501":
-        return StoreError(where, f"this role may not do that: {format_driver_error(error)}")
+        return StoreError(where, f"this role lacks permission: {format_driver_error(error)}")
     if state == "25006":
-        return StoreError(where, "the database takes no writes now")
+        return StoreError(where, "the database is read-only")
     if state == "57014":
-        return StoreError(where, f"it took longer than {STATEMENT_SECONDS} seconds, and nothing was done")
+        return StoreError(where, f"cancelled after {STATEMENT_SECONDS} seconds, nothing changed")
     return StoreError(where, format_driver_error(error))

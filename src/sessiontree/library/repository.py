@@ -1,0 +1,302 @@
+"""Repositories: the protocol for where sessions live, and the one place that chooses between them.
+
+A repository keeps many sessions and gives each a location: a string that opens it again from anywhere, such as a path
+or `postgresql://host/database#id`. Code above this package uses locations and repositories, and never asks which kind
+it has. To add a kind, implement `Repository` and call `register_scheme`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+from sessiontree.errors import InvalidOperation
+from sessiontree.home import CONFIG_NAME, get_home
+from sessiontree.library.session_files import SESSION_SUFFIX, OpenStore
+from sessiontree.store.jsonl import JsonlStore
+
+if TYPE_CHECKING:
+    from sessiontree.core.entries import Entry
+    from sessiontree.core.query import Query
+    from sessiontree.library.index.session_search import Hit
+    from sessiontree.library.index.session_summary import SessionSummary
+    from sessiontree.store.base import Cursor, Store
+    from sessiontree.store.jsonl import Durability
+
+RECENT_ALIAS = "@"
+"""Names the most recent session of the current folder."""
+STORE_VARIABLE = "SESSIONTREE_STORE"
+"""The environment variable that names the default repository."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in total."""
+
+
+Layout: TypeAlias = Literal["projects", "folder", "tree"]
+"""Of a folder. `projects`: one subfolder for each project; `folder`: no subfolders; `tree`: with any subfolders."""
+
+
+class StoredSession(NamedTuple):
+    """A session of a repository, without its content."""
+
+    id: str
+    location: str
+    archived: bool = False
+
+
+class SharedLock(Protocol):
+    """A lock that one process at a time holds, on all machines together."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether any process holds it."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether this process held it and another one holds it now."""
+        ...
+
+    def acquire(self) -> bool:
+        """Return whether this process holds it now. Raises `StoreError`."""
+        ...
+
+    def release(self) -> None: ...
+
+
+class Repository(Protocol):
+    """Where sessions live. All methods are synchronous and safe to call from several threads and processes."""
+
+    location: str
+    """How messages name the repository: a folder or an address, without passwords."""
+
+    def get_store(self, location: str, durability: Durability = "fsync") -> Store:
+        """Return the store of the session at a location, whether it exists or not."""
+        ...
+
+    def build_location(self, id: str, *, cwd: str, timestamp: str) -> str:
+        """Return the location for a new session. Nothing is created."""
+        ...
+
+    def get_id(self, location: str) -> str:
+        """Return the id of the session at a location, as far as the location tells it."""
+        ...
+
+    def exists(self, location: str) -> bool:
+        """Return whether something is at a location. May answer yes without asking a remote database."""
+        ...
+
+    def find(self, name: str) -> str:
+        """Return the location of a session by id, part of an id, name, or `@`. Raises `NotFound` or `Ambiguous`."""
+        ...
+
+    def find_recent(self, cwd: str) -> str | None:
+        """Return the session of a folder that was continued last."""
+        ...
+
+    def list_stored(self) -> list[StoredSession]:
+        """List all sessions, archived ones too, most recently written first. Deleted ones are not listed."""
+        ...
+
+    def list_sessions(
+        self, cwd: str | None = None, *, archived: bool = False, progress: Progress | None = None
+    ) -> list[SessionSummary]:
+        """Summarize the sessions of the folder `cwd`, or of all folders, newest first. Damaged ones are included."""
+        ...
+
+    def search(
+        self,
+        query: Query,
+        *,
+        cwd: str | None = None,
+        limit: int = 50,
+        only: Callable[[SessionSummary], bool] | None = None,
+        on_unreadable: Callable[[str], None] | None = None,
+        progress: Progress | None = None,
+    ) -> list[Hit]:
+        """Return the newest entries that match, in all branches and in archived sessions too."""
+        ...
+
+    def find_matching_sessions(
+        self, query: Query, *, cwd: str | None = None, progress: Progress | None = None
+    ) -> list[str]:
+        """Return the locations of the sessions with a match. Each is read only until the first one."""
+        ...
+
+    def find_ambiguous(self, sessions: Iterable[tuple[str, str]], *, in_trash: bool = False) -> set[str]:
+        """Return the locations, given with their ids, that `find` would not return for the id: a copy has it too."""
+        ...
+
+    def may_contain(self, location: str, text: bytes) -> bool:
+        """Return whether the bytes of a session may contain `text`. A cheap test that may say yes wrongly."""
+        ...
+
+    def resolve(self, name: str, *, in_trash: bool = False) -> str:
+        """Return the location that `archive`, `delete` and `purge` would act on. Prefers the trash with `in_trash`."""
+        ...
+
+    def archive(self, name: str, *, archived: bool = True) -> str:
+        """Hide a session from listings, or show it again. Returns its location."""
+        ...
+
+    def delete(self, name: str) -> str:
+        """Move a session to the trash. Returns its location there."""
+        ...
+
+    def restore(self, name: str) -> str:
+        """Move a session from the trash back to where it was. Returns its location."""
+        ...
+
+    def purge(self, name: str, *, at: Cursor | None = None) -> str:
+        """Remove a session for good. Raises `Conflict` if it does not end at `at`."""
+        ...
+
+    def list_trash(self) -> list[SessionSummary]:
+        """Summarize the sessions in the trash, newest first."""
+        ...
+
+    def build_copy_location(self, location: str, id: str) -> str:
+        """Return where a repaired copy of a session goes."""
+        ...
+
+    def iter_copies(self, location: str) -> Iterator[Store]:
+        """Yield the stores of sessions that were copied from this one, newest first."""
+        ...
+
+    def share_lines(self, source: Store, target: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
+        """Create `target` as a fork that shares its lines with `source`, all of them or `parts`, if possible."""
+        ...
+
+    def check_size(self, location: str) -> None:
+        """Raise `StoreError` if opening the session would take too much memory."""
+        ...
+
+    def open_shared_lock(self, location: str, name: str) -> SharedLock | None:
+        """Return a lock for work on a session that holds across machines; `None` if all writers share this machine."""
+        ...
+
+    def wait_for_change(self, location: str, after: Cursor, timeout: float) -> bool:
+        """Wait until a session has lines after the cursor. Returns whether it has."""
+        ...
+
+    def check_reachable(self) -> None:
+        """Raise `StoreError` if the repository cannot be reached at all."""
+        ...
+
+
+# Choosing one
+
+_schemes: dict[str, Callable[[str], Repository]] = {}
+_file_store: OpenStore = JsonlStore
+
+
+def register_scheme(scheme: str, open_address: Callable[[str], Repository]) -> None:
+    """Let addresses that start with `scheme`, such as `postgresql://`, open this kind of repository.
+
+    `open_address` gets the address; a session's own part stands behind `#`.
+    """
+    _schemes[scheme] = open_address
+
+
+def is_address(text: object) -> bool:
+    """Return whether this is the address of a repository or of a session in one, and not a path or a name."""
+    return isinstance(text, str) and text.startswith(tuple(_schemes))
+
+
+def open_repository(place: str | os.PathLike[str] | None = None) -> Repository:
+    """Return the repository at an address or in a folder; by default the one that `SESSIONTREE_STORE` names, or else
+    the user's folder of sessions. Raises `InvalidOperation` for an address that cannot be understood.
+    """
+    if place is None:
+        address = os.environ.get(STORE_VARIABLE)
+        if not address:
+            return get_folder_repository()
+        if not is_address(address):
+            raise InvalidOperation(f"{STORE_VARIABLE} must be an address such as postgresql://host/database")
+        return _open_address(address)
+    if isinstance(place, str) and is_address(place):
+        return _open_address(place)
+    return open_folder(os.fspath(place), "folder")
+
+
+def get_folder_repository() -> Repository:
+    """Return the user's folder of sessions. Raises `ConfigError` if the configuration cannot be read."""
+    return open_folder(get_sessions_folder(), "projects")
+
+
+def open_folder_of(file: str) -> Repository:
+    """Return the repository in the folder of a session file. The configuration is not read."""
+    return open_folder(os.path.dirname(file) or ".", "folder")
+
+
+def open_folder(root: str, layout: Layout) -> Repository:
+    """Return the repository in a folder, the same object for every call: it remembers what it has scanned."""
+    return _open_folder(root, layout, _file_store)
+
+
+@cache
+def _open_folder(root: str, layout: Layout, open_store: OpenStore) -> Repository:
+    from sessiontree.library.folder_repository import FolderRepository
+
+    return FolderRepository(root, layout=layout, open_store=open_store)
+
+
+def set_file_store(open_store: OpenStore) -> None:
+    """Open session files with another store from now on, such as one that encrypts them."""
+    global _file_store
+    _file_store = open_store
+
+
+def find_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
+    """Return the repository that a session is in, given its location or name, and the name to look for there."""
+    text = os.fspath(session)
+    if is_address(text):
+        _, found, name = text.partition("#")
+        if not found or not name:
+            raise InvalidOperation(f"{open_repository(text).location} has no session; append #session to the address")
+        return _open_address(text), text
+    if text == RECENT_ALIAS:
+        return open_repository(), text
+    if is_file(session):
+        return open_folder_of(text), text
+    return get_folder_repository() if is_path(session) else open_repository(), text
+
+
+def get_sessions_folder() -> str:
+    """Return where session files live. Raises `ConfigError` if the configuration cannot be read."""
+    if os.path.lexists(os.path.join(get_home(), CONFIG_NAME)):
+        from sessiontree.config import load
+
+        folder = load().sessions
+        if folder is not None:
+            return folder
+    return os.path.join(get_home(), "sessions")
+
+
+def is_path(session: str | os.PathLike[str]) -> bool:
+    """Return whether this looks like a path, and not like an id or a name."""
+    text = os.fspath(session)
+    return isinstance(session, os.PathLike) or text.endswith(SESSION_SUFFIX) or os.sep in text
+
+
+def is_file(session: str | os.PathLike[str]) -> bool:
+    """Return whether this is the path of an existing file."""
+    return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))
+
+
+def _open_address(address: str) -> Repository:
+    scheme = next(scheme for scheme in _schemes if address.startswith(scheme))
+    return _schemes[scheme](address)
+
+
+def _open_postgres(address: str) -> Repository:
+    from sessiontree.library.postgres_repository import PostgresRepository
+    from sessiontree.store.postgres.address import parse_address
+
+    return PostgresRepository(parse_address(address))
+
+
+register_scheme("postgresql://", _open_postgres)
+register_scheme("postgres://", _open_postgres)
