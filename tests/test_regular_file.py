@@ -1,4 +1,4 @@
-"""Reading a file that may be anything: nothing is waited for, and what is no regular file is refused."""
+"""Reading files of unknown type: only regular files are read, and nothing blocks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("trust.json", "from sessiontree.extensions.trust import TrustStore; TrustStore({home!r})._read()", True),
         (
             "swarm.toml",
-            "from sessiontree.cli.swarm_file import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
+            "from sessiontree.cli.swarm_setup import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
             True,
         ),
         (

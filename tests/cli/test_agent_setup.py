@@ -161,7 +161,7 @@ def test_an_extension_that_was_asked_for_and_fails_ends_it_before_anything_is_sa
 
     assert capsys.readouterr().err == (
         "sessiontree: extension gate is not loaded: RuntimeError: broken gate\n"
-        f"sessiontree: nothing was done, since {gate} could not be set up\n"
+        f"sessiontree: {gate}: the extension failed to load; nothing was done\n"
     )
     assert not server.requests
 

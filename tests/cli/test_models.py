@@ -15,7 +15,7 @@ from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture t
 def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None:
     lines = cli("models").splitlines()
 
-    assert lines[0].split() == ["model", "because"]
+    assert lines[0].split() == ["model", "reason"]
     assert any(
         line.startswith("-  anthropic:claude-sonnet-5-5") and line.endswith("ANTHROPIC_API_KEY is not set")
         for line in lines

@@ -134,7 +134,7 @@ async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) ->
     await run(at, "/thinking off")
 
     notices = [event.text for event in told if isinstance(event, Notice)]
-    assert notices == ["scripted:plain does not think, so this does nothing"]
+    assert notices == ["scripted:plain does not support thinking; the level has no effect"]
 
 
 async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> None:

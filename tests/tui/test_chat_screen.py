@@ -702,7 +702,7 @@ async def test_an_image_that_is_too_large_for_models_is_refused(running: Running
     (project / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
     async with running() as app:
         await app.submit("What is in @large.png ?")
-        await app.wait_for_text("✗ large.png is an image of more than 3.75 MB")
+        await app.wait_for_text("✗ large.png is too large: images are limited to 3.75 MB")
 
         assert app.editor.text == "What is in @large.png ?"
         assert not app.app.controller.session.tree.real_count
