@@ -106,14 +106,16 @@ async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, s
     made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
     odd = {"type": "image", "data": object()}
     for queue in (made.steer, made.follow_up, made.queue_for_next_turn):
-        with pytest.raises(InvalidOperation, match=r"this cannot be written down later: .* object is unsupported"):
+        with pytest.raises(InvalidOperation, match=r"the entry cannot be written: .* object is unsupported"):
             await queue("Look", [odd])
-    with pytest.raises(InvalidOperation, match=r"more than the [0-9]+ that an entry can hold"):
+    with pytest.raises(InvalidOperation, match=r"exceed the [0-9]+ bytes that an entry can hold"):
         await made.queue_for_next_turn("x" * LINE_LIMIT)
 
     assert made.queued == QueueSnapshot()
     assert [(await made.prompt(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
-    assert said(session.head)[2].startswith("toolResult: report failed with InvalidOperation: this cannot be written")
+    assert said(session.head)[2].startswith(
+        "toolResult: report failed with InvalidOperation: the entry cannot be written"
+    )
 
 
 async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Session) -> None:
@@ -204,7 +206,7 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
 
 
 async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, session: Session) -> None:
-    with pytest.raises(st.InvalidOperation, match="nothing waits to be said"):
+    with pytest.raises(st.InvalidOperation, match="no messages are queued"):
         await agent("One.").send_queued()
 
     assert session.head.path() == []

@@ -126,7 +126,7 @@ def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Pa
     assert "not a text or image file" in fails("-p", "x", "@binary", code=2)
     assert "gone" in fails("-p", "x", "@gone")
     (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
-    assert "too large to look at" in fails("-p", "x", "@large.png")
+    assert "is too large" in fails("-p", "x", "@large.png")
     assert server.requests == []
     assert st.sessions() == []
 
@@ -318,7 +318,7 @@ def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
 
     captured = capsys.readouterr()
     assert captured.out == "Here.\n"
-    assert "going on with the usual model" in captured.err
+    assert "using the default model" in captured.err
 
 
 def run_interrupted(

@@ -345,7 +345,7 @@ async def test_an_answer_that_the_event_does_not_allow_is_reported_and_left_out(
 
     assert answer == NavigateAnswer(label="good")
     (notice,) = notices
-    assert notice.startswith("odd answered with something else than NavigateAnswer: ")
+    assert notice.startswith("odd returned an invalid NavigateAnswer: ")
     assert notice.endswith(" (at before_navigate)")
 
 
@@ -382,8 +382,8 @@ def interrupting(event, ctx):
     [
         (raising, "failed with ValueError: broken"),
         (raising_in_a_thread, "failed with KeyError: 'broken'"),
-        (leaving, "failed with RuntimeError: it wanted the program to end"),
-        (leaving_in_a_thread, "failed with RuntimeError: it wanted the program to end"),
+        (leaving, "failed with RuntimeError: it called sys.exit"),
+        (leaving_in_a_thread, "failed with RuntimeError: it called sys.exit"),
         (stopping, "failed with RuntimeError: it raised StopIteration"),
         (cancelling, "was cancelled from inside"),
         (interrupting, "failed with TimeoutError: of its own"),
@@ -465,7 +465,7 @@ async def test_a_call_is_blocked_when_a_handler_that_should_judge_it_fails(hooks
 
     _, answer = await hooks.ask(CALL)
 
-    assert answer == ToolCallAnswer(cancel=True, reason="gate.py, which has to agree to this call, failed")
+    assert answer == ToolCallAnswer(cancel=True, reason="gate.py failed, and it must approve this call")
 
 
 async def test_sync_handlers_run_in_a_thread_so_that_nothing_else_stands_still(hooks: Hooks) -> None:

@@ -73,7 +73,7 @@ async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_fil
     lines = text(output).split("\n")
     assert lines[MAX_LINES - 1] == str(MAX_LINES * 2)
     path = output.details["fullOutputPath"]
-    assert f"All of it is in {path}" in lines[-1]
+    assert f"The full output is in {path}" in lines[-1]
     assert Path(path).read_text().split() == [str(number) for number in range(1, MAX_LINES * 2 + 1)]
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     os.unlink(path)
@@ -97,7 +97,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call
 
     output = await call(bash, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
 
-    assert text(output) == "begun\n\nThe command was ended after 0.3 seconds."
+    assert text(output) == "begun\n\nThe command was stopped after 0.3 seconds."
     assert output.is_error
     assert not alive(mark)
 
@@ -186,7 +186,7 @@ async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(fo
 
 async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
     folder.rmdir()
-    with pytest.raises(CommandError, match="could not be started"):
+    with pytest.raises(CommandError, match="cannot start the command"):
         await call(bash, command="true")
 
 
@@ -217,7 +217,7 @@ def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
     tail.close()
 
     assert tail.format_text() == "3\n4\n5"
-    assert tail.format_note() == f"[Only the last 3 of 5 lines are shown (10 bytes). All of it is in {tail.path}]"
+    assert tail.format_note() == f"[Only the last 3 of 5 lines are shown (10 bytes). The full output is in {tail.path}]"
     assert tail.path is not None
     os.unlink(tail.path)
 
@@ -230,7 +230,7 @@ def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> 
     tail.close()
 
     assert tail.format_text() == "2\n3"
-    assert tail.format_note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be kept]"
+    assert tail.format_note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be saved]"
 
 
 def test_a_file_of_full_output_has_no_gap_after_the_disk_was_full_for_a_while(monkeypatch) -> None:
