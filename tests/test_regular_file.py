@@ -1,4 +1,4 @@
-"""Reading a file that may be anything: nothing is waited for, and what is no regular file is refused."""
+"""Reading files of unknown type: only regular files are read, and nothing blocks."""
 
 from __future__ import annotations
 

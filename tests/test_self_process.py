@@ -1,4 +1,4 @@
-"""Twins: the same program in another process, wherever that is started."""
+"""Running this program in another process."""
 
 from __future__ import annotations
 

@@ -38,17 +38,17 @@ def session() -> Session:
     return st.memory(name="auth", cwd="/project")
 
 
-def talk(session: Session, *texts: str) -> list[str]:
-    """User and assistant in turns; the ids."""
+def append_texts(session: Session, *texts: str) -> list[str]:
+    """Append user and assistant messages in turn, and return their ids."""
     speakers = itertools.cycle([st.user, st.assistant])
     return [session.append(speak(text)).id for speak, text in zip(speakers, texts, strict=False)]
 
 
-def texts(branch: st.Branch) -> list[str]:
+def read_texts(branch: st.Branch) -> list[str]:
     return [st.core.messages.extract_text(message["content"]) for message in branch.context().messages]
 
 
-def reopened(session: Session) -> Session:
+def reopen(session: Session) -> Session:
     return Session(session._store)
 
 
@@ -100,11 +100,11 @@ def test_appended_entries_are_on_disk_at_once(tmp_path: Path) -> None:
 
 
 def test_entries_form_a_chain_on_the_current_branch(session: Session) -> None:
-    first, second, third = talk(session, "one", "two", "three")
+    first, second, third = append_texts(session, "one", "two", "three")
 
     assert [entry.id for entry in session.head.path()][-3:] == [first, second, third]
     assert session.tree.parent(third) == second
-    assert texts(session.head) == ["one", "two", "three"]
+    assert read_texts(session.head) == ["one", "two", "three"]
 
 
 def test_a_batch_is_a_chain_written_as_one(session: Session) -> None:
@@ -116,14 +116,14 @@ def test_a_batch_is_a_chain_written_as_one(session: Session) -> None:
 
 def test_annotations_before_the_first_entry_are_its_ancestors(session: Session) -> None:
     session.rename("another name")
-    [first] = talk(session, "hello")
+    [first] = append_texts(session, "hello")
 
     assert [entry.type for entry in session.tree.path(first)] == ["session_info", "session_info", "message"]
     assert len(session.tree.roots()) == 1
 
 
 def test_annotations_are_children_of_the_leaf_and_move_no_branch(session: Session) -> None:
-    [leaf] = talk(session, "hello")
+    [leaf] = append_texts(session, "hello")
 
     label = session.label("HEAD", "here")
     usage = session.append(st.Usage(kind="cache_warm"))
@@ -133,7 +133,7 @@ def test_annotations_are_children_of_the_leaf_and_move_no_branch(session: Sessio
 
 
 def test_every_kind_of_entry_goes_through_append(session: Session) -> None:
-    [first] = talk(session, "hello")
+    [first] = append_texts(session, "hello")
     bodies = [
         st.ModelChange(provider="openai", model="gpt"),
         st.ThinkingLevelChange("high"),
@@ -154,7 +154,7 @@ def test_every_kind_of_entry_goes_through_append(session: Session) -> None:
     written = [session.append(body) for body in bodies]
 
     assert [entry.body for entry in written] == bodies
-    assert [reopened(session).tree[entry.id].body for entry in written] == bodies
+    assert [reopen(session).tree[entry.id].body for entry in written] == bodies
 
 
 def test_a_compaction_records_the_state_and_keeps_no_messages_by_default(session: Session) -> None:
@@ -208,7 +208,7 @@ def test_a_compaction_carries_the_system_messages_it_removes(session: Session) -
     ],
 )
 def test_invalid_entries_are_refused_and_nothing_is_written(session, body, error) -> None:
-    [first] = talk(session, "one")
+    [first] = append_texts(session, "one")
     if getattr(body, "target", None) == "first":
         body = msgspec.structs.replace(body, target=first)
     before = session.read_lines()
@@ -216,7 +216,7 @@ def test_invalid_entries_are_refused_and_nothing_is_written(session, body, error
     with pytest.raises(error):
         session.append(body)
 
-    assert session.read_lines() == before == reopened(session).read_lines()
+    assert session.read_lines() == before == reopen(session).read_lines()
 
 
 def test_a_summary_without_an_abandoned_branch_names_root(session: Session) -> None:
@@ -241,7 +241,7 @@ def test_an_assistant_message_gets_the_fields_that_peers_expect(session: Session
 
 
 def test_a_late_result_moves_no_branch(session: Session) -> None:
-    call, _ = talk(session, "one", "two")
+    call, _ = append_texts(session, "one", "two")
     session.create_branch("other")
 
     late = session.append(st.tool_result("c1", "bash", "done"), parent=call, branch=None)
@@ -249,7 +249,7 @@ def test_a_late_result_moves_no_branch(session: Session) -> None:
     assert late.parent == call
     assert session.head.name == "other"
     assert late.id not in session.heads.heads.values()
-    assert reopened(session).heads.heads == session.heads.heads
+    assert reopen(session).heads.heads == session.heads.heads
     with pytest.raises(st.InvalidOperation, match="needs a parent"):
         session.append(st.user("x"), branch=None)
 
@@ -264,7 +264,7 @@ def test_fields_of_a_line_can_be_added(session: Session) -> None:
 def test_text_that_utf8_cannot_hold_is_written_and_read_back(session: Session) -> None:
     entry = session.append(st.user("half a \ud83d pair"))
 
-    assert reopened(session).tree[entry.id].body == entry.body
+    assert reopen(session).tree[entry.id].body == entry.body
     assert b"\\ud83d" in entry.raw
 
 
@@ -273,7 +273,7 @@ def test_text_that_utf8_cannot_hold_is_written_and_read_back(session: Session) -
 
 def test_the_branching_example_survives_reopening(tmp_path: Path) -> None:
     session = st.create(name="auth", cwd="/project", file=tmp_path / "s.jsonl")
-    talk(session, "How do I optimize this?", "I have several approaches...")
+    append_texts(session, "How do I optimize this?", "I have several approaches...")
     stayed = session.head.leaf
     session.create_branch("approach-a", description="Using algorithm optimization")
     session.head.append(st.assistant("Approach A: Use memoization", usage={"input": 100, "output": 50, "cost": 0.05}))
@@ -296,7 +296,7 @@ def test_the_branching_example_survives_reopening(tmp_path: Path) -> None:
 
 
 def test_a_branch_has_its_creation_time_and_description(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
 
     branch = session.create_branch("b", description="try")
 
@@ -307,18 +307,18 @@ def test_a_branch_has_its_creation_time_and_description(session: Session) -> Non
 
 
 def test_appends_on_an_agents_branch_do_not_move_the_current_branch(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     agent = session.create_branch("agent", current=False)
 
     agent.append(st.assistant("working"))
 
     assert session.head.name == "main"
-    assert reopened(session).head.name == "main"
-    assert reopened(session).branch("agent").leaf == agent.leaf
+    assert reopen(session).head.name == "main"
+    assert reopen(session).branch("agent").leaf == agent.leaf
 
 
 def test_a_branch_can_be_created_at_any_place(session: Session) -> None:
-    first, *_ = talk(session, "one", "two", "three")
+    first, *_ = append_texts(session, "one", "two", "three")
 
     branch = session.create_branch("old", at=first)
     other = session.create_branch("start", at=None)
@@ -343,12 +343,12 @@ def test_an_unknown_branch_is_an_error_that_lists_the_branches(session: Session)
 
 
 def test_a_branch_can_be_renamed_and_keeps_its_history(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     leaf = session.create_branch("b", description="try").leaf
 
     renamed = session.rename_branch("b", "c")
 
-    for shown in (session, reopened(session)):
+    for shown in (session, reopen(session)):
         assert list(shown.heads.heads) == ["main", "c"]
         assert shown.head.name == "c"
         assert shown.branch("c").leaf == leaf
@@ -359,17 +359,17 @@ def test_a_branch_can_be_renamed_and_keeps_its_history(session: Session) -> None
 
 
 def test_an_archived_branch_is_hidden_kept_and_comes_back(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     session.create_branch("b")
     session.switch("main")
 
     session.archive_branch("b")
 
-    assert [info.archived for info in reopened(session).branches] == [False, True]
+    assert [info.archived for info in reopen(session).branches] == [False, True]
     with pytest.raises(st.InvalidOperation, match="current"):
         session.archive_branch("main")
     session.switch("b")
-    assert [info.archived for info in reopened(session).branches] == [False, False]
+    assert [info.archived for info in reopen(session).branches] == [False, False]
 
 
 def test_handles_of_one_name_share_the_head(session: Session) -> None:
@@ -386,16 +386,16 @@ def test_handles_of_one_name_share_the_head(session: Session) -> None:
 
 
 def test_navigation_survives_reopening(session: Session) -> None:
-    _, answer, *_ = talk(session, "one", "two", "three", "four")
+    _, answer, *_ = append_texts(session, "one", "two", "three", "four")
 
     session.navigate(answer)
 
-    assert reopened(session).head.leaf == answer
-    assert texts(reopened(session).head) == ["one", "two"]
+    assert reopen(session).head.leaf == answer
+    assert read_texts(reopen(session).head) == ["one", "two"]
 
 
 def test_selecting_a_user_message_returns_its_text(session: Session) -> None:
-    _, answer, question, _ = talk(session, "one", "two", "three", "four")
+    _, answer, question, _ = append_texts(session, "one", "two", "three", "four")
 
     plan = session.navigate(question)
 
@@ -404,18 +404,18 @@ def test_selecting_a_user_message_returns_its_text(session: Session) -> None:
 
 
 def test_selecting_the_first_message_moves_before_the_first_entry(session: Session) -> None:
-    first, *_ = talk(session, "one", "two")
+    first, *_ = append_texts(session, "one", "two")
 
     plan = session.navigate(first)
     again = session.append(st.user("afresh"))
 
     assert (plan.new_leaf, plan.editor_text) == (None, "one")
     assert session.tree.parent(again.id) is None
-    assert texts(session.head) == ["afresh"]
+    assert read_texts(session.head) == ["afresh"]
 
 
 def test_selecting_the_current_leaf_does_nothing_unless_it_is_a_user_message(session: Session) -> None:
-    _, answer = talk(session, "one", "two")
+    _, answer = append_texts(session, "one", "two")
     lines = session.read_lines()
     assert session.navigate("HEAD").is_move is False
     assert session.read_lines() == lines
@@ -429,7 +429,7 @@ def test_selecting_the_current_leaf_does_nothing_unless_it_is_a_user_message(ses
 
 
 def test_a_plan_changes_nothing(session: Session) -> None:
-    first, answer, _ = talk(session, "one", "two", "three")
+    first, answer, _ = append_texts(session, "one", "two", "three")
     lines = session.read_lines()
 
     plan = session.plan_navigate(answer)
@@ -441,7 +441,7 @@ def test_a_plan_changes_nothing(session: Session) -> None:
 
 
 def test_undo_reverts_one_move_at_a_time(session: Session) -> None:
-    one, two, three, four = talk(session, "one", "two", "three", "four")
+    one, two, three, four = append_texts(session, "one", "two", "three", "four")
     session.navigate(two)
     session.append(st.user("another way"))
     session.switch(one)
@@ -450,13 +450,13 @@ def test_undo_reverts_one_move_at_a_time(session: Session) -> None:
     assert session.head.leaf not in (one, two, three, four)
     session.undo()
     assert session.head.leaf == four
-    assert reopened(session).head.leaf == four
+    assert reopen(session).head.leaf == four
     with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         session.undo()
 
 
 def test_undoing_a_switch_keeps_entries_appended_since(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     session.create_branch("b")
     session.switch("main")
     grown = session.append(st.user("meanwhile"), branch="b")
@@ -468,7 +468,7 @@ def test_undoing_a_switch_keeps_entries_appended_since(session: Session) -> None
 
 
 def test_head_at_n_is_the_nth_previous_place(session: Session) -> None:
-    one, two, _, four = talk(session, "one", "two", "three", "four")
+    one, two, _, four = append_texts(session, "one", "two", "three", "four")
     session.navigate(two)
     session.switch(one)
 
@@ -478,7 +478,7 @@ def test_head_at_n_is_the_nth_previous_place(session: Session) -> None:
 
 
 def test_switching_to_the_head_of_another_branch_switches_to_that_branch(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     branch = session.create_branch("b")
     session.switch("main")
 
@@ -488,7 +488,7 @@ def test_switching_to_the_head_of_another_branch_switches_to_that_branch(session
 
 
 def test_switching_to_a_place_where_several_branches_are_is_refused(session: Session) -> None:
-    talk(session, "one", "two", "three")
+    append_texts(session, "one", "two", "three")
     for name in ("a", "b"):
         session.create_branch(name, at="main")
         session.navigate("HEAD~2")
@@ -503,7 +503,7 @@ def test_switching_to_a_place_where_several_branches_are_is_refused(session: Ses
 
 
 def test_a_move_and_its_entries_are_written_together(session: Session) -> None:
-    ids = talk(session, "one", "two", "three", "four")
+    ids = append_texts(session, "one", "two", "three", "four")
 
     summary = st.BranchSummary(summary="left", abandoned_leaf=ids[3])
     written = session.move(
@@ -514,13 +514,13 @@ def test_a_move_and_its_entries_are_written_together(session: Session) -> None:
     assert session.tree.parent("5" * 16) == ids[1]
     assert session.tree.label("5" * 16) == "here"
     assert b'"why":1' in written[0].raw
-    assert reopened(session).head.leaf == "5" * 16
+    assert reopen(session).head.leaf == "5" * 16
     session.undo()
     assert session.head.leaf == ids[3]
 
 
 def test_an_archived_branch_that_moves_is_no_longer_archived(session: Session) -> None:
-    ids = talk(session, "one", "two")
+    ids = append_texts(session, "one", "two")
     for name, bodies in (("a", []), ("b", [st.user("on")])):
         session.create_branch(name, current=False)
         session.archive_branch(name)
@@ -528,11 +528,11 @@ def test_an_archived_branch_that_moves_is_no_longer_archived(session: Session) -
         session.move(ids[0], bodies, branch=name)
 
         assert not session.branch(name).info.archived
-        assert not reopened(session).branch(name).info.archived
+        assert not reopen(session).branch(name).info.archived
 
 
 def test_a_renamed_branch_is_not_found_under_its_old_name(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     branch = session.create_branch("a", current=False)
     session.rename_branch("a", "b")
 
@@ -542,7 +542,7 @@ def test_a_renamed_branch_is_not_found_under_its_old_name(session: Session) -> N
 
 
 def test_a_missing_branch_is_reported_with_the_first_few_branches(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     for number in range(20):
         session.create_branch(f"b{number}", current=False)
 
@@ -552,7 +552,7 @@ def test_a_missing_branch_is_reported_with_the_first_few_branches(session: Sessi
 
 
 def test_a_label_that_looks_like_an_id_does_not_misdirect_a_move(session: Session) -> None:
-    ids = talk(session, "one", "two", "three", "four")
+    ids = append_texts(session, "one", "two", "three", "four")
     session.label(ids[0], ids[1])
 
     session.navigate(session.tree[ids[1]])
@@ -561,34 +561,34 @@ def test_a_label_that_looks_like_an_id_does_not_misdirect_a_move(session: Sessio
 
 
 def test_annotations_written_with_a_move_are_at_the_new_place(session: Session) -> None:
-    ids = talk(session, "one", "two", "three", "four")
+    ids = append_texts(session, "one", "two", "three", "four")
 
     (label,) = session.move(ids[1], [st.Label(target=ids[1], text="back")])
 
     assert (session.head.leaf, label.parent) == (ids[1], ids[1])
-    assert reopened(session).head.leaf == ids[1]
+    assert reopen(session).head.leaf == ids[1]
     assert session.undo().new_leaf == ids[3]
 
 
 def test_a_branch_that_is_not_current_can_be_moved(session: Session) -> None:
-    ids = talk(session, "one", "two", "three", "four")
+    ids = append_texts(session, "one", "two", "three", "four")
     session.create_branch("side")
 
     session.move(ids[1], branch="main")
 
     assert (session.head.name, session.branch("main").leaf) == ("side", ids[1])
-    assert reopened(session).branch("main").leaf == ids[1]
+    assert reopen(session).branch("main").leaf == ids[1]
 
 
 def test_branches_can_be_archived_with_a_move_and_the_moved_branch_becomes_current(session: Session) -> None:
-    ids = talk(session, "one", "two")
+    ids = append_texts(session, "one", "two")
     session.create_branch("a").append(st.user("a"))
     side = session.create_branch("b", at=ids[1])
     side.append(st.user("b"))
 
     session.move(side.path()[-1], [st.user("on")], branch="main", archive=["a", "b", "main"])
 
-    for seen in (session, reopened(session)):
+    for seen in (session, reopen(session)):
         assert {info.name for info in seen.branches if info.archived} == {"a", "b"}
         assert seen.head.name == "main"
         assert [m["content"] for m in seen.head.context().messages][-2:] == ["b", "on"]
@@ -597,7 +597,7 @@ def test_branches_can_be_archived_with_a_move_and_the_moved_branch_becomes_curre
 
 
 def test_a_move_from_an_unexpected_head_is_refused_and_nothing_is_written(session: Session) -> None:
-    ids = talk(session, "one", "two", "three", "four")
+    ids = append_texts(session, "one", "two", "three", "four")
     before = session.read_lines()
 
     for write in (
@@ -622,7 +622,7 @@ def test_head_records_are_written_at_regular_intervals(session: Session) -> None
     records = [index for index, entry in enumerate(session.tree.entries) if entry.is_head_record]
 
     assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= RECORD_INTERVAL
-    assert reopened(session).heads.heads == session.heads.heads
+    assert reopen(session).heads.heads == session.heads.heads
     assert len(session.head.path()) == 1001
 
 
@@ -636,7 +636,7 @@ def test_head_records_in_a_batch_of_annotations_keep_one_root() -> None:
 
 def test_closing_writes_a_head_record_if_the_last_line_is_elsewhere(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", cwd="/project")
-    [leaf] = talk(session, "one")
+    [leaf] = append_texts(session, "one")
     session.create_branch("agent", current=False).append(st.assistant("working"))
     lines = len(session.read_lines())
 
@@ -650,7 +650,7 @@ def test_closing_writes_a_head_record_if_the_last_line_is_elsewhere(tmp_path: Pa
 
 def test_closing_writes_nothing_if_the_last_line_is_at_the_head(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl", cwd="/project") as session:
-        talk(session, "one")
+        append_texts(session, "one")
         before = session.read_lines()
     with st.open(tmp_path / "s.jsonl") as opened:
         opened.close()
@@ -665,8 +665,8 @@ def test_closing_writes_nothing_if_the_last_line_is_at_the_head(tmp_path: Path) 
 
 def two_writers() -> tuple[Session, Session]:
     session = st.memory()
-    talk(session, "one", "two")
-    return session, reopened(session)
+    append_texts(session, "one", "two")
+    return session, reopen(session)
 
 
 def test_appends_on_other_branches_do_not_conflict() -> None:
@@ -747,7 +747,7 @@ def test_append_at_head_retries_at_the_head_another_writer_moved_to() -> None:
     entry = mine.append_at_head(build, branch="main")
 
     assert entry.parent == other.id == heads[1]
-    assert texts(mine.head) == ["one", "two", "theirs", "mine"]
+    assert read_texts(mine.head) == ["one", "two", "theirs", "mine"]
 
 
 def test_append_at_head_gives_up_when_the_branch_moves_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -775,8 +775,8 @@ def test_after_branch_moved_the_writer_can_continue_on_a_new_branch() -> None:
 
     branch.append(st.user("mine"))
 
-    assert texts(branch) == ["one", "two", "mine"]
-    assert texts(mine.branch("main")) == ["one", "two", "theirs"]
+    assert read_texts(branch) == ["one", "two", "mine"]
+    assert read_texts(mine.branch("main")) == ["one", "two", "theirs"]
 
 
 def test_a_move_by_another_writer_is_not_overwritten() -> None:
@@ -856,7 +856,7 @@ def test_restoring_heads_does_not_touch_other_branches() -> None:
 
     mine.restore_heads({**mine.heads.heads, "main": mine.resolve_place("HEAD~1")})
 
-    assert (texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
+    assert (read_texts(mine.branch("main")), mine.heads.heads["agent"]) == (["one"], grown.id)
     assert "later" in mine.heads.heads
     assert agent.name == "agent"
     with pytest.raises(st.InvalidOperation, match="nothing to undo"):
@@ -985,7 +985,7 @@ def test_a_session_opened_for_reading_cannot_be_written_or_migrated(tmp_path: Pa
 def test_an_unfinished_last_line_is_reported_and_moved_away_by_the_next_append(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
-        talk(session, "one")
+        append_texts(session, "one")
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"mess')
     session = st.open(path)
@@ -1004,7 +1004,7 @@ def test_an_unfinished_last_line_is_reported_and_moved_away_by_the_next_append(t
 def test_an_unfinished_last_line_stays_as_a_damaged_line_while_others_have_the_session_open(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
-        talk(session, "one")
+        append_texts(session, "one")
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"mess')
     session, other = st.open(path), st.open(path)
@@ -1014,13 +1014,13 @@ def test_an_unfinished_last_line_stays_as_a_damaged_line_while_others_have_the_s
     assert [(problem.kind, problem.line) for problem in session.problems] == [("malformed_line", 3)]
     assert path.read_bytes() == whole + b'{"type":"mess\n' + two.raw + b"\n"
     assert session.torn_files == []
-    assert texts(session.head) == ["one", "two"]
+    assert read_texts(session.head) == ["one", "two"]
     assert [entry.id for entry in other.refresh()] == [two.id]
 
 
 def test_a_head_lost_by_damage_is_reported_and_can_be_left() -> None:
     session = st.memory()
-    [one] = talk(session, "one")
+    [one] = append_texts(session, "one")
     record = b'{"type":"custom","id":"r","parentId":null,"customType":"sessiontree.head","data":%s}'
     lost = record % b'{"current":"main","heads":{"main":"gone"}}'
     session._store.append([lost], after=session._load().cursor)
@@ -1052,11 +1052,11 @@ def test_names_are_one_line_and_can_be_removed(session: Session) -> None:
     session.rename(None)
 
     assert session.name is None
-    assert reopened(session).name is None
+    assert reopen(session).name is None
 
 
 def test_a_label_is_set_changed_and_cleared(session: Session) -> None:
-    [one] = talk(session, "one")
+    [one] = append_texts(session, "one")
 
     session.label("HEAD", "a")
     session.label("a", " b ")
@@ -1069,7 +1069,7 @@ def test_a_label_is_set_changed_and_cleared(session: Session) -> None:
 
 
 def test_a_branch_explains_its_context(session: Session) -> None:
-    talk(session, "one", "two")
+    append_texts(session, "one", "two")
 
     explanation = session.head.explain()
 
@@ -1086,7 +1086,7 @@ def test_the_store_can_be_memory() -> None:
 
 def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
     session = st.memory()
-    [one] = talk(session, "one")
+    [one] = append_texts(session, "one")
     session.create_branch("agent", current=False)
     session.append(st.tool_result("c", "bash", "late"), parent=one, branch=None)
     session._store.append([b'{"type":"message","id":"p","parentId":"%s"}' % one.encode()], after=session._load().cursor)
@@ -1100,7 +1100,7 @@ def test_a_peers_line_after_a_late_result_goes_to_the_current_branch() -> None:
 def test_a_line_that_starts_like_a_message_but_is_not_json_is_no_head(tmp_path: Path) -> None:
     path = tmp_path / "s.jsonl"
     with st.create(file=path, cwd="/p") as session:
-        [one] = talk(session, "one")
+        [one] = append_texts(session, "one")
     with path.open("ab") as file:
         file.write(session.tree[one].raw.replace(one.encode(), b"bad") + b"}\n")
     session = st.open(path)
@@ -1118,7 +1118,7 @@ def test_a_line_that_starts_like_a_message_but_is_not_json_is_no_head(tmp_path: 
 
 
 def test_an_undone_switch_brings_an_archived_branch_back(session: Session) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     session.create_branch("b")
     session.switch("main")
     session.archive_branch("b")
@@ -1133,19 +1133,19 @@ def test_the_state_of_a_branch_is_that_of_its_context(session: Session) -> None:
     session.append(st.ThinkingLevelChange(level="high"))
     session.append(st.assistant("yes", provider="anthropic", model="claude"))
 
-    for branch in (session.head, reopened(session).head):
+    for branch in (session.head, reopen(session).head):
         state = branch.state
         assert (state.thinking_level, state.provider, state.model) == ("high", "anthropic", "claude")
         assert state == branch.context().state
-    assert reopened(session).head.state == session.head.state
+    assert reopen(session).head.state == session.head.state
 
 
 def test_undo_restores_all_branches_of_a_move_unless_another_writer_moved_one(session: Session) -> None:
-    one, two = talk(session, "one", "two")
+    one, two = append_texts(session, "one", "two")
     session.create_branch("a", at=session.tree[one]).append(st.user("a"))
     session.move("a", [st.user("on")], branch="main", archive=["a"])
     assert session.head.name == "main"
-    reopened(session).branch("main").append(st.user("meanwhile"))
+    reopen(session).branch("main").append(st.user("meanwhile"))
 
     with pytest.raises(st.BranchMoved, match="'main'"):
         session.undo()
@@ -1174,7 +1174,7 @@ def test_further_fields_cannot_replace_fields_of_the_entry(session: Session, fie
 
 
 def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:
-    [one, two] = talk(session, "one", "two")
+    [one, two] = append_texts(session, "one", "two")
     level = session.append(st.ThinkingLevelChange("high"))
     session.switch(one)
     session.append(st.ThinkingLevelChange("low"))
@@ -1191,7 +1191,7 @@ def test_only_messages_on_the_path_can_be_edited(session: Session) -> None:
 
 def test_reading_the_current_branch_repeatedly_is_cheap(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl", cwd="/p") as session:
-        talk(session, "one")
+        append_texts(session, "one")
     session = st.open(tmp_path / "s.jsonl")
 
     heads = {id(session.head) for _ in range(5)}
@@ -1226,11 +1226,11 @@ def test_there_is_a_head_record_within_every_256_lines() -> None:
     assert max(b - a for a, b in itertools.pairwise([-1, *records, len(session.tree.entries)])) <= 256
 
 
-# What damage and other programs leave
+# Damage and other programs
 
 
-def damaged(path: Path, text: str) -> Path:
-    """The file with one byte of the message that says `text` changed, so that its line is no JSON."""
+def damage_message(path: Path, text: str) -> Path:
+    """Change one byte of the line of a message, which is then not valid JSON."""
     data = path.read_bytes()
     path.write_bytes(data.replace(f'"{text}"'.encode(), f'?{text}"'.encode()))
     return path
@@ -1244,12 +1244,12 @@ def test_a_head_record_that_names_an_unreadable_line_means_the_nearest_above(tmp
         session.switch("main")
         session.append(st.user("three"), branch="other")
 
-    with st.open(damaged(tmp_path / "s.jsonl", "two")) as session:
+    with st.open(damage_message(tmp_path / "s.jsonl", "two")) as session:
         assert session.branch("main").leaf == one.id
         assert [problem.kind for problem in session.problems] == ["malformed_line"]
         session.append(st.user("four"), branch="main")
-        assert texts(session.branch("main")) == ["one", "four"]
-        assert reopened(session).heads.heads == session.heads.heads
+        assert read_texts(session.branch("main")) == ["one", "four"]
+        assert reopen(session).heads.heads == session.heads.heads
 
 
 def test_a_branch_whose_name_is_that_of_another_place_is_not_what_the_place_means(tmp_path: Path) -> None:
@@ -1272,7 +1272,7 @@ def test_consecutive_unreadable_lines_move_no_branch(tmp_path: Path) -> None:
         for count in range(3 * SKIP_LIMIT):
             session.append(st.user(f"lost {count}"), parent=one)
     for count in range(3 * SKIP_LIMIT):
-        damaged(path, f"lost {count}")
+        damage_message(path, f"lost {count}")
 
     with st.open(path) as session:
         assert session.head.leaf == one.id
@@ -1295,7 +1295,7 @@ def test_following_and_opening_agree_around_unreadable_lines(tmp_path: Path) -> 
             with st.open(path) as other:
                 other.append(st.user("more"))
             follower.refresh()
-            anew = reopened(follower)
+            anew = reopen(follower)
             assert (follower.heads.heads, follower.heads.moves) == (anew.heads.heads, anew.heads.moves)
 
 
@@ -1316,7 +1316,7 @@ def test_lines_another_program_writes_at_the_same_moment_are_read(tmp_path: Path
 
     assert two.parent == one.id
     assert "theirs" in session.tree
-    assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
+    assert read_texts(session.head) == ["one", "two"] == read_texts(reopen(session).head)
     session.append(st.user("three"))
     session.close()
 
@@ -1334,7 +1334,7 @@ def test_an_older_file_that_a_peer_appends_to_is_rewritten_with_its_lines(tmp_pa
             session.append(st.user("three"))
         session.append(st.user("three"))
 
-        assert texts(session.head) == ["one", "two", "three"]
+        assert read_texts(session.head) == ["one", "two", "three"]
 
 
 def test_a_forked_process_can_use_the_session_whatever_other_threads_did(tmp_path: Path) -> None:
@@ -1365,8 +1365,8 @@ def test_a_forked_process_can_use_the_session_whatever_other_threads_did(tmp_pat
     assert len(session.refresh()) == 1
 
 
-def in_a_forked_process(work: Callable[[], object]) -> int:
-    """What `work` ends with there: 0, or 1 if it raised something."""
+def run_in_fork(work: Callable[[], object]) -> int:
+    """Run `work` in a forked process, and return its exit code: 1 if it raised an error."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -1379,8 +1379,8 @@ def in_a_forked_process(work: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def broken_in_on(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An append that is broken off before anything is written."""
+def interrupt_append(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Interrupt an append before anything is written."""
 
     def break_in(*_: object) -> None:
         raise KeyboardInterrupt
@@ -1397,19 +1397,19 @@ def in_this_process(work: Callable[[], object]) -> int:
 
 
 @pytest.fixture(params=["forked", "broken in on"])
-def shaken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
-    """Does something to a session that makes it read anew, then other work with it."""
+def reload_and_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch):
+    """Make a session reload its state, then run `work` with it."""
 
     def shake(session: Session, work: Callable[[], object]) -> int:
         if request.param == "forked":
-            return in_a_forked_process(work)
-        broken_in_on(session, monkeypatch)
+            return run_in_fork(work)
+        interrupt_append(session, monkeypatch)
         return in_this_process(work)
 
     return shake
 
 
-def test_a_reloaded_session_still_gets_branch_moved(tmp_path: Path, shaken) -> None:
+def test_a_reloaded_session_still_gets_branch_moved(tmp_path: Path, reload_and_run) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     one = session.append(st.user("one"))
     with st.open(session.file) as other:
@@ -1421,11 +1421,11 @@ def test_a_reloaded_session_still_gets_branch_moved(tmp_path: Path, shaken) -> N
         assert (caught.value.expected, caught.value.head) == (one.id, two.id)
         assert session.append(st.user("three")).parent == two.id
 
-    assert shaken(session, work) == 0
-    assert texts(reopened(session).head) == ["one", "two", "three"]
+    assert reload_and_run(session, work) == 0
+    assert read_texts(reopen(session).head) == ["one", "two", "three"]
 
 
-def test_a_reloaded_session_does_not_write_to_a_file_that_replaced_its_own(tmp_path: Path, shaken) -> None:
+def test_a_reloaded_session_does_not_write_to_a_file_that_replaced_its_own(tmp_path: Path, reload_and_run) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     session.append(st.user("one"))
     with st.create(file=tmp_path / "other.jsonl") as other:
@@ -1435,13 +1435,13 @@ def test_a_reloaded_session_does_not_write_to_a_file_that_replaced_its_own(tmp_p
     def work() -> None:
         with pytest.raises(st.Conflict, match="replaced"):
             session.append(st.user("two"))
-        assert texts(session.head) == ["one"]
+        assert read_texts(session.head) == ["one"]
 
-    assert shaken(session, work) == 0
-    assert texts(reopened(session).head) == ["hello"]
+    assert reload_and_run(session, work) == 0
+    assert read_texts(reopen(session).head) == ["hello"]
 
 
-def test_a_reloaded_session_keeps_what_it_had_read(tmp_path: Path, shaken) -> None:
+def test_a_reloaded_session_keeps_what_it_had_read(tmp_path: Path, reload_and_run) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     one = session.append(st.user("one"))
 
@@ -1453,10 +1453,10 @@ def test_a_reloaded_session_keeps_what_it_had_read(tmp_path: Path, shaken) -> No
         with st.open(session.file) as other:
             other.append(st.user("elsewhere"), parent=one, branch=None)
 
-        assert shaken(session, work) == 0
+        assert reload_and_run(session, work) == 0
 
 
-def test_a_branch_handle_survives_reloading(tmp_path: Path, shaken) -> None:
+def test_a_branch_handle_survives_reloading(tmp_path: Path, reload_and_run) -> None:
     with st.create(file=tmp_path / "s.jsonl", durability="none") as made:
         made.append(st.user("one"))
     session = st.open(tmp_path / "s.jsonl", durability="none")
@@ -1467,7 +1467,7 @@ def test_a_branch_handle_survives_reloading(tmp_path: Path, shaken) -> None:
     def work() -> None:
         assert [main.append(st.user("three")).branch for _ in range(2)] == ["main", "main"]
 
-    assert shaken(session, work) == 0
+    assert reload_and_run(session, work) == 0
 
 
 def old_file(path: Path) -> st.Session:
@@ -1501,7 +1501,7 @@ def test_an_interrupted_rewrite_keeps_what_was_known(
             session.append(st.user("two"))
     session.append(st.user("two"))
 
-    assert texts(session.head) == (["one", "theirs", "two"] if done else ["one", "two"])
+    assert read_texts(session.head) == (["one", "theirs", "two"] if done else ["one", "two"])
     assert [entry.raw for entry in session.tree] == [entry.raw for entry in st.open(session.file).tree]
     assert session.head.path()[0].id == one
 
@@ -1510,7 +1510,7 @@ def test_an_interrupted_rewrite_keeps_what_was_known(
 def test_entries_a_signal_handler_writes_while_a_batch_is_built_are_kept(
     session: Session, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    talk(session, "one")
+    append_texts(session, "one")
     session.create_branch("side", current=False)
     written: list[str] = []
 
@@ -1532,34 +1532,34 @@ def test_entries_a_signal_handler_writes_while_a_batch_is_built_are_kept(
         with pytest.raises(st.BranchMoved):
             session.append(st.user("two")) if how == "append" else session.extend([st.user("two"), st.user("three")])
 
-    assert texts(session.head) == ["one", "in between"]
-    assert session.heads.leaf == reopened(session).heads.leaf == written[0]
+    assert read_texts(session.head) == ["one", "in between"]
+    assert session.heads.leaf == reopen(session).heads.leaf == written[0]
 
 
 def test_a_branch_with_a_lost_head_cannot_be_appended_to(tmp_path: Path) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session:
-        one, two = talk(session, "one", "two")
+        one, two = append_texts(session, "one", "two")
         session.create_branch("side", current=False)
     lines = session.file.read_bytes().split(b"\n")
     lines = [b"\0" * len(line) if b'"id":"%s"' % two.encode() in line else line for line in lines]
     session.file.write_bytes(b"\n".join(lines))
 
-    with st.open(session.file) as damaged:
+    with st.open(session.file) as damage_message:
         for write in (
-            damaged.append,
-            lambda body: damaged.extend([body]),
-            lambda body: damaged.append(body, parent="HEAD"),
-            lambda body: damaged.label(one, "here"),
-            lambda body: damaged.create_branch("more"),
+            damage_message.append,
+            lambda body: damage_message.extend([body]),
+            lambda body: damage_message.append(body, parent="HEAD"),
+            lambda body: damage_message.label(one, "here"),
+            lambda body: damage_message.create_branch("more"),
         ):
             with pytest.raises(st.NotFound, match=f"{two}.*main"):
                 write(st.user("three"))
         assert session.file.read_bytes() == b"\n".join(lines)
 
-        damaged.move(one)
-        damaged.append(st.user("three"))
+        damage_message.move(one)
+        damage_message.append(st.user("three"))
 
-        assert texts(damaged.head) == ["one", "three"]
+        assert read_texts(damage_message.head) == ["one", "three"]
 
 
 @pytest.mark.parametrize(
@@ -1584,7 +1584,7 @@ def test_a_retried_message_stays_on_the_branch_that_was_current(tmp_path: Path, 
     entry = session.append(st.user("said"))
 
     assert (entry.branch, session.heads.current) == ("main", "elsewhere")
-    assert session.branch("main").leaf == entry.id == reopened(session).branch("main").leaf
+    assert session.branch("main").leaf == entry.id == reopen(session).branch("main").leaf
 
 
 def test_lines_whose_position_the_system_does_not_report_are_read_again(tmp_path: Path, monkeypatch) -> None:
@@ -1598,7 +1598,7 @@ def test_lines_whose_position_the_system_does_not_report_are_read_again(tmp_path
         session.append(st.user("one"))
         session.append(st.user("two"))
 
-    assert texts(session.head) == ["one", "two"] == texts(reopened(session).head)
+    assert read_texts(session.head) == ["one", "two"] == read_texts(reopen(session).head)
 
 
 def test_an_append_that_cannot_be_read_back_is_an_error(tmp_path: Path, monkeypatch) -> None:
@@ -1694,12 +1694,12 @@ def test_bytes_that_are_not_utf8_are_reported_and_survive_a_migration(tmp_path: 
     assert [problem.kind for problem in st.open(file).problems] == ["not_utf8"]
 
 
-# What a writer takes back
+# Rolled back writes
 
 
 @pytest.fixture
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes a session whose last entry others have read before its writer, whose disk failed, takes it back."""
+    """Return a session whose last entry others read before its writer rolled it back after a disk error."""
 
     def make(*meanwhile: Callable[[], object]) -> Path:
         file = tmp_path / "s.jsonl"
@@ -1728,7 +1728,7 @@ def test_a_reader_drops_an_entry_that_its_writer_rolled_back(tmp_path: Path, sha
     assert len(seen) == 1
 
     assert list(follower.refresh()) == []
-    assert texts(follower.head) == ["one"]
+    assert read_texts(follower.head) == ["one"]
     assert follower.problems == []
     two = follower.append(st.user("two"))
     assert [entry.id for entry in st.open(file).tree] == [entry.id for entry in follower.tree]
@@ -1742,7 +1742,7 @@ def test_an_append_after_a_rolled_back_entry_is_refused_once(tmp_path: Path, sha
     with pytest.raises(st.BranchMoved):
         follower.append(st.user("an answer to it"))
     follower.append(st.user("two"))
-    assert texts(follower.head) == texts(st.open(follower.location).head) == ["one", "two"]
+    assert read_texts(follower.head) == read_texts(st.open(follower.location).head) == ["one", "two"]
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
@@ -1760,9 +1760,9 @@ def test_a_session_opened_before_a_rollback_is_loaded_without_the_entry(
     shared(look)
     [session] = opened
     session.refresh()
-    assert texts(session.head) == ["one"]
+    assert read_texts(session.head) == ["one"]
     session.append(st.user("two"))
-    assert texts(session.head) == ["one", "two"]
+    assert read_texts(session.head) == ["one", "two"]
 
 
 def test_a_write_interrupted_after_its_last_byte_is_not_rolled_back(
@@ -1786,7 +1786,7 @@ def test_a_write_interrupted_after_its_last_byte_is_not_rolled_back(
 
     writer.append(st.user("three"))
     follower.refresh()
-    assert texts(writer.head) == texts(follower.head) == ["one", "two", "three"]
+    assert read_texts(writer.head) == read_texts(follower.head) == ["one", "two", "three"]
 
 
 def test_lines_that_version_0_1_rolls_back_by_truncating_are_dropped(tmp_path: Path) -> None:
@@ -1803,7 +1803,7 @@ def test_lines_that_version_0_1_rolls_back_by_truncating_are_dropped(tmp_path: P
 
     assert list(follower.refresh()) == []
     follower.append(st.user("three"))
-    assert texts(follower.head) == ["one", "three"]
+    assert read_texts(follower.head) == ["one", "three"]
 
 
 def test_streamed_lines_are_those_of_the_file_and_load_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A session that is followed is the session that is read anew."""
+"""Following a session gives the same state as loading it."""
 
 import pytest
 from hypothesis import given
@@ -15,12 +15,12 @@ from tests.builders import entry, header, work
 from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 
-def loaded(store: MemoryStore) -> SessionState:
+def load(store: MemoryStore) -> SessionState:
     return SessionState(store, store.read_end())
 
 
-def follow(loaded: SessionState) -> None:
-    loaded.apply_chunk(loaded.read_appended())
+def follow(load: SessionState) -> None:
+    load.apply_chunk(load.read_appended())
 
 
 @given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.data())
@@ -33,12 +33,12 @@ def test_following_a_session_gives_the_same_heads_as_loading_it(data, draw) -> N
     cuts = draw.draw(some.lists(some.integers(1, len(lines)), min_size=1, max_size=4).map(sorted))
     store = MemoryStore()
     store.create(lines[: cuts[0]])
-    follower = loaded(store)
+    follower = load(store)
 
     for start, end in zip(cuts, [*cuts[1:], len(lines)], strict=True):
         store.append(lines[start:end], after=store.read_end().cursor)
         follow(follower)
-        anew = loaded(store)
+        anew = load(store)
 
         assert follower.heads.heads == anew.heads.heads
         assert (follower.heads.current, follower.heads.archived) == (anew.heads.current, anew.heads.archived)
@@ -66,12 +66,12 @@ def record(heads: dict[str, str]) -> bytes:
 )
 def test_a_line_that_moves_the_head_to_an_unreadable_line_has_no_effect(line: bytes) -> None:
     store = stored(BROKEN % b"b")
-    follower = loaded(store)
+    follower = load(store)
 
     store.append([line], after=store.read_end().cursor)
     follow(follower)
 
-    anew = loaded(store)
+    anew = load(store)
     assert follower.heads.heads == anew.heads.heads
     assert anew.heads.leaf in (None, "a")
 
@@ -84,7 +84,7 @@ def test_a_branch_with_an_unreadable_head_does_not_slow_down_appends(lines: list
             record({"main": "a", "side": "x"}),
             *(entry(f"{number}", "a", branch="main").raw for number in range(size)),
         )
-        follower = loaded(store)
+        follower = load(store)
         assert follower.heads.heads["side"] == "a"
         store.append(lines, after=store.read_end().cursor)
         return work(lambda: follow(follower))
@@ -94,22 +94,22 @@ def test_a_branch_with_an_unreadable_head_does_not_slow_down_appends(lines: list
 
 def test_a_move_away_from_an_unreadable_line_is_the_same_for_all_readers() -> None:
     store = stored(BROKEN % b"b", record({"main": "b", "side": "a"}))
-    follower = loaded(store)
+    follower = load(store)
 
     store.append([entry("c", "a", branch="side").raw], after=store.read_end().cursor)
     follow(follower)
 
-    assert follower.heads.moves == loaded(store).heads.moves != []
+    assert follower.heads.moves == load(store).heads.moves != []
 
 
 def test_a_line_named_by_an_earlier_head_record_changes_no_move() -> None:
     store = stored(record({"main": "late"}), entry("b", branch="main").raw)
-    follower = loaded(store)
+    follower = load(store)
 
     store.append([entry("late", "a", branch=None).raw], after=store.read_end().cursor)
     follow(follower)
 
-    assert follower.heads.moves == loaded(store).heads.moves == []
+    assert follower.heads.moves == load(store).heads.moves == []
 
 
 def test_moving_to_an_unreadable_line_gives_the_same_head_as_reopening() -> None:
@@ -118,15 +118,15 @@ def test_moving_to_an_unreadable_line_gives_the_same_head_as_reopening() -> None
 
     session.navigate("b")
 
-    assert session.heads.heads == loaded(store).heads.heads == {"main": "a"}
+    assert session.heads.heads == load(store).heads.heads == {"main": "a"}
 
 
 def test_moves_are_recomputed_when_a_missing_parent_appears() -> None:
     store = stored(entry("c", "b", branch="main").raw)
-    follower = loaded(store)
+    follower = load(store)
     assert len(follower.heads.moves) == 1
 
     store.append([entry("b", "a", Label(target="a", text="x"), branch=None).raw], after=store.read_end().cursor)
     follow(follower)
 
-    assert follower.heads.moves == loaded(store).heads.moves == []
+    assert follower.heads.moves == load(store).heads.moves == []

@@ -1,4 +1,4 @@
-"""Drafts: what entries are before they are written."""
+"""Building entries before they are written."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""Files: what is put in place whole, and what the system says when it cannot be."""
+"""File operations: atomic writes, their errors, and the detection of changed names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, FolderMonitor, form
 
 
 @contextmanager
-def room_for(size: int) -> Generator[None]:
-    """No file gets longer, as on a full disk."""
+def limit_file_size(size: int) -> Generator[None]:
+    """Limit the size of files, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -50,7 +50,7 @@ def test_on_a_full_disk_the_file_is_unchanged_and_no_temporary_file_remains(tmp_
     file = tmp_path / "page.html"
     file.write_bytes(b"before")
 
-    with room_for(1000), pytest.raises(StoreError, match="too large") as raised:
+    with limit_file_size(1000), pytest.raises(StoreError, match="too large") as raised:
         write_private(str(file), b"x" * 100_000)
 
     assert raised.value.location == str(file)
@@ -110,8 +110,8 @@ def test_an_error_without_errno_keeps_its_message() -> None:
 # Whether names changed
 
 
-def settle() -> None:
-    """Wait until a change of a folder has another time than the ones before."""
+def wait_for_new_timestamp() -> None:
+    """Wait until the next change of a folder gets a new timestamp."""
     time.sleep(CLOCK_TICK * 1.5 / NANOSECONDS)
 
 
@@ -120,12 +120,12 @@ def place(tmp_path: Path) -> Path:
     folder = tmp_path / "above" / "folder"
     folder.mkdir(parents=True)
     (folder / "one").write_text("1")
-    settle()
+    wait_for_new_timestamp()
     return folder
 
 
-def looked_at(place: Path) -> FolderMonitor:
-    """A folder whose names somebody has just looked at."""
+def build_checked_monitor(place: Path) -> FolderMonitor:
+    """Return a monitor whose names were just checked."""
     folder = FolderMonitor(str(place))
     assert not folder.is_unchanged()
     folder.trust_names()
@@ -133,9 +133,9 @@ def looked_at(place: Path) -> FolderMonitor:
 
 
 def test_a_folder_without_changes_is_unchanged(place: Path) -> None:
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
 
-    (place / "one").write_text("what is in a file is no name")
+    (place / "one").write_text("the content of a file is not a name")
 
     assert folder.is_unchanged()
     assert folder.is_unchanged()
@@ -161,7 +161,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_folder_with_a_changed_name_is_not_unchanged(place: Path, change: str) -> None:
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
 
     CHANGES[change](place)
 
@@ -181,12 +181,12 @@ def test_a_change_between_two_checks_is_noticed(place: Path, change: str) -> Non
 
 def test_a_check_right_after_a_change_is_not_trusted(place: Path) -> None:
     (place / "two").touch()
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
     assert not folder.is_unchanged()
 
-    settle()
+    wait_for_new_timestamp()
     folder.trust_names()
-    assert not folder.is_unchanged(), "the look was right after the change, whenever one gets to say so"
+    assert not folder.is_unchanged(), "the check was right after the change"
 
     folder.trust_names()
     assert folder.is_unchanged()
@@ -198,12 +198,12 @@ def test_with_timestamps_of_whole_seconds_a_check_is_trusted_later(
     changed = time.time_ns() // NANOSECONDS * NANOSECONDS - NANOSECONDS
     real = os.fstat
 
-    def in_seconds(fd: int) -> os.stat_result:
+    def round_to_seconds(fd: int) -> os.stat_result:
         status = real(fd)
         return os.stat_result(tuple(status), {"st_ctime_ns": changed})
 
-    monkeypatch.setattr(files.os, "fstat", in_seconds)
-    folder = looked_at(place)
+    monkeypatch.setattr(files.os, "fstat", round_to_seconds)
+    folder = build_checked_monitor(place)
     assert not folder.is_unchanged()
 
     changed -= 5 * NANOSECONDS
@@ -216,21 +216,21 @@ def test_changes_of_parent_folders_are_noticed_when_the_check_expires(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "TRUST_SECONDS", 0.05)
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
     place.parent.rename(place.parent.with_name("elsewhere"))
     place.mkdir(parents=True)
     time.sleep(0.06)
 
     assert not folder.is_unchanged()
     folder.trust_names()
-    assert not folder.is_unchanged(), "another folder stands at the path"
+    assert not folder.is_unchanged(), "another folder is at the path"
 
 
 def test_without_timestamps_no_folder_counts_as_unchanged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fstat
     monkeypatch.setattr(files.os, "fstat", lambda fd: os.stat_result(tuple(real(fd)), {"st_ctime_ns": 0}))
 
-    assert not looked_at(place).is_unchanged()
+    assert not build_checked_monitor(place).is_unchanged()
 
 
 def test_a_folder_that_cannot_be_opened_never_counts_as_unchanged(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_folder_that_cannot_be_opened_never_counts_as_unchanged(tmp_path: Path
 
 
 def test_a_closed_folder_is_checked_again(place: Path) -> None:
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
     folder.close()
 
     assert not folder.is_unchanged()

@@ -1,4 +1,4 @@
-"""What a file of JSON lines does beyond the protocol."""
+"""The JSONL store beyond the protocol: locks, crashes, other programs and file modes."""
 
 import copy
 import errno
@@ -96,7 +96,7 @@ def test_an_append_ends_an_unfinished_last_line_that_another_process_may_be_writ
 
     with path.open("ab", buffering=0) as file:
         file.write(b'{"type":"mess')
-        assert store.append([b'{"a":1}'], after=before) == before  # all of it has to be read
+        assert store.append([b'{"a":1}'], after=before) == before  # everything has to be read
 
     assert path.read_bytes() == b'{}\n{"type":"mess\n{"a":1}\n'
     assert store.read(before).data == b'{"type":"mess\n{"a":1}\n'
@@ -127,7 +127,7 @@ def test_a_failed_write_is_blanked_while_another_process_has_the_file_open(path:
 
 @pytest.mark.parametrize("done", [1, 9, 12, 16])
 def test_a_partly_blanked_batch_is_still_rolled_back(path: Path, done: int) -> None:
-    """The process that takes a batch back may die over it."""
+    """The process that rolls a batch back may crash half way."""
     JsonlStore(str(path)).create([b"{}"])
     lines = [b'{"a":1}', b'{"b":1}', b'{"c":1}']
     with path.open("ab") as file:
@@ -351,8 +351,8 @@ def test_bytes_written_at_the_moment_of_a_rewrite_are_saved_to_a_file(path: Path
     assert [Path(name).read_bytes() for name in store.torn_files] == [b'{"theirs":1}\n']
 
 
-def break_in_on(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, done: bool) -> None:
-    """Something breaks in on a call, before it or when it is done."""
+def interrupt_call(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, done: bool) -> None:
+    """Interrupt a call before or after it is done."""
     real = getattr(module, name)
 
     def broken(*args: object, **more: object) -> None:
@@ -363,7 +363,7 @@ def break_in_on(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, d
     monkeypatch.setattr(module, name, broken)
 
 
-def beside(path: Path) -> dict[str, bytes]:
+def list_other_files(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.parent.iterdir()}
 
 
@@ -374,11 +374,11 @@ def test_an_interrupted_rewrite_leaves_no_files(
     store = JsonlStore(str(path))
     cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
     with monkeypatch.context() as broken:
-        break_in_on(broken, module, name, done=name != "replace")
+        interrupt_call(broken, module, name, done=name != "replace")
         with pytest.raises(KeyboardInterrupt):
             store.replace([b"{}", b'{"new":1}'], after=cursor)
 
-    assert beside(path) == {"s.jsonl": b'{}\n{"a":1}\n', "s.jsonl.lock": b""}
+    assert list_other_files(path) == {"s.jsonl": b'{}\n{"a":1}\n', "s.jsonl.lock": b""}
     JsonlStore(str(path)).append([b'{"b":1}'], after=cursor)
 
 
@@ -389,12 +389,12 @@ def test_a_rewrite_interrupted_after_the_replacement_is_recognized_as_ours(
     store = JsonlStore(str(path))
     cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
     with monkeypatch.context() as broken:
-        break_in_on(broken, os, name, done=name == "replace")
+        interrupt_call(broken, os, name, done=name == "replace")
         with pytest.raises(KeyboardInterrupt):
             store.replace([b"{}", b'{"new":1}'], after=cursor)
 
     store.append([b'{"b":1}'], after=store.read_end().cursor)
-    assert beside(path) == {
+    assert list_other_files(path) == {
         "s.jsonl": b'{}\n{"new":1}\n{"b":1}\n',
         "s.jsonl.bak": b'{}\n{"a":1}\n',
         "s.jsonl.lock": b"",
@@ -416,7 +416,7 @@ def test_the_lock_is_released_after_an_interrupt_at_any_point(
         "held": lambda: _held(store),
     }
     with monkeypatch.context() as broken:
-        break_in_on(broken, FileLock, moment, done=moment == "acquire")
+        interrupt_call(broken, FileLock, moment, done=moment == "acquire")
         with pytest.raises(KeyboardInterrupt):
             works[work]()
 
@@ -475,8 +475,8 @@ def test_processes_that_reach_a_file_through_links_share_its_lock(path: Path) ->
     }
 
 
-def is_kept_waiting(store: JsonlStore, after: Cursor, holder: JsonlStore) -> bool:
-    """Whether `store` can write only when `holder` has let go of the session."""
+def is_blocked_by(store: JsonlStore, after: Cursor, holder: JsonlStore) -> bool:
+    """Return whether `store` can write only after `holder` has released the session."""
     done = threading.Event()
 
     def write() -> None:
@@ -498,8 +498,8 @@ def test_two_hard_links_to_a_session_share_its_lock(path: Path) -> None:
     link = path.with_name("link.jsonl")
     os.link(path, link)
 
-    assert is_kept_waiting(JsonlStore(str(link)), cursor, store)
-    assert is_kept_waiting(store, store.read().cursor, JsonlStore(str(link)))
+    assert is_blocked_by(JsonlStore(str(link)), cursor, store)
+    assert is_blocked_by(store, store.read().cursor, JsonlStore(str(link)))
 
 
 def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
@@ -509,7 +509,7 @@ def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
     link = path.with_name("link.jsonl")
     os.link(path, link)
 
-    assert is_kept_waiting(store, cursor, JsonlStore(str(link)))
+    assert is_blocked_by(store, cursor, JsonlStore(str(link)))
     assert path.read_bytes() == b'{}\n{"b":1}\n{"late":1}\n'
 
 
@@ -573,7 +573,7 @@ def test_a_read_only_session_can_be_locked(path: Path) -> None:
 
 
 def test_a_forked_process_does_not_keep_the_lock_of_the_file_for_a_parent_that_died(path: Path) -> None:
-    """The parent is killed in the middle of an append; its child, which never writes, lives on."""
+    """The parent is killed during an append. Its child never writes and lives on."""
     JsonlStore(str(path)).create([b"{}"])
     reading, writing = os.pipe()
     ends, stays = os.pipe()
@@ -633,8 +633,8 @@ def test_a_deleted_lock_file_is_replaced(path: Path) -> None:
     assert done
 
 
-def settled(path: Path) -> tuple[JsonlStore, Cursor]:
-    """A store that knows that no name in its folder has changed for long, and its end."""
+def build_trusting_store(path: Path) -> tuple[JsonlStore, Cursor]:
+    """Return a store that trusts the names in its folder, and its end."""
     store = JsonlStore(str(path), durability="none")
     cursor = store.create([b"{}"])
     time.sleep(2 * CLOCK_TICK / NANOSECONDS)
@@ -645,7 +645,7 @@ def settled(path: Path) -> tuple[JsonlStore, Cursor]:
 
 
 def test_a_lock_file_deleted_after_a_long_pause_is_replaced(path: Path) -> None:
-    store, cursor = settled(path)
+    store, cursor = build_trusting_store(path)
 
     os.unlink(f"{path}.lock")
     other = JsonlStore(str(path))
@@ -661,7 +661,7 @@ def test_a_lock_file_deleted_after_a_long_pause_is_replaced(path: Path) -> None:
 
 
 def test_an_unfinished_batch_is_moved_away_after_a_long_pause(path: Path) -> None:
-    store, cursor = settled(path)
+    store, cursor = build_trusting_store(path)
     before = path.read_bytes()
 
     with open(f"{path}.lock", "r+b") as lock, path.open("ab") as file:
@@ -734,7 +734,7 @@ def test_an_endless_line_is_an_error_and_not_read(path: Path, monkeypatch: pytes
     monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
-    os.truncate(path, 1 << 40)  # a hole: all of it would fit into no memory
+    os.truncate(path, 1 << 40)  # a hole: the whole file would not fit into memory
     opened = JsonlStore(str(path))
     with path.open("r+b") as file:
         file.seek(-2, os.SEEK_END)

@@ -1,4 +1,4 @@
-"""The lock of a file stays open between appends, and is still one for each process and each thread."""
+"""A lock file stays open between appends, and excludes other processes and threads."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_forked_process_and_its_parent_exclude_each_other(tmp_path: Path) -> N
     os.waitpid(child, 0)
 
 
-def forked(work: Callable[[], object]) -> int:
+def run_in_fork(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            signal.alarm(60)  # rather than for ever
+            signal.alarm(60)  # instead of forever
             work()
             code = 0
         finally:
@@ -80,10 +80,10 @@ def test_a_forked_process_does_not_keep_the_lock_of_a_dead_parent(tmp_path: Path
             os.write(writing, b"here")
             os.read(ends, 1)  # until the test is over
 
-        forked(worker)
+        run_in_fork(worker)
         signal.pause()
 
-    dead = forked(parent)
+    dead = run_in_fork(parent)
     assert os.read(reading, 4) == b"here"
     assert not is_free(path)
     os.kill(dead, signal.SIGKILL)
@@ -109,7 +109,7 @@ def test_a_forked_process_can_use_a_lock_its_parent_waited_for(tmp_path: Path) -
         os.write(writing, b"here")
         os.read(ends, 1)
 
-    child = forked(worker)
+    child = run_in_fork(worker)
     assert os.read(reading, 4) == b"here"
     held.release()
     waiter.join(60)
@@ -133,7 +133,7 @@ def test_a_forked_process_drops_a_lock_held_by_a_thread_of_its_parent(tmp_path: 
     holder = threading.Thread(target=work)
     holder.start()
     holds.wait(60)
-    child = forked(lock.close)
+    child = run_in_fork(lock.close)
 
     assert os.waitpid(child, 0)[1] == 0
     assert not is_free(path)

@@ -1,4 +1,4 @@
-"""What a store in PostgreSQL does beyond the protocol."""
+"""The PostgreSQL store beyond the protocol: schema, roles, lost responses, forks and waiting."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def line_of(wire: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is sent to the server, as it is sent."""
+    """Collect the statements sent to the server."""
     sent: list[str] = []
     execute = psycopg.Connection.execute
 
@@ -78,7 +78,7 @@ def test_an_address_is_shown_without_secrets() -> None:
     assert address.format_session_address("x") == f"{address.safe_url}#x"
     assert "s3cret" in address.url
     assert parse_address(address.format_session_address("x")).url == address.url, (
-        "the process that knows the whole opens what is shown"
+        "the process that has seen the full address opens the safe one"
     )
 
 
@@ -169,7 +169,7 @@ def test_many_processes_can_create_the_schema_at_once(server: Server) -> None:
 
 
 def test_a_server_without_optional_features_works(server: Server) -> None:
-    """Some distributed ones have no NOTIFY, no advisory locks and no BRIN indexes."""
+    """Some distributed servers have no NOTIFY, no advisory locks and no BRIN indexes."""
     url = server.new_database()
     with psycopg.connect(url, autocommit=True) as less:
         less.execute("SET allow_system_table_mods = on")
@@ -207,12 +207,12 @@ def test_a_database_that_is_not_utf8_is_refused(server: Server) -> None:
 
 
 def grant(database: str) -> None:
-    """Make the roles of the page."""
+    """Create the roles of the page."""
     run_page(database, 0)
 
 
 def run_page(database: str, number: int) -> None:
-    """Run a block of statements of the page; roles are the server's, and other tests may have made them."""
+    """Run a block of statements of the page. Roles belong to the server, and other tests may have created them."""
     page = Path(__file__).parents[2] / "docs" / "deploy.md"
     for statement in page.read_text().split("```sql\n")[number + 1].partition("```")[0].split(";\n"):
         with suppress(psycopg.errors.DuplicateObject):
@@ -258,7 +258,7 @@ def test_a_writer_can_append_and_read_but_not_change_entries(server: Server) -> 
 
 def test_a_writer_can_copy_a_file_with_an_unfinished_last_line(server: Server, tmp_path: Path) -> None:
     url = server.new_database()
-    catalog.sessions(dir=url)  # makes the tables
+    catalog.sessions(dir=url)  # creates the tables
     grant(url)
     rows(url, "CREATE ROLE dan LOGIN IN ROLE sessiontree_writer")
     mine = url.replace("postgres@", "dan@")
@@ -333,7 +333,7 @@ def test_even_the_owner_can_only_append(server: Server, shared_database: str) ->
             rows(shared_database, statement)
 
 
-# Answers that are lost
+# Lost responses
 
 
 @pytest.fixture
@@ -344,7 +344,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy, database: str) -> PostgresStore:
-    """A store behind the proxy."""
+    """Return a store behind the proxy."""
     name = database.rpartition("/")[2]
     return new(f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}")
 
@@ -359,7 +359,7 @@ def test_an_append_whose_response_is_lost_is_stored_once(proxy: Proxy, shared_da
     cursor = store.create([b"header"])
 
     for number in range(9):
-        # The driver prepares a statement that it was given several times: then other bytes are cut.
+        # The driver prepares a statement after several uses: then other bytes are cut.
         proxy.cuts = list(cuts) if number in (1, 8) else []
         cursor = store.append([b"cut me here %d" % number, b"and more"], after=cursor)
         assert proxy.cuts == []
@@ -427,7 +427,7 @@ def test_reading_continues_after_every_connection_is_reset(proxy: Proxy, shared_
 
 
 def deep(database: str, entries: int) -> Session:
-    """A session in which another branch was written to for long."""
+    """A session with a long second branch."""
     session = Session.create(new(database), id=str(uuid.uuid4()))
     session.append(st.user("question"))
     session.append(st.assistant("answer", provider="p", model="m"))
@@ -585,11 +585,11 @@ def test_a_random_history_of_several_writers_is_stored_and_listed_correctly(data
     ((told,),) = rows(database, "SELECT told FROM sessiontree.session")
     listed = catalog.sessions(all=True, dir=database)
     rows(database, "UPDATE sessiontree.session SET told = false")
-    assert catalog.sessions(all=True, dir=database) == listed, "what lines add is what the whole session says"
+    assert catalog.sessions(all=True, dir=database) == listed, "the sums of the lines equal those of the whole session"
     assert told is not peers
 
 
-# Files as they are
+# Copied files
 
 
 @pytest.mark.parametrize("tail", [b'{"whole":1}', b'{"cut'])
@@ -722,11 +722,11 @@ def test_lines_with_a_changed_parent_are_stored_by_the_fork(shared_database: str
     assert st.open(forked.location).context().messages == Session(store).context().messages
 
 
-# Operating it
+# Operation
 
 
 def commands_of_page(*names: str) -> list[str]:
-    """The commands of docs/deploy.md that begin so."""
+    """Return the commands of docs/deploy.md that start with `prefix`."""
     page = Path(__file__).parents[2] / "docs" / "deploy.md"
     return [line for line in page.read_text().splitlines() if line.startswith(names)]
 
@@ -764,11 +764,11 @@ def test_a_forked_process_opens_new_connections(shared_database: str) -> None:
     assert store.read().data == b"header\nof the child\n"
 
 
-# Waiting for others
+# Waiting for other writers
 
 
 def listeners(database: str) -> list[tuple[Any, ...]]:
-    """The connections that listen, once there is one."""
+    """Return the listening connections, as soon as there is one."""
     idle = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
     deadline = time.monotonic() + 60
     while not (found := rows(database, f"{idle} AND query LIKE 'LISTEN%%'")):
@@ -779,7 +779,7 @@ def listeners(database: str) -> list[tuple[Any, ...]]:
 def test_a_waiter_is_woken_when_another_writer_appends(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sessiontree.store.postgres.store.POLL_SECONDS", 600
-    )  # a notice, and nothing else, wakes in time
+    )  # only a notification wakes the waiter in time
     store = new(database)
     end = store.create([b"header"])
 

@@ -41,7 +41,7 @@ STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres, "encrypted": e
 
 @pytest.fixture(params=STORES)
 def handle(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Call it for a handle of the same session, as another writer would have."""
+    """Return a function that opens the same session again, as another writer does."""
     return STORES[request.param](tmp_path, request)
 
 
