@@ -631,7 +631,7 @@ async def test_a_draft_with_a_paste_is_moved_to_the_history_in_full(running: Run
         await app.type("!cat ")
         app.editor.post_message(events.Paste(pasted))
         await app.wait_until(lambda: "[paste" in app.editor.text)
-        app.chat.put_in_editor("Question")
+        app.chat.edit_message("Question")
         await app.press("up")
 
         assert app.editor.full_text == f"!cat {pasted}"
@@ -640,7 +640,7 @@ async def test_a_draft_with_a_paste_is_moved_to_the_history_in_full(running: Run
 async def test_without_a_draft_there_is_no_notification(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        app.chat.put_in_editor("Question")
+        app.chat.edit_message("Question")
         await app.pilot.pause()
 
         assert "Draft" not in app.screen
