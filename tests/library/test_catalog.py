@@ -19,8 +19,7 @@ from sessiontree.library import catalog, transfer, trash
 from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.index import listing
 from sessiontree.library.repair import repair
-from sessiontree.library.repository import get_sessions_folder
-from sessiontree.library.session_files import SessionFile
+from sessiontree.library.session_files import SessionFile, get_sessions_folder
 from tests.builders import file_of, header
 
 

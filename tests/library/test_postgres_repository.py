@@ -13,7 +13,7 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.library import catalog, transfer, trash
 from sessiontree.library.postgres_repository import PostgresRepository
-from sessiontree.library.repository import get_sessions_folder
+from sessiontree.library.session_files import get_sessions_folder
 from sessiontree.store.postgres.address import parse_address
 from tests.surrogates import hostile_files
 

@@ -76,7 +76,7 @@ def test_a_damaged_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
     assert damaged.problems
     file.unlink()
 
-    with pytest.raises(st.StoreError, match="was deleted"):
+    with pytest.raises(st.StoreError, match="deleted the file"):
         st.repair(damaged)
 
 
@@ -234,7 +234,7 @@ def test_a_repair_says_how_many_lines_it_leaves_out_where_they_are_very_many(tmp
     assert report.file is not None
     assert len(report.repairs) == 1001
     assert report.repairs[-1].message == (
-        "2 more unreadable lines, the last of them line 1,004: they are left out, and stay in the damaged file"
+        "2 more unreadable lines, the last of them line 1,004: left out of the copy; they stay in the damaged file"
     )
     assert st.open(report.file).problems == []
 
@@ -279,6 +279,6 @@ def test_a_rescued_session_is_listed_where_its_file_is(monkeypatch, tmp_path: Pa
 def test_what_has_no_messages_is_no_session_and_nothing_is_made(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.jsonl").write_text(text)
 
-    with pytest.raises(st.FormatError, match="nothing in it is a message"):
+    with pytest.raises(st.FormatError, match="it contains no messages"):
         rescue(str(tmp_path / "s.jsonl"))
     assert len(list(tmp_path.iterdir())) == 1

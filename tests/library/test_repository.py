@@ -11,8 +11,8 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.errors import Ambiguous, Conflict, InvalidOperation, NotFound
-from sessiontree.library import catalog, repository, trash
-from sessiontree.library.repository import find_repository, open_repository, register_scheme, set_file_store
+from sessiontree.library import catalog, locations, trash
+from sessiontree.library.locations import find_repository, open_repository, register_scheme, set_file_store
 from sessiontree.library.transfer import copy, verify
 from sessiontree.store.jsonl import JsonlStore
 from tests.library.dict_repository import SCHEME, open_dict
@@ -34,7 +34,7 @@ def postgres(request: pytest.FixtureRequest) -> str:
 
 def dictionary(request: pytest.FixtureRequest) -> str:
     register_scheme(SCHEME, open_dict)
-    request.addfinalizer(lambda: repository._schemes.pop(SCHEME))
+    request.addfinalizer(lambda: locations._schemes.pop(SCHEME))
     return f"{SCHEME}{request.node.name}"
 
 

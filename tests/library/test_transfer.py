@@ -11,8 +11,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree.library import trash
-from sessiontree.library.repository import get_sessions_folder, open_repository
-from sessiontree.library.session_files import SessionFile, list_session_files
+from sessiontree.library.locations import open_repository
+from sessiontree.library.session_files import SessionFile, get_sessions_folder, list_session_files
 from sessiontree.library.transfer import TransferResult, copy, verify
 from sessiontree.store.batch_journal import write_note
 from sessiontree.store.postgres import connection

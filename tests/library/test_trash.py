@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog, trash, trash_files
 from sessiontree.store.batch_journal import write_note
 
 
@@ -455,7 +455,7 @@ def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
     def refused(*_: object, **__: object) -> None:
         raise OSError(getattr(errno, said), said)
 
-    monkeypatch.setattr(trash, "COPY_SIZE", 7)
+    monkeypatch.setattr(trash_files, "COPY_SIZE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
     monkeypatch.setattr(os, "link", refused)
@@ -579,7 +579,7 @@ def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> No
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, make) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, make) -> None:
     path = tmp_path / "odd.jsonl"
     make(path)
 

@@ -20,7 +20,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.home import get_home
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog, trash_files
 from tests.reliability.harness import TORTURE, everything_in, lines_of, run_child, too_open, torn_files
 
 DATA = Path(__file__).parents[1] / "conformance" / "data"
@@ -180,9 +180,8 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             check_migrated(outcome, label)
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
         case "aside":
-            assert [path for path in (outcome.folder, trash.get_trash_folder()) if list(Path(path).rglob("s.jsonl"))], (
-                label
-            )
+            folders = (outcome.folder, trash_files.get_trash_folder())
+            assert any(list(Path(folder).rglob("s.jsonl")) for folder in folders), label
             return
         case "torn":
             now = everything_in(outcome.folder)
@@ -262,7 +261,7 @@ def test_any_call_may_be_the_last(tmp_path: Path, name: str) -> None:
 
 
 @strace
-def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_opened_anew(tmp_path: Path) -> None:
+def test_a_failed_write_that_cannot_be_rolled_back_stops_the_writer_until_it_is_reopened(tmp_path: Path) -> None:
     scenario = Scenario("append", tmp_path)
 
     outcome = scenario.run(Fault("write", 2, "error=ENOSPC"), Fault("ftruncate", 1, "error=EIO"))
@@ -274,7 +273,7 @@ def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_o
 
 
 @strace
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path) -> None:
+def test_a_file_system_without_hard_links_works(tmp_path: Path) -> None:
     for name, link in (("create", 1), ("migrate", 1)):
         scenario = Scenario(name, tmp_path)
 

@@ -47,12 +47,12 @@ def check(told: dict[str, Any], reason: str) -> None:
 
 
 @mount
-def test_a_full_disk_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_writes_until_there_is_space(tmp_path: Path) -> None:
     check(filled("small-disk", tmp_path, SMALL_DISK), "No space left on device")
 
 
 @prlimit
-def test_a_file_that_may_not_grow_refuses_and_takes_again_when_it_may(tmp_path: Path) -> None:
+def test_a_file_size_limit_refuses_writes_until_it_is_raised(tmp_path: Path) -> None:
     check(filled("limit", tmp_path, LIMIT), "File too large")
 
 

@@ -41,7 +41,7 @@ def test_every_acknowledged_entry_survives_a_kill(tmp_path: Path, durability: st
     kill_loop(tmp_path, durability, times(60, torture=3000))
 
 
-def test_a_kill_in_the_middle_of_a_write_leaves_a_tail_that_is_set_aside(tmp_path: Path) -> None:
+def test_a_kill_during_a_write_leaves_a_tail_that_is_moved_away(tmp_path: Path) -> None:
     torn = kill_loop(tmp_path, "flush", times(60, torture=3000), plants=("pieces",))
 
     assert torn > 0, "no kill landed in a write: the harness proves nothing"
@@ -101,7 +101,7 @@ def some_of(length: int, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [5, 4096, 65_535, 65_537, 1 << 20])
-def test_a_writer_may_die_after_any_byte_of_a_record(tmp_path: Path, size: int) -> None:
+def test_a_writer_can_crash_after_any_byte_of_a_line(tmp_path: Path, size: int) -> None:
     length = record_length(tmp_path, (size,))
     places = range(length + 1) if size == 5 else some_of(length, times(15, torture=400))
 
@@ -111,7 +111,7 @@ def test_a_writer_may_die_after_any_byte_of_a_record(tmp_path: Path, size: int) 
     assert not any(whole[:-2]), "a record counts as whole before its last byte"
 
 
-def test_a_batch_is_there_as_a_whole_or_not_at_all_after_whatever_byte_its_writer_dies(tmp_path: Path) -> None:
+def test_a_batch_is_complete_or_absent_after_a_crash_at_any_byte(tmp_path: Path) -> None:
     sizes = (10, 200, 10)
     length = record_length(tmp_path, sizes)
     places = some_of(length, times(60, torture=2000))
@@ -122,11 +122,11 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all_after_whatever_byte_its_write
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
-def test_a_tail_that_is_dropped_or_joined_is_noticed(tmp_path: Path, plant: str) -> None:
+def test_the_harness_notices_a_dropped_or_joined_tail(tmp_path: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
         check_death(tmp_path / "s.jsonl", (100,), 40, plants=(plant,))
 
 
-def test_a_part_of_a_batch_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_part_of_a_batch(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="a part of it is there"):
         check_death(tmp_path / "s.jsonl", (10, 10, 10), 400, plants=("no_notes",))

@@ -136,7 +136,7 @@ def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
     return address, acks
 
 
-def test_answers_that_are_lost_at_random_double_and_lose_nothing(proxy: Proxy, server: Server) -> None:
+def test_responses_lost_at_random_neither_duplicate_nor_lose_entries(proxy: Proxy, server: Server) -> None:
     address, acks = written(proxy, server.new_database(), times(30, torture=2000))
 
     url, _, id = address.partition("#")
@@ -149,7 +149,7 @@ def test_answers_that_are_lost_at_random_double_and_lose_nothing(proxy: Proxy, s
     assert [entry for (entry,) in ids] == acks
 
 
-def test_a_store_that_only_tried_again_would_be_found_out(
+def test_the_harness_finds_a_store_that_only_retries(
     proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = PostgresStore.append

@@ -172,7 +172,7 @@ def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path
 
 
 @pytest.mark.parametrize("workload", ["append", "rewrite"])
-def test_a_power_cut_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
+def test_the_harness_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
     what = written(tmp_path, workload, "no_sync")
     lost = 0
     for after, acks in cuts(what, tmp_path, 100):

@@ -68,12 +68,12 @@ def watched(project: Path, work: str, *plants: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("work", ["open", "ask", "list", "find", "command"])
-def test_looking_at_sessions_does_nothing_else(project: Path, work: str) -> None:
+def test_reading_sessions_has_no_side_effects(project: Path, work: str) -> None:
     assert watched(project, work) == []
 
 
 @pytest.mark.parametrize(("plant", "event"), [("runs_code", "exec"), ("calls_home", "socket.connect")])
-def test_code_that_is_run_and_connections_are_noticed(project: Path, plant: str, event: str) -> None:
+def test_the_harness_notices_executed_code_and_connections(project: Path, plant: str, event: str) -> None:
     (project / "conftest.py").write_text("harmless = True\n")
 
     happened = watched(project, "open", plant)

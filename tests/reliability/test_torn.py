@@ -135,7 +135,7 @@ def cuts(data: bytes, count: int) -> list[int]:
     )
 
 
-def test_our_file_may_be_cut_at_any_byte(folder: Path) -> None:
+def test_our_file_can_be_cut_at_any_byte(folder: Path) -> None:
     data = ours(folder)
 
     for cut in range(len(data)):
@@ -143,7 +143,7 @@ def test_our_file_may_be_cut_at_any_byte(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", PEERS, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
+def test_a_file_of_a_peer_can_be_cut_anywhere(folder: Path, file: Path) -> None:
     data = file.read_bytes()
     large = len(data) > 200_000
     every = len(data) < 30_000  # each byte of several files; of the others so many that it ends within the hour
@@ -156,7 +156,7 @@ def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_tail_of_anything_is_kept(folder: Path, tail: str) -> None:
+def test_a_tail_of_any_bytes_is_kept(folder: Path, tail: str) -> None:
     data = ours(folder)
     lines = data.split(b"\n")
 
@@ -174,6 +174,6 @@ def test_random_tails_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
-def test_a_tail_that_is_cut_off_or_joined_is_noticed(folder: Path, plant: str) -> None:
+def test_the_harness_notices_a_truncated_or_joined_tail(folder: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError, st.SessionTreeError)):
         check_cut(folder, ours(folder)[:-20], plants=(plant,))

@@ -95,7 +95,7 @@ def check_branches(session: st.Session, acks: list[str]) -> None:
 
 
 @pytest.mark.parametrize("plants", [(), ("pieces",)], ids=["whole writes", "writes in pieces"])
-def test_processes_killed_at_random_lose_nothing_and_disturb_nobody(tmp_path: Path, plants: tuple[str, ...]) -> None:
+def test_processes_killed_at_random_lose_nothing_and_block_no_other(tmp_path: Path, plants: tuple[str, ...]) -> None:
     for round in range(times(1, torture=10)):
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
@@ -123,7 +123,7 @@ def test_threads_that_share_a_session_lose_nothing(tmp_path: Path) -> None:
     follower.check(file)
 
 
-def test_sessions_of_several_threads_in_one_process_take_turns_too(tmp_path: Path) -> None:
+def test_sessions_of_several_threads_in_one_process_exclude_each_other(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     st.create(file=file).close()
     acks: list[str] = []
@@ -154,17 +154,17 @@ def write_in_rounds(folder: Path, plants: tuple[str, ...]) -> None:
         check_branches(check_acks(file, acks), acks)
 
 
-def test_writers_who_take_no_turns_are_found(tmp_path: Path) -> None:
+def test_the_harness_finds_writers_that_do_not_lock(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
         write_in_rounds(tmp_path, plants=("pieces", "no_lock"))
 
 
-def test_writers_who_write_text_and_newline_apart_are_found(tmp_path: Path) -> None:
+def test_the_harness_finds_writers_that_write_text_and_newline_separately(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
         write_in_rounds(tmp_path, plants=("newline_apart",))
 
 
-def test_a_follower_who_meets_parts_of_batches_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_a_reader_that_sees_part_of_a_batch(tmp_path: Path) -> None:
     def met(round: int) -> bool:
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
@@ -179,7 +179,7 @@ def test_a_follower_who_meets_parts_of_batches_is_noticed(tmp_path: Path) -> Non
     assert any(met(round) for round in range(20)), "in no round did it look at the wrong moment"
 
 
-def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_a_reader_that_sees_a_changed_line(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     st.create(file=file).close()
     with Follower(file) as follower:
@@ -195,7 +195,7 @@ def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) 
         follower.check(file)
 
 
-def test_no_line_of_a_program_without_a_lock_is_cut_off(tmp_path: Path) -> None:
+def test_no_line_of_a_program_that_does_not_lock_is_cut_off(tmp_path: Path) -> None:
     """A part of a long line is seen while its `write` runs. Whoever cuts that off cuts off the whole line."""
     for round in range(times(1, torture=40)):
         file = tmp_path / f"{round}.jsonl"

@@ -21,8 +21,7 @@ from sessiontree.format import codec
 from sessiontree.format.codec import read_entry
 from sessiontree.library import catalog
 from sessiontree.library.index import session_search, session_summary, word_index
-from sessiontree.library.repository import get_sessions_folder
-from sessiontree.library.session_files import OpenStore
+from sessiontree.library.session_files import OpenStore, get_sessions_folder
 from sessiontree.store.range_reader import RangeReader
 from tests.builders import file_of, header
 from tests.library.session_folders import TIME, found, only, put, say
