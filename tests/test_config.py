@@ -1,4 +1,4 @@
-"""The configuration: what a file says, what holds without one, and what a wrong one is told."""
+"""The configuration: reading the file, defaults, and errors."""
 
 import os
 import re
@@ -43,20 +43,20 @@ submit = ["enter", "ctrl+j"]
 """
 
 
-def written(home: Path, text: str) -> Path:
+def write_config(home: Path, text: str) -> Path:
     file = home / ".sessiontree" / "config.toml"
     file.parent.mkdir(parents=True)
     file.write_text(text)
     return file
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_without_a_file_the_defaults_apply() -> None:
     assert config.load() == Config()
     assert config.load().sessions is None
 
 
 def test_every_setting_is_read(home: Path) -> None:
-    written(home, WHOLE)
+    write_config(home, WHOLE)
 
     loaded = config.load()
 
@@ -73,7 +73,7 @@ def test_every_setting_is_read(home: Path) -> None:
 
 
 def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> None:
-    written(home, WHOLE)
+    write_config(home, WHOLE)
 
     loaded = config.load()
 
@@ -83,7 +83,7 @@ def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> 
 
 
 def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
-    file = written(home, 'sessions = "talks"')
+    file = write_config(home, 'sessions = "talks"')
 
     assert config.load().sessions == str(file.parent / "talks")
 
@@ -106,8 +106,8 @@ def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
         ("[retry]\nbase_delay = nan", "retry.base_delay", "expected float >= 0.0"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, key: str, reason: str) -> None:
-    file = written(home, text)
+def test_an_invalid_setting_is_reported_with_its_file_and_key(home: Path, text: str, key: str, reason: str) -> None:
+    file = write_config(home, text)
 
     with pytest.raises(ConfigError) as caught:
         config.load()
@@ -124,8 +124,8 @@ def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, ke
         (b"a = " + b"[" * 9000, "nested"),
     ],
 )
-def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
-    written(home, "").write_bytes(raw)
+def test_a_file_that_is_not_toml_is_reported_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
+    write_config(home, "").write_bytes(raw)
 
     with pytest.raises(ConfigError, match=reason) as caught:
         config.load()
@@ -133,18 +133,18 @@ def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reaso
     assert caught.value.key is None
 
 
-def test_a_file_that_cannot_be_read_is_no_missing_file(home: Path) -> None:
+def test_an_unreadable_file_is_not_treated_as_missing(home: Path) -> None:
     (home / ".sessiontree" / "config.toml").mkdir(parents=True)
 
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         config.load()
 
 
-# What commands get of the environment
+# The environment of commands
 
 
 def test_commands_get_the_variables_that_the_file_names(home: Path) -> None:
-    written(home, '[tools]\nenvironment = ["NODE_ENV", "SSH_AUTH_SOCK"]\n')
+    write_config(home, '[tools]\nenvironment = ["NODE_ENV", "SSH_AUTH_SOCK"]\n')
 
     assert config.load().tools.environment == ("NODE_ENV", "SSH_AUTH_SOCK")
 
@@ -153,25 +153,25 @@ def test_commands_get_the_variables_that_the_file_names(home: Path) -> None:
 def test_no_setting_gives_commands_the_key_of_a_provider(provider: Provider, home: Path) -> None:
     for at, name in enumerate(provider.keys):
         folder = home / str(at)
-        written(folder, f'[tools]\nenvironment = ["{name}"]\n')
+        write_config(folder, f'[tools]\nenvironment = ["{name}"]\n')
 
         with pytest.raises(ConfigError, match=rf"tools.environment: {name} is never passed to commands: .*provider"):
             config.load(folder / ".sessiontree" / "config.toml")
 
 
 @pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "PGPASSWORD"])
-def test_no_setting_gives_commands_another_secret_of_ours(name: str, home: Path) -> None:
-    written(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
+def test_no_setting_gives_commands_another_secret(name: str, home: Path) -> None:
+    write_config(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
 
     with pytest.raises(ConfigError, match=f"{name} is never passed to commands"):
         config.load()
 
 
-# Files that are no configuration
+# Files that are not a configuration
 
 
-def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Path) -> None:
-    file = written(home, "")
+def test_a_fifo_instead_of_the_file_is_refused_without_blocking(home: Path) -> None:
+    file = write_config(home, "")
     file.unlink()
     os.mkfifo(file)
 
@@ -201,8 +201,8 @@ def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Pat
         ('[tools]\nuser = "\\u0000"', "tools.user: "),
     ],
 )
-def test_what_no_setting_can_be_is_told_as_an_error_of_the_file(text: str, told: str, home: Path) -> None:
-    written(home, text)
+def test_impossible_values_are_reported_as_errors_of_the_file(text: str, told: str, home: Path) -> None:
+    write_config(home, text)
 
     with pytest.raises(ConfigError, match=f"config.toml: {re.escape(told)}"):
         config.load()

@@ -42,7 +42,7 @@ class Mute:
         (nested(100), nested(100)),
         (nested(300), "[" * 300 + "1" + "]" * 300),
         (holding_itself(), "{'self': {...}}"),
-        (Mute(), "(this cannot be written down)"),
+        (Mute(), "(cannot be converted to text)"),
     ],
     ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
 )
@@ -77,5 +77,5 @@ def test_a_message_that_fills_more_than_a_line_cannot_be_written() -> None:
 
     assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around)}) is None
     assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around + 1)}) == (
-        f"its {MAX_MESSAGE_BYTES + 1} bytes are more than the {MAX_MESSAGE_BYTES} that an entry can hold"
+        f"its {MAX_MESSAGE_BYTES + 1} bytes exceed the {MAX_MESSAGE_BYTES} bytes that an entry can hold"
     )

@@ -85,7 +85,8 @@ async def test_where_nobody_can_be_asked_a_command_is_denied_and_the_model_is_to
     assert not [event for event in events if isinstance(event, ToolStart)]
     (told,) = [text for text in said(session.head) if text.startswith("toolResult")]
     assert told == (
-        "toolResult: Permission denied: bash: touch made was not run: it can change anything, and nobody can be asked."
+        "toolResult: Permission denied: bash: touch made was not run: "
+        "it can change anything, and no user is present to approve it."
     )
 
 
@@ -113,14 +114,14 @@ async def test_for_this_session_is_for_the_same_call_again_and_no_other(session:
 async def test_no_tells_the_model_the_reason(session: Session, project: Path) -> None:
     await run(session, project, Permissions(asker=Person("no use make instead.")), "npm test")
 
-    assert any("the user said no: use make instead." in text for text in said(session.head))
+    assert any("denied by the user: use make instead." in text for text in said(session.head))
 
 
 async def test_nobody_answering_is_a_no(session: Session, project: Path) -> None:
     events = await run(session, project, Permissions(asker=Person("nobody")), "touch a")
 
     assert denied(events) == ["bash: touch a"]
-    assert any("nobody answered" in text for text in said(session.head))
+    assert any("the question was not answered" in text for text in said(session.head))
 
 
 async def test_always_is_kept_for_the_folder_in_a_private_file(session: Session, project: Path, tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
     (home / f"{RULES_FILE}.lock").mkdir()
     events = await run(session, project, permissions, "touch a", "touch a")
     assert denied(events) == []
-    assert any("kept for this session only" in event.text for event in events if isinstance(event, Notice))
+    assert any("applies to this session only" in event.text for event in events if isinstance(event, Notice))
 
 
 async def test_two_answers_at_the_same_time_are_both_kept(project: Path, tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_file_of_rules_that_is_wrong_is_an_error_with_its_name(tmp_path: Path)
 def test_a_file_of_rules_that_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / RULES_FILE)
 
-    with pytest.raises(ConfigError, match="no plain file"):
+    with pytest.raises(ConfigError, match="not a regular file"):
         Permissions.load_user(Config(), str(tmp_path))
 
 

@@ -62,11 +62,19 @@ async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgen
 
 
 async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, session: Session) -> None:
-    made = agent([Delay(0.05), "One."], "Two.")
+    asked, steered = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: Any) -> str:
+        asked.set()
+        await steered.wait()
+        return "One."
+
+    made = agent(answer, "Two.")
     asking = asyncio.create_task(made.prompt("1"))
-    await asyncio.sleep(0.01)
+    await asked.wait()
 
     await made.steer("2")
+    steered.set()
     assert (await asking).text == "Two."
 
     assert said(session.head) == ["user: 1", "assistant: One.", "user: 2", "assistant: Two."]
@@ -106,14 +114,16 @@ async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, s
     made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
     odd = {"type": "image", "data": object()}
     for queue in (made.steer, made.follow_up, made.queue_for_next_turn):
-        with pytest.raises(InvalidOperation, match=r"this cannot be written down later: .* object is unsupported"):
+        with pytest.raises(InvalidOperation, match=r"the entry cannot be written: .* object is unsupported"):
             await queue("Look", [odd])
-    with pytest.raises(InvalidOperation, match=r"more than the [0-9]+ that an entry can hold"):
+    with pytest.raises(InvalidOperation, match=r"exceed the [0-9]+ bytes that an entry can hold"):
         await made.queue_for_next_turn("x" * LINE_LIMIT)
 
     assert made.queued == QueueSnapshot()
     assert [(await made.prompt(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
-    assert said(session.head)[2].startswith("toolResult: report failed with InvalidOperation: this cannot be written")
+    assert said(session.head)[2].startswith(
+        "toolResult: report failed with InvalidOperation: the entry cannot be written"
+    )
 
 
 async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Session) -> None:
@@ -204,7 +214,7 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
 
 
 async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, session: Session) -> None:
-    with pytest.raises(st.InvalidOperation, match="nothing waits to be said"):
+    with pytest.raises(st.InvalidOperation, match="no messages are queued"):
         await agent("One.").send_queued()
 
     assert session.head.path() == []
@@ -398,11 +408,13 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
 
 async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: Session) -> None:
     made = agent("Fine.")
+    events = recorded(made.hooks)
     running = asyncio.create_task(made.run_bash("echo begun; sleep 60"))
-    await asyncio.sleep(0.2)
+    while not any(isinstance(event, ToolUpdate) for event in events):
+        await asyncio.sleep(0.01)
 
     made.abort()
-    ran = await asyncio.wait_for(running, 5)
+    ran = await asyncio.wait_for(running, 30)
 
     assert (ran.aborted, ran.output) == (True, "begun")
     assert last(session.head)["cancelled"] is True
@@ -410,12 +422,20 @@ async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: S
     assert (await made.run_bash("echo again")).output == "again"
 
 
-async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
-    made = agent([Delay(0.3), "Done."], cwd="/")
-    asking = asyncio.create_task(made.prompt("Go"))
-    await asyncio.sleep(0.02)
+async def test_a_command_during_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
+    asked, ran = asyncio.Event(), asyncio.Event()
 
-    await made.run_bash("echo beside")
+    async def answer(request: Any) -> str:
+        asked.set()
+        await ran.wait()
+        return "Done."
+
+    made = agent(answer, cwd="/")
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asked.wait()
+
+    await made.run_bash("echo side")
+    ran.set()
     await asking
 
     assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [

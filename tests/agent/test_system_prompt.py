@@ -51,7 +51,7 @@ def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: 
 
     assert users.text.endswith("a secret")
     assert top.text.endswith("inside")
-    assert refused.text.endswith("[The file is a link that leads out of the project, and is not read.]")
+    assert refused.text.endswith("[The file is a link to a file outside of the project; it was not read.]")
 
 
 def test_a_very_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_very_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
     (part,) = read_instructions(str(tmp_path))
 
     assert part.text.count("x") == MAX_INSTRUCTIONS_BYTES
-    assert "goes on" in part.text
+    assert "The file is longer" in part.text
 
 
 async def test_the_parts_are_what_is_sent_and_a_file_that_changes_counts_from_the_next_run(

@@ -100,7 +100,7 @@ async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorat
     ],
 )
 def test_wrong_arguments_are_told_so_that_a_model_can_correct_itself(arguments: object, reason: str) -> None:
-    with pytest.raises(ToolError, match=f"the arguments of weather are wrong: .*{reason}"):
+    with pytest.raises(ToolError, match=f"invalid arguments for weather: .*{reason}"):
         weather.parse(arguments)
 
 
@@ -123,7 +123,7 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
         tool(unknown)
     with pytest.raises(InvalidOperation, match="'x' has no type"):
         tool(untyped)
-    with pytest.raises(InvalidOperation, match="no name"):
+    with pytest.raises(InvalidOperation, match="cannot be passed by name"):
         tool(starred)
 
 
@@ -141,13 +141,13 @@ def test_what_has_no_schema_is_refused_with_a_sentence() -> None:
     def odd(x: Odd) -> None: ...
     def missing(x: msgspec.Nowhere) -> None: ...  # type: ignore[name-defined]
 
-    with pytest.raises(InvalidOperation, match="recursive cannot be a tool: Node holds itself"):
+    with pytest.raises(InvalidOperation, match="recursive cannot be a tool: Node refers to itself"):
         tool(recursive)
-    with pytest.raises(InvalidOperation, match="odd cannot be a tool: Odd is no type that JSON has"):
+    with pytest.raises(InvalidOperation, match="odd cannot be a tool: Odd has no JSON schema"):
         tool(odd)
     with pytest.raises(InvalidOperation, match=r"missing cannot be a tool: .* has no attribute 'Nowhere'"):
         tool(missing)
-    with pytest.raises(InvalidOperation, match=r"functools.partial.* cannot be a tool: it is no function"):
+    with pytest.raises(InvalidOperation, match=r"functools.partial.* cannot be a tool: it is not a function"):
         tool(functools.partial(recursive))
     with pytest.raises(InvalidOperation, match=r"part cannot be a tool: .*functools"):
         tool(functools.partial(recursive), name="part")
@@ -178,7 +178,7 @@ async def test_paths_and_defaults_that_could_be_changed_are_taken_as_they_are_wr
             normalize_output(await gather.run(context(gather, folder="a"))).content
             == '["PosixPath","b","a","None","out","{}"]'
         )
-    with pytest.raises(ToolError, match=r"the arguments of gather are wrong: .*folder"):
+    with pytest.raises(ToolError, match=r"invalid arguments for gather: .*folder"):
         gather.parse({"folder": 1})
 
 
@@ -201,14 +201,14 @@ SCHEMA = {
         ({"path": "a"}, None),
         ({"path": "a", "other": 1, "lines": [1, 2.0], "size": None, "mode": "r", "more": {"deep": True}}, None),
         ({}, "'path' is missing"),
-        ([], "it must be object, not array"),
-        ({"path": None}, "path: it must be string, not null"),
-        ({"path": "a", "mode": "x"}, "mode: it must be one of 'r', 'w', not 'x'"),
-        ({"path": "a", "lines": [1, "2"]}, "lines[1]: it must be integer, not string"),
-        ({"path": "a", "lines": [True]}, "lines[0]: it must be integer, not boolean"),
-        ({"path": "a", "size": "1"}, "size: it must be integer, not string"),
-        ({"path": "a", "more": {"deep": 1}}, "more.deep: it must be boolean, not integer"),
-        ({"path": "a", "more": {"wide": 1}}, "more: there is no 'wide'; there are deep"),
+        ([], "expected object, got array"),
+        ({"path": None}, "path: expected string, got null"),
+        ({"path": "a", "mode": "x"}, "mode: expected one of 'r', 'w', got 'x'"),
+        ({"path": "a", "lines": [1, "2"]}, "lines[1]: expected integer, got string"),
+        ({"path": "a", "lines": [True]}, "lines[0]: expected integer, got boolean"),
+        ({"path": "a", "size": "1"}, "size: expected integer, got string"),
+        ({"path": "a", "more": {"deep": 1}}, "more.deep: expected boolean, got integer"),
+        ({"path": "a", "more": {"wide": 1}}, "more: unknown field 'wide'; fields: deep"),
     ],
 )
 def test_a_schema_written_by_hand_is_checked_too(value: object, wrong: str | None) -> None:
@@ -222,7 +222,7 @@ def test_a_tool_with_a_schema_gets_its_arguments_as_they_are() -> None:
     made = Tool(name="t", description="", run=run, parameters=SCHEMA)
 
     assert made.parse({"path": "a"}) == {"path": "a"}
-    with pytest.raises(ToolError, match="the arguments of t are wrong: 'path' is missing"):
+    with pytest.raises(ToolError, match="invalid arguments for t: 'path' is missing"):
         made.parse(None)
 
 

@@ -269,7 +269,7 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
 
     shell.abort()
 
-    with pytest.raises(CommandError, match="given up"):
+    with pytest.raises(CommandError, match="cancelled before it started"):
         await running
     await shell.shutdown()
     assert not list(tmp_path.iterdir())

@@ -61,7 +61,7 @@ def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place
     shown = cli("navigate", "speed", ids[1], "--summarize", "--focus", "memory", "--label", "tried")
 
     summary = read_head()
-    assert shown.splitlines()[0] == f"{summary.id} a summary of what is left"
+    assert shown.splitlines()[0] == f"{summary.id} summary of the branch you left"
     assert shown.splitlines()[1].startswith(f"{ids[3][:8]} → {summary.id[:8]}")
     assert summary.parent == ids[1]
     assert isinstance(summary.body, st.BranchSummary)
@@ -161,11 +161,11 @@ def test_failures_that_may_pass_are_told_and_tried_again(cli: Run, ids, server: 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--focus", "x"], "--focus goes with --summarize"),
-        (["--instructions", "x"], "--instructions goes with --summarize"),
-        (["--model", "x:y"], "--model goes with --summarize"),
-        (["--summarize", "--focus", "x", "--summary", "y"], "give one of --focus and --summary"),
-        (["--from", "HEAD"], "--from goes with --dry-run"),
+        (["--focus", "x"], "--focus requires --summarize"),
+        (["--instructions", "x"], "--instructions requires --summarize"),
+        (["--model", "x:y"], "--model requires --summarize"),
+        (["--summarize", "--focus", "x", "--summary", "y"], "--focus and --summary are mutually exclusive"),
+        (["--from", "HEAD"], "--from requires --dry-run"),
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(fails: Run, ids, arguments, sentence) -> None:
@@ -192,7 +192,9 @@ def test_popping_may_name_the_place_and_want_no_summary(cli: Run, ids) -> None:
 
 
 def test_popping_takes_one_way_of_summarizing_and_needs_a_message(fails: Run, cli: Run, ids) -> None:
-    assert "give one of --summary and --no-summary" in fails("pop", "speed", "--summary", "x", "--no-summary", code=2)
+    assert "--summary and --no-summary are mutually exclusive" in fails(
+        "pop", "speed", "--summary", "x", "--no-summary", code=2
+    )
     cli("switch", "speed", "root")
     assert "branch 'main' has no user message to go back to" in fails("pop", "speed")
 
@@ -206,7 +208,7 @@ def test_where_no_model_can_be_used_that_alone_is_told(
         session.append(st.user("And?"))
         session.append(st.assistant("So.", provider="vanished", model="x"))
 
-    assert fails("pop", "speed") == "sessiontree: openai:scripted cannot be used: OPENAI_API_KEY is not set\n"
+    assert fails("pop", "speed") == "sessiontree: openai:scripted is not available: OPENAI_API_KEY is not set\n"
 
 
 # Compacting
@@ -219,7 +221,7 @@ def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: 
     shown = cli("compact", "speed", "--focus", "speed")
 
     compaction = read_head()
-    assert shown.startswith(f"{compaction.id} on dict, keeping {ids[4][:8]} and what follows; there were ")
+    assert shown.startswith(f"{compaction.id} on dict, kept from {ids[4][:8]}; before: ")
     assert compaction.body.summary == "They spoke."
     assert "speed" in read_last_prompt(server).splitlines()[-1]
     back = cli("uncompact", "speed")

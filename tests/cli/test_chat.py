@@ -30,4 +30,4 @@ def test_without_a_terminal_the_app_says_what_to_do_instead(fails) -> None:
 
 
 def test_two_ways_to_name_a_session_are_wrong_usage(fails) -> None:
-    assert "give one of" in fails("chat", "-c", "-r", code=2)
+    assert "are mutually exclusive" in fails("chat", "-c", "-r", code=2)

@@ -120,13 +120,13 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
 @pytest.mark.parametrize(
     ("usage", "told"),
     [
-        ({"input": "many"}, "input 'many' is not"),
-        ({"cost": "0.05"}, "cost '0.05' is not"),
-        ({"output": True}, "output True is not"),
-        ({"input": -5}, "input -5 is not"),
-        ({"cost": {"total": -3}}, "total -3 is not"),
-        ({"inputs": 10}, "no 'inputs': there are input, output, cacheRead, cacheWrite, totalTokens, cost"),
-        ({"cost": {"all": 1}}, "no 'all': there are input, output, cacheRead, cacheWrite, total"),
+        ({"input": "many"}, "input must be a number of at least 0, not 'many'"),
+        ({"cost": "0.05"}, "cost must be a number of at least 0, not '0.05'"),
+        ({"output": True}, "output must be a number of at least 0, not True"),
+        ({"input": -5}, "input must be a number of at least 0, not -5"),
+        ({"cost": {"total": -3}}, "total must be a number of at least 0, not -3"),
+        ({"inputs": 10}, "unknown field 'inputs'; fields: input, output, cacheRead, cacheWrite, totalTokens, cost"),
+        ({"cost": {"all": 1}}, "unknown field 'all'; fields: input, output, cacheRead, cacheWrite, total"),
     ],
 )
 def test_what_an_answer_took_is_told_in_known_numbers(talk, fails, usage, told: str) -> None:
@@ -163,7 +163,7 @@ def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
         ("--entry", {"type": "thinking_level_change", "thinkingLevel": 3}, "--entry needs thinkingLevel"),
         ("--entry", {"type": "context_edit", "targetId": "x"}, "--entry needs replacement"),
         ("--entry", {"type": "ttsr_injection"}, "--entry needs injectedRules"),
-        ("--entry", {"type": "branch_point", "branchName": "b"}, "`sessiontree branch` makes branches"),
+        ("--entry", {"type": "branch_point", "branchName": "b"}, "--entry cannot create a branch"),
     ],
 )
 def test_hollow_entries_are_refused(talk, fails, option: str, given, told: str) -> None:
@@ -315,7 +315,7 @@ def test_tree_of_nothing_says_so(cli, data) -> None:
     assert "hides 1 entry)" in cli("tree", "@", "--filter", "labeled-only")
     data("navigate", "@", "root")
 
-    assert "before everything" in cli("tree", "@")
+    assert "at the root" in cli("tree", "@")
 
 
 def test_log_lists_the_path_raw_as_json_and_with_labels_and_branches_as_text(cli, data, talk) -> None:
@@ -507,7 +507,7 @@ def test_migrate_rewrites_an_old_file_and_says_so(cli, data, here: Path) -> None
 
 
 def test_doctor_lists_problems_and_its_exit_code_tells_faults(cli, data, talk, here: Path) -> None:
-    assert cli("doctor", "@").strip() == "nothing is wrong"
+    assert cli("doctor", "@").strip() == "no problems found"
     header = '{"type":"session","version":3,"id":"x","cwd":"/p"}\n'
     call = (
         '{"type":"message","id":"a","parentId":null,"message":{"role":"assistant","content":[{"type":"toolCall"}]}}\n'
@@ -573,7 +573,7 @@ def test_control_characters_are_shown_as_escapes() -> None:
 
 
 def test_alone_it_prints_help_and_every_command_has_help(cli) -> None:
-    assert "Looking:" in cli()
+    assert "Inspect:" in cli()
     for name in COMMAND_MODULES:
         assert "Usage: sessiontree " in cli(name, "--help")
 
@@ -686,7 +686,7 @@ def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, 
     out = cli("demo")
 
     assert list(tmp_path.glob("sessiontree-demo-*/*"))
-    for told in ("winner: dict", "← active", "nothing is wrong", "The files are in"):
+    for told in ("winner: dict", "← active", "no problems found", "The session files are in"):
         assert told in out
 
 
@@ -721,7 +721,7 @@ def test_an_ascii_terminal_is_no_traceback(data, talk) -> None:
 
 
 def test_an_unexpected_fault_is_one_sentence(monkeypatch, fails, talk) -> None:
-    monkeypatch.setattr("sessiontree.cli.inspect.survey", lambda *_: 1 / 0)
+    monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", lambda *_: 1 / 0)
 
     assert "internal error, ZeroDivisionError" in fails("tree", "@")
     monkeypatch.setenv("SESSIONTREE_DEBUG", "1")
@@ -733,7 +733,7 @@ def test_being_interrupted_is_told_by_the_exit_code(monkeypatch, fails, talk) ->
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sessiontree.cli.inspect.survey", interrupt)
+    monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", interrupt)
 
     assert "stopped" in fails("tree", "@", code=130)
 
@@ -809,12 +809,12 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
         **{f"./{name}.jsonl": ["no_session"] for name in ("none", "loop", "link", "pipe", "folder")},
         "./sub/bad.jsonl": ["malformed_line"],
     }
-    assert "the sound copy is ./sub/bad.repaired_" in text
-    assert "the sound copy is ./sub/bad.repaired_" in cli("doctor", ".", "--repair", code=1)
+    assert "repaired copy: ./sub/bad.repaired_" in text
+    assert "repaired copy: ./sub/bad.repaired_" in cli("doctor", ".", "--repair", code=1)
     assert len(list((here / "sub").glob("bad.repaired_*.jsonl"))) == 1
     assert (here / "none.jsonl").read_text() == "nothing of ours\n"
     (here / "empty").mkdir()
-    assert "no sessions there" in cli("doctor", "empty")
+    assert "no sessions found" in cli("doctor", "empty")
 
 
 def test_doctor_looks_at_the_sessions_of_a_folder_that_are_listed(cli, here: Path) -> None:
@@ -903,7 +903,7 @@ def test_a_raw_line_that_is_no_json_cannot_control_the_terminal_either(cli, here
     ],
 )
 def test_options_that_would_be_ignored_are_refused(talk, fails, arguments) -> None:
-    assert "goes with --role" in fails("append", "@", *arguments, code=2)
+    assert "requires --role" in fails("append", "@", *arguments, code=2)
 
 
 def test_an_unknown_branch_is_called_a_branch(talk, fails) -> None:
@@ -936,7 +936,7 @@ def test_an_unfinished_last_line_that_was_moved_is_told(talk, capsys, arguments)
 
     assert run(list(arguments)) == 0
 
-    assert "an unfinished last line was moved to" in capsys.readouterr().err
+    assert "incomplete last line moved to" in capsys.readouterr().err
 
 
 def test_no_standard_input_is_told(talk) -> None:
@@ -945,7 +945,7 @@ def test_no_standard_input_is_told(talk) -> None:
 
     assert (result.returncode, result.stderr) == (
         2,
-        "sessiontree: there is no standard input (see `sessiontree append --help`)\n",
+        "sessiontree: standard input is closed (see `sessiontree append --help`)\n",
     )
 
 
@@ -990,7 +990,7 @@ def test_standard_output_is_not_blamed_for_what_fails_elsewhere(monkeypatch, fai
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr("sessiontree.cli.inspect.survey", fail)
+    monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", fail)
 
     assert fails("tree", "@") == "sessiontree: Input/output error\n"
 

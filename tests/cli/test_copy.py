@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.cli import inspect
+from sessiontree.cli import doctor
 from sessiontree.store.postgres import connection
 from sessiontree.store.postgres.address import parse_address
 from tests.cli.conftest import Run
@@ -32,7 +32,7 @@ def test_every_kind_of_command_works_in_a_database(cli: Run, database: str, monk
     forked = json.loads(cli("fork", "login", "--json"))
     assert forked["file"].startswith(database)
     assert f"fork of {made['session']}" in cli("ls")
-    assert "nothing is wrong" in cli("doctor", "login")
+    assert "no problems found" in cli("doctor", "login")
     cli("archive", "login")
     cli("delete", forked["session"], "--yes")
     assert forked["session"] in cli("ls", "--trash")
@@ -82,7 +82,7 @@ def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) ->
         st.create(name, dir=database)
     proxy = Proxy(server.port)
     far = f"postgresql://postgres@127.0.0.1:{proxy.port}/{database.rpartition('/')[2]}"
-    several = inspect._examine_all(far, mend=False)  # pyright: ignore[reportPrivateUsage]
+    several = doctor._examine_all(far, repair=False)  # pyright: ignore[reportPrivateUsage]
     assert next(several).problems == []
     proxy.is_down = True
     proxy.cut_all()
@@ -98,8 +98,8 @@ def test_nothing_to_copy_or_compare_is_a_failure(fails: Run, database: str, here
 
     for source in (database, "empty"):
         for command in ("copy", "verify"):
-            assert "no sessions there" in fails(command, source, str(here / "out"))
-            assert "no sessions there" in fails(command, source, str(here / "out"), "--json")
+            assert "no sessions found" in fails(command, source, str(here / "out"))
+            assert "no sessions found" in fails(command, source, str(here / "out"), "--json")
 
 
 @pytest.mark.parametrize("command", [("copy", "out"), ("verify", "out"), ("doctor",)])

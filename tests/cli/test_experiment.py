@@ -53,7 +53,7 @@ def test_every_arm_is_run_so_often_and_a_winner_is_named_when_the_runs_tell(
     assert "1 (0.566 to 1)" in short
     assert "0 (0 to 0.434)" in long
     assert winner == "winner: short (highest exact: 1 more than long)"
-    assert best.startswith("its best run is ab-1/short-")
+    assert best.startswith("best run: ab-1/short-")
     with st.open("sums") as session:
         assert session.head.leaf == question
         assert sum(name.startswith("ab-1/") for name in session.heads.heads) == 10
@@ -102,7 +102,7 @@ def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: FakeSer
     shown = cli("ab", "@", *ARMS, "--runs", "4", "--score", "judge", "--judge", "openai:judge", "--no-tools")
 
     assert "winner: short (highest judge: 3 more than long)" in shown
-    assert "scoring took" in shown
+    assert "scoring used" in shown
     assert sum(request["model"] == "judge" for request in server.requests) == 8
 
 
@@ -132,7 +132,7 @@ def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: FakeServer, qu
     (found,) = parse_lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
 
     assert working.returncode == 130
-    assert "`sessiontree ab … --resume ab-1` goes on with what is left" in told
+    assert "resume with `sessiontree ab … --resume ab-1`" in told
     assert [run["ok"] for run in found["runs"]] == [True, True]
     assert len(server.requests) == 3
 
@@ -185,19 +185,19 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--arm", "short"), "--arm takes NAME=VALUE, not 'short'"),
-        (("--arm", "a=1", "--arm", "a=2"), "--arm is given twice for 'a'"),
-        (("--arm-thinking", "a=lots"), "no thinking level 'lots'"),
-        ((*ARMS, "--score", "beauty"), "--score takes exact=TEXT"),
-        (("--prompt", "Go."), "there are no arms"),
-        (("--promote",), "there are no arms"),
+        (("--arm", "short"), "--arm: expected NAME=VALUE, not 'short'"),
+        (("--arm", "a=1", "--arm", "a=2"), "--arm: arm 'a' has two values"),
+        (("--arm-thinking", "a=lots"), "unknown level 'lots'"),
+        ((*ARMS, "--score", "beauty"), "--score: expected exact=TEXT"),
+        (("--prompt", "Go."), "no arms"),
+        (("--promote",), "no arms"),
         ((*ARMS, "--max-cost", "0"), "--max-cost"),
         ((*ARMS, "--max-tokens", "many"), "--max-tokens"),
-        ((*ARMS, "--resume", "ab-1"), "--resume goes on with what was planned"),
-        (("--resume", "ab-1", "--metric", "time"), "--resume goes on with what was planned"),
-        (("--resume", "ab-1", "--runs", "9"), "--resume goes on with what was planned"),
-        (("--resume", "ab-1", "--at", "HEAD"), "--resume goes on with what was planned"),
-        (("--resume", "ab-1", "--seed", "0"), "--resume goes on with what was planned"),
+        ((*ARMS, "--resume", "ab-1"), "--resume uses the plan of the experiment"),
+        (("--resume", "ab-1", "--metric", "time"), "--resume uses the plan of the experiment"),
+        (("--resume", "ab-1", "--runs", "9"), "--resume uses the plan of the experiment"),
+        (("--resume", "ab-1", "--at", "HEAD"), "--resume uses the plan of the experiment"),
+        (("--resume", "ab-1", "--seed", "0"), "--resume uses the plan of the experiment"),
     ],
 )
 def test_what_makes_no_sense_is_wrong_usage(

@@ -67,7 +67,7 @@ def test_jsonl_of_a_whole_session_is_the_file_byte_for_byte(cli: Run, talk: Path
 def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, talk: Path, here: Path) -> None:
     (here / "page.html").write_text("mine")
 
-    assert "is there already" in fails("export", "talk.jsonl", "-o", "page.html")
+    assert "already exists" in fails("export", "talk.jsonl", "-o", "page.html")
     assert (here / "page.html").read_text() == "mine"
     cli("export", "talk.jsonl", "-o", "page.html", "--force")
     assert (here / "page.html").read_text() != "mine"
@@ -81,7 +81,7 @@ def test_what_is_no_regular_file_is_not_replaced_and_a_link_leads_to_its_file(
     (here / "page.html").write_text("mine")
     (here / "link.html").symlink_to("page.html")
 
-    assert "is no regular file" in fails("export", "talk.jsonl", "-o", "pipe.html", "--force")
+    assert "is not a regular file" in fails("export", "talk.jsonl", "-o", "pipe.html", "--force")
     assert (here / "pipe.html").is_fifo()
     cli("export", "talk.jsonl", "-o", "link.html", "--force")
     assert (here / "link.html").is_symlink()
@@ -94,7 +94,7 @@ def test_no_export_is_written_over_the_session_itself(fails: Run, talk: Path, he
     (here / "link.jsonl").symlink_to(talk)
 
     for name in ("talk.jsonl", str(talk), "link.jsonl"):
-        assert f"{name} is the session itself" in fails("export", "talk.jsonl", *arguments, "-o", name, "--force")
+        assert f"{name} is the session file itself" in fails("export", "talk.jsonl", *arguments, "-o", name, "--force")
 
     assert talk.read_bytes() == before
     assert (here / "link.jsonl").is_symlink()
@@ -103,7 +103,7 @@ def test_no_export_is_written_over_the_session_itself(fails: Run, talk: Path, he
 def test_a_name_of_another_ending_needs_a_form(cli: Run, fails: Run, talk: Path, here: Path) -> None:
     told = fails("export", "talk.jsonl", "-o", "page.pdf", code=2)
 
-    assert "'page.pdf' does not end in one of .html, " in told
+    assert "'page.pdf': unknown suffix; use one of .html, " in told
     assert "--format" in told
     assert not (here / "page.pdf").exists()
     cli("export", "talk.jsonl", "-o", "page.pdf", "--format", "md")
@@ -112,7 +112,7 @@ def test_a_name_of_another_ending_needs_a_form(cli: Run, fails: Run, talk: Path,
     assert (here / "page").read_text().startswith("<!doctype html>")
 
 
-def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(fails: Run, talk: Path) -> None:
+def test_a_missing_folder_is_reported_with_the_requested_name(fails: Run, talk: Path) -> None:
     assert "gone/page.html: No such file or directory" in fails("export", "talk.jsonl", "-o", "gone/page.html")
 
 
@@ -150,8 +150,8 @@ def test_a_redacted_session_is_not_gone_on_with(cli: Run, fails: Run, talk: Path
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--pattern", "x"], "--pattern needs --redact"),
-        (["--branch", "main", "--subtree", "main"], "do not go together"),
+        (["--pattern", "x"], "--pattern requires --redact"),
+        (["--branch", "main", "--subtree", "main"], "are mutually exclusive"),
         (["--format", "pdf"], "pdf"),
     ],
 )

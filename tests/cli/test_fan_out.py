@@ -74,4 +74,4 @@ def test_extensions_guard_all_of_them(cli: Run, server: FakeServer, question: st
 def test_names_must_be_as_many_as_there_are_ways(fails: Run, question: str) -> None:
     said = fails("fan-out", "@", "--prompt", "a", "--name", "x", "--name", "y", code=2)
 
-    assert "every way to go on takes one --name: 1 in all, not 2" in said
+    assert "--name: expected 1, one for each branch, not 2" in said

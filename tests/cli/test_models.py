@@ -15,7 +15,7 @@ from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture t
 def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None:
     lines = cli("models").splitlines()
 
-    assert lines[0].split() == ["model", "because"]
+    assert lines[0].split() == ["model", "reason"]
     assert any(
         line.startswith("-  anthropic:claude-sonnet-5-5") and line.endswith("ANTHROPIC_API_KEY is not set")
         for line in lines
@@ -84,7 +84,7 @@ def test_getting_without_a_network_fails_in_one_sentence(
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
-    assert "its weights cannot be fetched: " in fails("models", "get", "local")
+    assert "its weights cannot be downloaded: " in fails("models", "get", "local")
 
 
 def test_another_model_cannot_be_fetched(fails: Run) -> None:

@@ -29,7 +29,7 @@ def test_a_prompt_reads_and_everything_else_is_denied_and_named(
 
     told = capsys.readouterr()
     assert told.out == "Done.\n"
-    assert "denied bash: touch made: it can change anything, and nobody can be asked" in told.err
+    assert "denied bash: touch made: it can change anything, and no user is present to approve it" in told.err
     assert "--allow 'bash:touch made'" in told.err
     assert "denied write: b" in told.err
     assert sorted(os.listdir(here)) == ["a.txt"]
@@ -75,9 +75,9 @@ def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: FakeServ
 
 
 def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(fails: Run, server: FakeServer) -> None:
-    assert "--allow takes TOOL or TOOL:PATTERN" in fails("-p", "--allow", "bash:", "x", code=2)
+    assert "--allow: expected TOOL or TOOL:PATTERN" in fails("-p", "--allow", "bash:", "x", code=2)
     both = fails("-p", "--allow", "bash", "--permission-mode", "read-only", "x", code=2)
-    assert "--allow does nothing with --permission-mode read-only" in both
+    assert "--allow and --permission-mode read-only are mutually exclusive" in both
     (Path(os.environ["SESSIONTREE_HOME"]) / "permissions.toml").write_text("allow = 1\n")
     assert "permissions.toml: allow" in fails("-p", "x")
 

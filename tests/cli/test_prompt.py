@@ -122,11 +122,11 @@ def test_an_image_says_enough_by_itself(cli: Run, server: FakeServer, here: Path
 def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "binary").write_bytes(b"\0")
 
-    assert "nothing to say" in fails("-p", code=2)
-    assert "neither text nor an image" in fails("-p", "x", "@binary", code=2)
+    assert "empty prompt" in fails("-p", code=2)
+    assert "not a text or image file" in fails("-p", "x", "@binary", code=2)
     assert "gone" in fails("-p", "x", "@gone")
     (here / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
-    assert "too large to look at" in fails("-p", "x", "@large.png")
+    assert "is too large" in fails("-p", "x", "@large.png")
     assert server.requests == []
     assert st.sessions() == []
 
@@ -191,11 +191,13 @@ def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: F
 
 
 def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: FakeServer) -> None:
-    assert "give one of" in fails("-p", "-c", "--no-session", "x", code=2)
-    assert "give --tools or --no-tools" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
+    assert "are mutually exclusive" in fails("-p", "-c", "--no-session", "x", code=2)
+    assert "--tools and --no-tools are mutually exclusive" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
     assert "tool 'nonsense' not found" in fails("-p", "--tools", "nonsense", "x")
     assert "this folder has none" in fails("-p", "-c", "x")
-    assert "--branch needs a session" in fails("-p", "--branch", "main", "--no-session", "x", code=2)
+    assert "--branch and --no-session are mutually exclusive" in fails(
+        "-p", "--branch", "main", "--no-session", "x", code=2
+    )
     assert "provider 'nowhere' not found" in fails("-p", "--model", "nowhere:x", "x")
     assert st.sessions() == []
 
@@ -279,7 +281,7 @@ def test_lines_that_cannot_be_read_are_told_of(
 
     captured = capsys.readouterr()
     assert captured.out == "Yes.\n"
-    assert "1 line of this session cannot be read" in captured.err
+    assert "1 unreadable line in this session" in captured.err
     assert "sessiontree doctor" in captured.err
 
 
@@ -316,7 +318,7 @@ def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
 
     captured = capsys.readouterr()
     assert captured.out == "Here.\n"
-    assert "going on with the usual model" in captured.err
+    assert "using the default model" in captured.err
 
 
 def run_interrupted(
@@ -395,7 +397,7 @@ def test_a_conversation_that_cannot_be_compacted_goes_on_and_says_so(
     assert run(["-p", "-c", "y"]) == 0
     captured = capsys.readouterr()
     assert captured.out.endswith("Well.\n")
-    assert "could not be compacted: openai:scripted: no summaries here" in captured.err
+    assert "compaction failed: openai:scripted: no summaries here" in captured.err
 
 
 def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli: Run, server: FakeServer) -> None:
@@ -417,7 +419,7 @@ def test_it_is_said_when_the_model_does_not_think(server: FakeServer, here: Path
     server.add("One.", "Two.")
 
     assert run(["-p", "--thinking", "high", "x"]) == 0
-    assert "openai:scripted does not think, so --thinking does nothing" in capsys.readouterr().err
+    assert "openai:scripted does not support thinking; --thinking is ignored" in capsys.readouterr().err
     assert run(["-p", "--thinking", "off", "x"]) == 0
     assert "does not think" not in capsys.readouterr().err
 

@@ -132,7 +132,7 @@ def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
         assert left.exists()
 
         assert run(["token", "link"]) == 1
-        assert "no server runs here" in capsys.readouterr().err
+        assert "no server is running" in capsys.readouterr().err
         with run_server() as (_, other, _):
             assert run(["token", "link"]) == 0
             assert capsys.readouterr().out.startswith(f"{other}/#code=")
@@ -140,7 +140,7 @@ def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
 
 def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "link"]) == 1
-    assert "no server runs here" in capsys.readouterr().err
+    assert "no server is running" in capsys.readouterr().err
     with run_server() as (_, base, _):
         run(["token", "link", "--scope", "read"])
         link = capsys.readouterr().out.strip()
@@ -162,7 +162,7 @@ def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pyte
 
 def test_the_help_for_a_lifetime_that_is_none_shows_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "create", "--expires", "soon"]) == 2
-    assert "'soon' is no time; write a number and s, m, h, d or w, as in 7d" in capsys.readouterr().err
+    assert "'soon' is not a duration; use a number and s, m, h, d or w, as in 7d" in capsys.readouterr().err
     assert run(["token", "create", "--expires", "7d", "--json"]) == 0
     made = json.loads(capsys.readouterr().out)
     assert TokenStore().find(made["token"]) is not None

@@ -42,9 +42,9 @@ def test_ls_gives_a_line_of_json_for_each_session(rows, talk: st.Session, here: 
         "id": talk.id,
         "name": "auth",
         "firstMessage": "How do I make it faster?",
-        "messageCount": 2,
-        "entryCount": 3,
-        "branchCount": 1,
+        "messages": 2,
+        "entries": 3,
+        "branches": 1,
         "branch": "main",
         "cost": 0.5,
         "created": talk.header.timestamp,
@@ -100,9 +100,9 @@ def test_archived_sessions_are_listed_when_asked(rows, cli, fails, talk: st.Sess
     assert rows("archive", "@") == [{"archived": True, "file": str(talk.file)}]
 
     assert (rows("ls"), [row["id"] for row in rows("ls", "--archived")]) == ([], [talk.id])
-    assert "no sessions of this folder" in cli("ls")
-    assert "this folder has none, or archived ones only, which `sessiontree ls --archived` shows" in fails("tree", "@")
-    assert "back in listings" in cli("archive", "auth", "--undo")
+    assert "no sessions in this folder" in cli("ls")
+    assert "this folder has none, or only archived ones, which `sessiontree ls --archived` shows" in fails("tree", "@")
+    assert "unarchived" in cli("archive", "auth", "--undo")
     assert len(rows("ls")) == 1
     assert "archived" in cli("archive", "auth")
 
@@ -148,9 +148,9 @@ def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, 
     assert rows("search", "cache", "--source", "pi", "--all")[0]["entry"] == left.id
     text = cli("search", "cache", "--source", "pi", "--all")
     assert text.startswith(str(pi.file))
-    assert "on no branch not in context" in text
-    assert cli("search", "nowhere").strip() == "nothing found in sessions of this folder"
-    assert cli("search", "nowhere", "--all").strip() == "nothing found"
+    assert "no branch not in context" in text
+    assert cli("search", "nowhere").strip() == "no matches in sessions of this folder"
+    assert cli("search", "nowhere", "--all").strip() == "no matches"
 
 
 def test_copies_of_a_session_are_told_by_their_files(cli, talk: st.Session) -> None:
@@ -230,19 +230,19 @@ def test_search_says_beside_its_output_what_could_not_be_read(talk: st.Session, 
 
     captured = capsys.readouterr()
     assert json.loads(captured.out)["session"] == talk.id
-    assert captured.err == "sessiontree: 1 file could not be read, which ls tells of\n"
+    assert captured.err == "sessiontree: cannot read 1 file; run `sessiontree ls` for details\n"
 
 
 def test_search_says_when_there_may_be_more(cli, talk: st.Session) -> None:
     talk.append(st.user("another cache"))
 
-    assert "these are the newest 1; --limit shows more" in cli("search", "cache", "--limit", "1")
+    assert "showing the newest 1; use --limit for more" in cli("search", "cache", "--limit", "1")
     assert "newest" not in cli("search", "cache", "--limit", "3")
 
 
 def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: st.Session) -> None:
     assert "--yes" in fails("delete", "auth", code=2)
-    assert "--restore or --purge" in fails("delete", "auth", "--restore", "--purge", code=2)
+    assert "--restore and --purge are mutually exclusive" in fails("delete", "auth", "--restore", "--purge", code=2)
     assert len(rows("ls")) == 1
 
     (deleted,) = rows("delete", "auth", "--yes")
@@ -283,7 +283,7 @@ def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
     assert (code, talk.file.exists()) == (0, False)
 
     code, shown = run_at_terminal("delete", talk.id, "--purge", answer=b"y\n")
-    assert b'Remove auth "How do I make it faster?" for good? [y/N]' in shown
+    assert b'Permanently delete auth "How do I make it faster?"? [y/N]' in shown
     assert (code, trash.list_trash()) == (0, [])
 
 

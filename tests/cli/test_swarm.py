@@ -18,8 +18,8 @@ import pytest
 import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.cli.swarm import swarm
-from sessiontree.cli.swarm_file import AgentTable, BudgetTable, SwarmFile, load_swarm_file
 from sessiontree.cli.swarm_output import format_resume_command
+from sessiontree.cli.swarm_setup import AgentTable, BudgetTable, SwarmFile, load_swarm_file
 from sessiontree.config import ConfigError
 from sessiontree.errors import StoreError
 from sessiontree.extensions.source_files import read_named_extensions
@@ -158,7 +158,7 @@ def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: FakeServe
     shown = cli("swarm", "resume", "review", "--file", "review.toml", "--max-tokens", "1000")
 
     assert "paused: the budget is used up: tokens 17 of 10" in paused
-    assert "`sessiontree swarm resume review`, given a larger budget, goes on with it" in paused
+    assert "resume with a larger budget: `sessiontree swarm resume review`" in paused
     assert asked == 1
     assert "review completed" in shown
     assert len(server.requests) == 2
@@ -252,7 +252,7 @@ def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: 
 
     shown = cli("swarm", "resume", "review", "--file", "review.toml")
 
-    assert left.splitlines()[1].split()[:2] == ["review", "left"]
+    assert left.splitlines()[1].split()[:2] == ["review", "orphaned"]
     assert "review completed" in shown
     assert len(server.requests) == 3
 
@@ -354,7 +354,7 @@ def test_where_its_session_cannot_be_written_it_says_so_and_how_it_goes_on(
     server.add("Fine.", "Fine.")
 
     assert "review.jsonl: no space left" in err
-    assert "`sessiontree swarm resume review` goes on with it" in err
+    assert "`sessiontree swarm resume review`" in err
     assert "never retrieved" not in err
     assert "review completed" in cli("swarm", "resume", "review")
 
@@ -427,10 +427,10 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeSer
     cli("swarm", "run", "review.toml")
     assert "swarm review is already completed" in fails("swarm", "stop", "review")
     assert "swarm review is completed" in fails("swarm", "resume", "review")
-    assert "agent 'nobody' not found; there are worker-1, worker-2" in fails(
+    assert "agent 'nobody' not found; agents: worker-1, worker-2" in fails(
         "swarm", "events", "review", "--agent", "nobody"
     )
-    assert "no event 'gossip'" in fails("swarm", "events", "review", "--type", "gossip", code=2)
+    assert "unknown event 'gossip'" in fails("swarm", "events", "review", "--type", "gossip", code=2)
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeSer
         (REVIEW + "[budget]\ncost = 'much'\n", "budget.cost: expected float"),
         (REVIEW + "[budget]\nmoney = 1\n", "budget.money: unknown setting"),
         (REVIEW + "thinking = 'hard'\n", "thinking: choose one of off, minimal"),
-        (REVIEW + "[[agent]]\nname = 'a'\n", "agents: give a number of agents or [[agent]] tables, not both"),
+        (REVIEW + "[[agent]]\nname = 'a'\n", "agents: use a number of agents or [[agent]] tables, not both"),
     ],
 )
 def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> None:
@@ -512,7 +512,7 @@ def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
     file.write_text(REVIEW + f'extensions = ["{own.name if form == "folder" else code.name}"]\n')
     ran = file.parent / "ran"
 
-    assert "extensions that nobody has trusted" in fails("swarm", "run", "review.toml")
+    assert "untrusted extensions" in fails("swarm", "run", "review.toml")
     assert not ran.exists()
     assert st.sessions() == []
 
@@ -524,7 +524,7 @@ def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
 
     ran.unlink()
     code.write_text(code.read_text() + "# changed\n")
-    assert "extensions that nobody has trusted" in fails("swarm", "run", "review.toml")
+    assert "untrusted extensions" in fails("swarm", "run", "review.toml")
     assert not ran.exists()
 
 

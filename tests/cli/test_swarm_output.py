@@ -21,9 +21,9 @@ def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on
     asked = len(server.requests)
     shown = cli("swarm", "resume", "review", "--max-cost", "0")
 
-    assert "- of the budget is used" in paused
+    assert "- of the budget used" in paused
     assert "paused: the cost limit cannot be enforced: the cost of openai:scripted is unknown" in paused
-    assert "`sessiontree swarm resume review`, given 0 for that limit, goes on with it" in paused
+    assert "resume with 0 for that limit: `sessiontree swarm resume review`" in paused
     assert asked == 1
     assert "review completed" in shown
     assert "of the budget" not in shown

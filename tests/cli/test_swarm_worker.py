@@ -75,7 +75,7 @@ def test_a_database_of_another_kind_is_one_sentence_and_no_file(
     said = fails(*command, "--database", "mysql://ann:secret@db.example/work")
 
     assert said == (
-        "sessiontree: work cannot be kept in mysql://…: give postgresql://host/database, or the path of a SQLite file\n"
+        "sessiontree: mysql://… is not supported; use postgresql://host/database or the path of a SQLite file\n"
     )
     assert [path.name for path in here.iterdir()] == [file.name]
     assert st.sessions(all=True) == []
@@ -103,7 +103,7 @@ def test_without_what_workers_take_one_is_told_how_to_get_it(
 
 
 def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> None:
-    assert "give --durable too" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
+    assert "require --durable" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
 
 
 def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: FakeServer, file: Path) -> None:
@@ -116,7 +116,7 @@ def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: FakeServer, 
     _, err = running.communicate(timeout=LONG)
 
     assert running.returncode == 130
-    assert "`sessiontree swarm resume review --durable` goes on with it" in err
+    assert "resume with `sessiontree swarm resume review --durable`" in err
 
 
 def test_what_workers_have_is_not_done_by_another_process_too(server: FakeServer, file: Path, fails: Run) -> None:
@@ -131,7 +131,7 @@ def test_what_workers_have_is_not_done_by_another_process_too(server: FakeServer
     running.kill()
     running.communicate(timeout=LONG)
 
-    assert "`sessiontree swarm resume review --durable` goes on with it" in fails("swarm", "resume", "review")
+    assert "`sessiontree swarm resume review --durable`" in fails("swarm", "resume", "review")
     assert server.requests == []
 
 
@@ -151,7 +151,7 @@ async def test_a_swarm_waits_for_a_worker_which_carries_it_out(
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable", "--concurrency", "1"]
     running = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
-    assert "there is no worker yet" in running.stderr.readline()
+    assert "no worker is running" in running.stderr.readline()
     workers.start()
     out, err = await asyncio.to_thread(running.communicate, timeout=LONG)
     assert running.returncode == 0, err

@@ -1,4 +1,4 @@
-"""Misfits: where a value is wrong, and why."""
+"""Validation errors: the location and the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shape(Struct, forbid_unknown_fields=True):
         ([], "", "expected object, got array"),
     ],
 )
-def test_a_misfit_says_where_and_why(value: Any, where: str, why: str) -> None:
+def test_a_validation_error_names_the_location_and_the_reason(value: Any, where: str, why: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(value, Shape)
 

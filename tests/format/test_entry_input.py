@@ -1,4 +1,4 @@
-"""Entries that are handed in: whole ones are taken as they are, hollow ones are refused with what they lack."""
+"""Complete entries are accepted; incomplete ones are refused with the missing field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sessiontree.core.entries import Message, ModelChange, Opaque
 from sessiontree.format.entry_input import IncompleteEntry, check_message, parse_entry
 
 
-def test_a_whole_entry_is_taken_with_its_further_fields() -> None:
+def test_a_complete_entry_is_accepted_with_its_extra_fields() -> None:
     message = {"role": "user", "content": "hi", "mood": "calm"}
 
     assert parse_entry({"type": "message", "message": message, "x": 1}) == (Message(message), {"x": 1})
@@ -43,7 +43,7 @@ def test_an_entry_of_an_unknown_type_needs_nothing_more() -> None:
         ({"type": "model_change"}, "modelId"),
     ],
 )
-def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
+def test_the_error_names_the_missing_field(wire: dict[str, Any], lacks: str) -> None:
     with pytest.raises(IncompleteEntry) as error:
         parse_entry(wire)
 

@@ -55,7 +55,7 @@ async def test_the_thinking_dialog_starts_at_the_current_level(running: Running)
         await app.submit("/thinking")
         await app.wait_for_text("Thinking level")
         await app.press("down", "enter")
-        assert await app.wait_for_text("from here on: high")
+        assert await app.wait_for_text("Thinking level: high")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
@@ -402,7 +402,7 @@ async def test_the_chosen_model_becomes_the_default_and_sessions_keep_theirs(
     first = st.create()
     async with running(models=models, session=first, model="openai:gpt-4.1") as app:
         await app.submit("/model openai:gpt-6-sol")
-        await app.wait_for_text("from here on: openai:gpt-6-sol")
+        await app.wait_for_text("Model: openai:gpt-6-sol")
         await app.submit("/model")
         assert await app.wait_for_text("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
         await app.press("escape")
@@ -410,7 +410,7 @@ async def test_the_chosen_model_becomes_the_default_and_sessions_keep_theirs(
     async with running(models=models) as app:
         assert app.app.controller.model.info.name == "openai:gpt-6-sol"
         await app.submit("/model openai:gpt-5.4")
-        await app.wait_for_text("from here on: openai:gpt-5.4")
+        await app.wait_for_text("Model: openai:gpt-5.4")
 
     async with running(models=models, session=st.open(first.file)) as app:
         assert app.app.controller.model.info.name == "openai:gpt-6-sol"

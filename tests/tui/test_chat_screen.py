@@ -461,7 +461,7 @@ async def test_the_model_sees_a_shell_command_with_one_exclamation_mark(running:
 
 async def test_a_shell_command_runs_without_a_model_and_can_be_aborted(running: Running) -> None:
     async with running(models=NoModels()) as app:
-        await app.wait_for_text("no model can be used: there is no key")
+        await app.wait_for_text("no model is available: there is no key")
         await app.submit("!echo seen; sleep 60")
         await app.wait_for_text("! echo seen; sleep 60", "seen", "running")
         await app.press("escape")
@@ -564,7 +564,7 @@ async def test_a_repeated_error_of_a_key_is_shown_again(running: Running) -> Non
         for count in (1, 2):
             await app.press("shift+tab")
             await app.wait_until(
-                lambda count=count: len([block for block in app.blocks if "there is no model" in block]) == count
+                lambda count=count: len([block for block in app.blocks if "no model: choose one" in block]) == count
             )
 
 
@@ -702,7 +702,7 @@ async def test_an_image_that_is_too_large_for_models_is_refused(running: Running
     (project / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
     async with running() as app:
         await app.submit("What is in @large.png ?")
-        await app.wait_for_text("✗ large.png is an image of more than 3.75 MB")
+        await app.wait_for_text("✗ large.png is too large: images are limited to 3.75 MB")
 
         assert app.editor.text == "What is in @large.png ?"
         assert not app.app.controller.session.tree.real_count

@@ -124,7 +124,7 @@ async def test_escape_denies_the_tool_call(running: Running, precious: Path) -> 
         await app.wait_until_idle()
 
         assert precious.exists()
-        assert "the user said no" in str(app.model.requests[-1].messages[-1])
+        assert "denied by the user" in str(app.model.requests[-1].messages[-1])
 
 
 async def test_a_letter_typed_in_the_panel_goes_to_the_editor(running: Running, precious: Path) -> None:
@@ -165,7 +165,7 @@ async def test_the_reason_for_declining_is_sent_to_the_model(running: Running, p
         await app.press(*"keep", "enter")
         await app.wait_until_idle()
 
-        assert "the user said no: keep" in str(app.model.requests[-1].messages[-1])
+        assert "denied by the user: keep" in str(app.model.requests[-1].messages[-1])
 
 
 async def test_aborting_the_run_removes_the_question(running: Running, precious: Path) -> None:

@@ -24,7 +24,7 @@ from sessiontree.tui.screens.tree_screen import TreeApp
 
 from .conftest import Driver, Running
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
 SIZES = [(80, 24), (160, 48)]
 ANSWER = """\
 The lookup reads every row. A **dict** makes it one step:

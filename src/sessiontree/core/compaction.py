@@ -124,33 +124,33 @@ def plan_compaction(
     """
     by_id = {entry.id: entry for entry in path}
     context = build_path_context(list(path))
-    said = [
+    spoken = [
         (by_id[id], message)
         for id, message in zip(context.sources, context.messages, strict=True)
         if get_role(message) not in ("compactionSummary", "system")
     ]
-    if not said or _get_last_type(path) == "compaction":
+    if not spoken or _get_last_type(path) == "compaction":
         return None
-    sizes = [_estimate_size(message) for _, message in said]
-    messages = [message for _, message in said]
+    sizes = [_estimate_size(message) for _, message in spoken]
+    messages = [message for _, message in spoken]
     cut = _find_cut(messages, sizes, min(keep_recent, sum(sizes) // 2) if at_most_half else keep_recent)
     if most is not None and sum(sizes[cut:]) > most:
         fitting = (place for place in _find_cut_places(messages) if place > cut and sum(sizes[place:]) <= most)
-        cut = next(fitting, len(said))
+        cut = next(fitting, len(spoken))
     if cut == 0:
         return None
     turn = _find_turn_start(messages, cut)
     summarized, opening = (
-        said[:cut],
+        spoken[:cut],
         [entry for entry in path if entry.type == "compaction" and entry.id in context.sources],
     )
     files = collect_files((message for _, message in summarized), [*opening, *(entry for entry, _ in summarized)])
     return CompactionPreparation(
-        entries=tuple(entry for entry, _ in said[:turn]),
-        messages=tuple(message for _, message in said[:turn]),
-        turn_prefix=tuple(entry for entry, _ in said[turn:cut]),
-        prefix_messages=tuple(message for _, message in said[turn:cut]),
-        first_kept=said[cut][0].id if cut < len(said) else None,
+        entries=tuple(entry for entry, _ in spoken[:turn]),
+        messages=tuple(message for _, message in spoken[:turn]),
+        turn_prefix=tuple(entry for entry, _ in spoken[turn:cut]),
+        prefix_messages=tuple(message for _, message in spoken[turn:cut]),
+        first_kept=spoken[cut][0].id if cut < len(spoken) else None,
         tokens_before=count_context_tokens(path),
         previous_summary=next(
             (strip_file_lists(entry.body.summary) for entry in opening if isinstance(entry.body, Compaction)), None
@@ -209,14 +209,14 @@ def _find_cut_places(messages: Sequence[JsonObject]) -> list[int]:
 
 def _find_last_results(messages: Sequence[JsonObject]) -> dict[tuple[int, str], int]:
     """Map each message and call to the index of the call's last result. Failed turns are not sent."""
-    made: dict[str, int] = {}
+    callers: dict[str, int] = {}
     found: dict[tuple[int, str], int] = {}
     for index, message in enumerate(messages):
         call = get_answered_call(message)
-        if call is not None and call in made:
-            found[made[call], call] = index
+        if call is not None and call in callers:
+            found[callers[call], call] = index
         for new in () if is_failed_turn(message) else get_tool_calls(message):
-            made[new.id] = index
+            callers[new.id] = index
     return found
 
 

@@ -125,8 +125,10 @@ class Context(Struct, frozen=True, kw_only=True):
     def find_failed_calls(self) -> set[str]:
         """Return the ids of tool calls that only failed turns made."""
         failed = {call.id for message in self.messages if is_failed_turn(message) for call in get_tool_calls(message)}
-        made = {call.id for message in self.messages if not is_failed_turn(message) for call in get_tool_calls(message)}
-        return failed - made
+        succeeded = {
+            call.id for message in self.messages if not is_failed_turn(message) for call in get_tool_calls(message)
+        }
+        return failed - succeeded
 
     def tokens(self) -> int:
         """Return the estimated tokens of the whole request."""
@@ -204,7 +206,7 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
-    """Return what the model sees at `leaf`; `None` is the root. Raises `NotFound`."""
+    """Return what the model sees at `leaf`; `None` is the place before the first entry. Raises `NotFound`."""
     return _copy_messages(build_shared_context(tree, leaf))
 
 
@@ -277,14 +279,14 @@ def build_path_context(path: list[Entry]) -> Context:
     Do not change the messages: the entries share them.
     """
     projection = _Projection(path)
-    made = [
+    built = [
         (entry.id, message) for entry in projection.select_entries() for message in projection.build_messages(entry)
     ]
     return Context(
         leaf=path[-1].id if path else None,
         state=read_state(path),
-        messages=tuple(message for _, message in made),
-        sources=tuple(id for id, _ in made),
+        messages=tuple(message for _, message in built),
+        sources=tuple(id for id, _ in built),
     )
 
 
@@ -301,17 +303,17 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
     for message in system:
         patch = message.get("sections")
         sections.update(patch if is_object(patch) else {})
-        for key, kept in (("toolsRemoved", False), ("toolsAdded", True)):
+        for key, is_added in (("toolsRemoved", False), ("toolsAdded", True)):
             listed = message.get(key)
             for tool in filter(is_object, listed if is_list(listed) else ()):
                 tools.pop(coerce_string(tool.get("name")), None)
-                if kept:
+                if is_added:
                     tools[coerce_string(tool.get("name"))] = tool
     folded: JsonObject = {
         "role": "system",
-        "content": "\n\n".join(words for message in system if (words := extract_text(message.get("content")))),
+        "content": "\n\n".join(text for message in system if (text := extract_text(message.get("content")))),
     }
-    sections = {name: words for name, words in sections.items() if words is not None}
+    sections = {name: text for name, text in sections.items() if text is not None}
     if sections:
         folded["sections"] = sections
     if tools:
@@ -382,11 +384,11 @@ def _read_model(body: Body) -> dict[str, str | None]:
 
 def _parse_state(wire: JsonObject) -> dict[str, Any]:
     model, rules = wire.get("model"), wire.get("rules")
-    named: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
+    model_wire: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
     return {
         "thinking_level": coerce_string(wire.get("thinkingLevel")) or "off",
-        "provider": coerce_string(named.get("provider")) or None,
-        "model": named.get("modelId"),
+        "provider": coerce_string(model_wire.get("provider")) or None,
+        "model": model_wire.get("modelId"),
         "mode": wire["mode"] if isinstance(wire.get("mode"), str) else None,
         "mode_data": wire.get("modeData") if isinstance(wire.get("mode"), str) else None,
         "rules": [rule for rule in rules if isinstance(rule, str)] if is_list(rules) else [],
@@ -470,8 +472,8 @@ class _Projection:
                     "tokensBefore": body.tokens_before,
                     "timestamp": parse_timestamp(entry.timestamp),
                 }
-                made = [] if body.system_message is None else [body.system_message]
-                return [] if edit is not None and edit.replacement is None else [*made, compacted]
+                system = [] if body.system_message is None else [body.system_message]
+                return [] if edit is not None and edit.replacement is None else [*system, compacted]
             case _:
                 return []
 
@@ -506,7 +508,7 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     context = build_path_context(path)
     projection = _Projection(path)
     selected = {entry.id for entry in projection.select_entries()}
-    made = dict(zip(context.sources, context.messages, strict=True))
+    built = dict(zip(context.sources, context.messages, strict=True))
     sent: dict[EntryId, list[JsonObject]] = {}
     for id, message in context.build_request():
         sent.setdefault(id, []).append(message)
@@ -515,9 +517,9 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     explained: list[ExplainedEntry] = []
     for index, entry in enumerate(path):
         if entry.id in sent:
-            explained.append(_explain_sent(entry, made[entry.id], sent[entry.id], edited=entry.id in projection.edits))
-        elif entry.id in made:
-            reason = _explain_withheld(made[entry.id], calls, failed)
+            explained.append(_explain_sent(entry, built[entry.id], sent[entry.id], edited=entry.id in projection.edits))
+        elif entry.id in built:
+            reason = _explain_withheld(built[entry.id], calls, failed)
             explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
         elif entry.id in selected:
             reason = "left out by a context edit" if entry.id in projection.edits else _explain_type(entry)
@@ -565,11 +567,11 @@ def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) ->
 
 
 def _explain_sent(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited: bool) -> ExplainedEntry:
-    said = [item for item in sent if get_answered_call(item) is None] or sent
-    reason = "as it is" if get_role(said[-1]) == get_role(message) else f"as {get_role(said[-1])}"
+    own = [item for item in sent if get_answered_call(item) is None] or sent
+    reason = "as it is" if get_role(own[-1]) == get_role(message) else f"as {get_role(own[-1])}"
     if edited and get_role(message) in EDITABLE:
         reason = "as edited"
-    if len(said) < len(sent):
+    if len(own) < len(sent):
         reason += ", with a placeholder for a missing tool result"
     return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, tokens=sum(map(estimate_tokens, sent)))
 

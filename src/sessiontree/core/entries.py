@@ -446,8 +446,8 @@ def iter_entries(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
 
 def read_raws(entries: Iterable[Entry]) -> Iterator[bytes]:
     """Yield the bytes of entries. Fast if they are close together and in file order."""
-    for source, several in groupby(entries, key=lambda entry: entry.source):
-        yield from source.read_raws(entry.line for entry in several)
+    for source, group in groupby(entries, key=lambda entry: entry.source):
+        yield from source.read_raws(entry.line for entry in group)
 
 
 def parse_entry_id(value: object) -> EntryId | None:

@@ -51,10 +51,10 @@ def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes |
 
     Pass `raw` if the line was already read.
     """
-    said = _preview_entry(entry, raw)
-    if said is not None:
+    preview = _preview_entry(entry, raw)
+    if preview is not None:
         return format_message_row(
-            said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None
+            preview, calls.get(entry.id) if preview.role == "toolResult" and calls is not None else None
         )
     match entry.decode():
         case CustomMessage(custom_type=kind):
@@ -79,9 +79,9 @@ def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | N
 def format_message_row(message: MessagePreview, call: ToolCall | None = None) -> str:
     match message.role:
         case "assistant":
-            words = shorten_to_line(message.text)
-            if words:
-                return f"assistant: {words}"
+            text = shorten_to_line(message.text)
+            if text:
+                return f"assistant: {text}"
             if message.is_failed_turn:
                 return f"assistant: ({message.stop_reason})"
             return f"assistant: {_format_calls(message.calls) or '(no content)'}"
@@ -94,26 +94,26 @@ def format_message_row(message: MessagePreview, call: ToolCall | None = None) ->
 
 
 def format_message_text(message: MessagePreview) -> str:
-    words = shorten_to_line(message.text or message.command or message.code)
-    return words or _format_calls(message.calls)
+    text = shorten_to_line(message.text or message.command or message.code)
+    return text or _format_calls(message.calls)
 
 
 def _format_calls(calls: Sequence[ToolCall]) -> str:
     """Join tool calls, as many as fit in a row."""
-    told: list[str] = []
+    parts: list[str] = []
     length = 0
     for call in calls:
         if length > TEXT_LENGTH:
-            return f"{', '.join(told)} and {len(calls) - len(told):,} more"
-        told.append(format_call(call))
-        length += len(told[-1]) + 2
-    return ", ".join(told)
+            return f"{', '.join(parts)} and {len(calls) - len(parts):,} more"
+        parts.append(format_call(call))
+        length += len(parts[-1]) + 2
+    return ", ".join(parts)
 
 
 def format_call(call: ToolCall) -> str:
     """Return a tool call with its most telling argument."""
     arguments: Any = call.arguments if is_object(call.arguments) else {}
-    told: str = next(
+    subject: str = next(
         (
             coerce_string(arguments[key])
             for key in ("path", "file_path", "command", "pattern", "query")
@@ -121,23 +121,21 @@ def format_call(call: ToolCall) -> str:
         ),
         "",
     )
-    return f"[{call.name}: {shorten_to_line(told)[:80]}]" if told else f"[{call.name}]"
+    return f"[{call.name}: {shorten_to_line(subject)[:80]}]" if subject else f"[{call.name}]"
 
 
 def format_entry(entry: Entry, raw: bytes | None = None) -> str:
     """Return `entry` on one line, without its role. Pass `raw` if the line was already read."""
-    said = _preview_entry(entry, raw)
-    if said is not None:
-        return format_message_text(said)
+    preview = _preview_entry(entry, raw)
+    if preview is not None:
+        return format_message_text(preview)
     match entry.decode():
-        case Message():
-            return entry.type
         case CustomMessage(content=content):
             return shorten_to_line(extract_text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
             return shorten_to_line(summary)
         case body:
-            return body.describe().line or entry.type
+            return entry.type if isinstance(body, Message) else body.describe().line or entry.type
 
 
 # Full text

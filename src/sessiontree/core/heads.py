@@ -243,7 +243,7 @@ class Heads:
         if data is None:
             return
         record = parse_head_record(data)
-        was, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
+        before, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
         self._rename_branch(record)
         if record.heads is not None:
             self.heads = record.heads
@@ -263,20 +263,27 @@ class Heads:
             if sets_heads:
                 self.info = {name: self.info[name] for name in self.heads if name in self.info}
         elif "from" in data:
-            switched = was.branch != self.current
-            beside = None if switched or self.leaf != was.leaf else self._find_other_branch(data, heads_before)
-            first = () if beside is None else ((beside, heads_before[beside]),)
+            switched = before.branch != self.current
+            other = None if switched or self.leaf != before.leaf else self._find_other_branch(data, heads_before)
+            first = () if other is None else ((other, heads_before[other]),)
             moved = heads_before.items() if sets_heads else ()
             others = tuple(
                 (name, leaf)
                 for name, leaf in moved
-                if name not in (was.branch, beside) and name in self.heads and self.heads[name] != leaf
+                if name not in (before.branch, other) and name in self.heads and self.heads[name] != leaf
             )
-            hid = tuple(sorted(self.archived - archived_before))
-            move = Move(was.branch, was.leaf, switched, (*first, *others), hid, is_other_branch=beside is not None)
+            newly_archived = tuple(sorted(self.archived - archived_before))
+            move = Move(
+                before.branch,
+                before.leaf,
+                switched,
+                (*first, *others),
+                newly_archived,
+                is_other_branch=other is not None,
+            )
             mover, left = move.moved_head
             stays = not switched and not others and self.heads[mover] == left
-            if stays and not hid:
+            if stays and not newly_archived:
                 move = replace(move, wrote_copies=True)
             if data.get("undo") is not True:
                 self._log_move(move)

@@ -46,8 +46,8 @@ def assistant(
     `Session.append` fills in missing fields: the model in effect on the branch, and the stop reason.
     """
     message: JsonObject = {"role": "assistant", "content": build_text_blocks(content), "api": api}
-    given = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
-    message.update((key, value) for key, value in given.items() if value is not None)
+    optional = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
+    message.update((key, value) for key, value in optional.items() if value is not None)
     message["usage"] = complete_usage(usage)
     return Message(message)
 
@@ -128,10 +128,10 @@ def complete_usage(usage: JsonObject | None) -> JsonObject:
         and tuple(usage["cost"]) == COST_KEYS
     ):
         return usage
-    given = dict(usage or {})
-    cost = given.pop("cost", None)
-    counts = {key: given.pop(key, 0) for key in TOKEN_KEYS}
-    total = given.pop("totalTokens", None)
+    rest = dict(usage or {})
+    cost = rest.pop("cost", None)
+    counts = {key: rest.pop(key, 0) for key in TOKEN_KEYS}
+    total = rest.pop("totalTokens", None)
     costs: JsonObject = dict.fromkeys(COST_KEYS, 0)
     if is_object(cost):
         costs.update(cost)
@@ -142,7 +142,7 @@ def complete_usage(usage: JsonObject | None) -> JsonObject:
     return {
         **counts,
         "totalTokens": sum(coerce_number(count) for count in counts.values()) if total is None else total,
-        **given,
+        **rest,
         "cost": costs,
     }
 

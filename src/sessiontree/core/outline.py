@@ -101,7 +101,7 @@ def build_outline(
 def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]:
     """Yield the rows of an outline one at a time, to draw a large tree in little memory."""
     tree, active = rows.shape.tree, rows.active
-    named = {} if heads is None else rows.find_branches(heads)
+    branches = {} if heads is None else rows.find_branches(heads)
     hidden = {} if heads is None else rows.find_hidden_branches(heads)
     active_hidden = rows.active_hidden
     for row in range(len(rows)):
@@ -110,7 +110,7 @@ def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]
             prefix=rows.draw_guide(row),
             on_path=rows.is_on_path(row),
             active=row == active,
-            branches=named.get(row, ()),
+            branches=branches.get(row, ()),
             active_hidden=row == active_hidden,
             branches_hidden=hidden.get(row, ()),
         )
@@ -175,9 +175,9 @@ class TreeShape:
                 for position, id in enumerate(self.ids[start : start + ENTRIES_PER_STEP], start)
                 if id not in self._search_texts.texts
             ]
-            for source, several in groupby(places, key=lambda place: place[1].source):
-                known = list(several)
-                for (position, entry), raw in zip(known, source.read_raws([e.line for _, e in known]), strict=True):
+            for source, group in groupby(places, key=lambda place: place[1].source):
+                run = list(group)
+                for (position, entry), raw in zip(run, source.read_raws([e.line for _, e in run]), strict=True):
                     self._search_texts.texts[entry.id] = normalize_case(self._build_search_text(position, entry, raw))
             yield start / len(self)
 
@@ -265,8 +265,8 @@ def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None
 
 def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
     """Yield the kind of each entry without building entries of chains."""
-    for (is_message, source), several in groupby(items, key=lambda item: (_is_message(item), item.source)):
-        run = list(several)
+    for (is_message, source), group in groupby(items, key=lambda item: (_is_message(item), item.source)):
+        run = list(group)
         if is_message:
             ids = chain.from_iterable(item.ids if isinstance(item, Chain) else (item.id,) for item in run)
             lines = chain.from_iterable(
@@ -356,13 +356,13 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return self._map_branches(heads, shown=False)
 
     def _map_branches(self, heads: Heads, *, shown: bool) -> dict[int, list[str]]:
-        named: dict[int, list[str]] = {}
+        by_row: dict[int, list[str]] = {}
         known: dict[int, bool] = {}
         for name, head in heads.heads.items():
             row = None if name in heads.archived else self.find_row(head)
             if row is not None and self._is_shown(head, known) == shown:
-                named.setdefault(row, []).append(name)
-        return named
+                by_row.setdefault(row, []).append(name)
+        return by_row
 
     def _is_shown(self, id: EntryId | None, known: dict[int, bool]) -> bool:
         """Return whether an entry has a row, or is bookkeeping directly below one.
@@ -449,10 +449,10 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
 def format_hidden(branches: Sequence[str], active: bool) -> str:
     """Return the note on a row about heads that are hidden below it."""
-    told = [f"({', '.join(branches)}: hidden below)"] if branches else []
+    notes = [f"({', '.join(branches)}: hidden below)"] if branches else []
     if active:
-        told.append("↓ active" if branches else "↓ active: hidden below")
-    return " ".join(told)
+        notes.append("↓ active" if branches else "↓ active: hidden below")
+    return " ".join(notes)
 
 
 def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
@@ -464,11 +464,11 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
     if words:
         yield from _filter_by_words(shape, shown, words)
     rows, turns, hanging = array("l"), array("l"), array("l")
-    shown_above = array("l", [-1]) * len(shape)
+    nearest_rows = array("l", [-1]) * len(shape)
     below = [0] * (len(shape) + 1)  # rows below each row; the last item counts roots, whose parent is -1
     last_below = [-1] * (len(shape) + 1)
     for position, above in enumerate(shape.parent_positions):
-        row = shown_above[above] if above >= 0 else -1
+        row = nearest_rows[above] if above >= 0 else -1
         if shown[position]:
             below[row] += 1
             last_below[row] = len(rows)
@@ -477,10 +477,10 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
             rows.append(position)
             if shape.kinds[position] in TURN_KINDS:
                 turns.append(row)
-        shown_above[position] = row
+        nearest_rows[position] = row
         if not position % ENTRIES_PER_STEP:
             yield 0.5 + position / len(shape) * 0.3
-    several = below[-1] > 1
+    has_several_roots = below[-1] > 1
     segments, firsts, parents, columns, lasts = array("l"), array("l"), array("l"), array("l"), bytearray()
     for row, above in enumerate(hanging):
         if above < 0 or below[above] > 1:
@@ -488,7 +488,7 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
             if parent < 0:
                 column = 0
             elif parents[parent] < 0:
-                column = 3 if several and above != firsts[parent] else 0
+                column = 3 if has_several_roots and above != firsts[parent] else 0
             else:
                 column = columns[parent] + (3 if above == firsts[parent] else 6)
             firsts.append(row)
@@ -503,9 +503,9 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
         if parents[segment] >= 0:
             ends[parents[segment]] = max(ends[parents[segment]], ends[segment])
     return Outline(
-        shape=shape, filter=filter, words=words, rows=rows, nearest_rows=shown_above, segments=segments, firsts=firsts,
+        shape=shape, filter=filter, words=words, rows=rows, nearest_rows=nearest_rows, segments=segments, firsts=firsts,
         parents=parents, lasts=lasts, columns=columns, ends=ends, turns=turns,
-        has_several_roots=several,
+        has_several_roots=has_several_roots,
     )  # fmt: skip
 
 
@@ -515,7 +515,7 @@ def _filter_by_words(shape: TreeShape, shown: bytearray, words: tuple[str, ...])
         yield progress * 0.4
     for position in range(len(shape)):
         if shown[position]:
-            said = shape.get_search_text(position)
-            shown[position] = all(word in said for word in words)
+            text = shape.get_search_text(position)
+            shown[position] = all(word in text for word in words)
         if not position % ENTRIES_PER_STEP:
             yield 0.4 + position / len(shape) * 0.1

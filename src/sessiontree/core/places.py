@@ -1,8 +1,8 @@
 """Places: resolves the names that people use for an entry of the tree.
 
-In this order: `HEAD` and `root`; `HEAD@{n}`, the head n moves ago; `branch:NAME`; an entry id of the usual form; a
-branch; a label; any other entry id; a unique prefix of an id, at least eight characters. A suffix `~n` goes up n
-entries, not counting annotations.
+In this order: `HEAD` and `root` (before the first entry); `HEAD@{n}`, the head n moves ago; `branch:NAME`; an entry id
+of the usual form; a branch; a label; any other entry id; a unique prefix of an id, at least eight characters. A suffix
+`~n` goes up n entries, not counting annotations.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_NAME_LENGTH = 200
 
 
 def shorten_id(id: EntryId) -> str:
-    """Return an id as it is displayed: the first characters of a random id of ours, any other id in full."""
+    """Return an id as it is displayed: the first characters of a generated id, any other id in full."""
     return id[:ID_PREFIX_LENGTH] if _OWN_ID.fullmatch(id) else id
 
 
@@ -49,7 +49,7 @@ def find_branch(place: str, tree: Tree, heads: Heads) -> str | None:
 
 
 def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
-    """Return the entry that `place` names; `None` is the root."""
+    """Return the entry that `place` names; `None` is the place before the first entry."""
     try:
         return _resolve_exact(place, tree, heads)
     except Ambiguous:

@@ -20,7 +20,7 @@ class NavigatePlan(Struct, frozen=True, kw_only=True):
     """A move of a head."""
 
     target: EntryId | None
-    """The selected entry; `None` is the root."""
+    """The selected entry; `None` is the place before the first entry."""
     old_leaf: EntryId | None
     new_leaf: EntryId | None
     """The new head: the target, or its parent if the target will be edited."""

@@ -79,15 +79,15 @@ class _BodyScan:
 
 def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
     """Return all problems of the entries, in file order within each kind."""
-    said = _BodyScan(tree)
-    spans = AncestryIndex(tree if said.anchors or said.calls else Tree())
+    scan = _BodyScan(tree)
+    ancestry = AncestryIndex(tree if scan.anchors or scan.calls else Tree())
     return [
-        *said.unreadable,
+        *scan.unreadable,
         *_find_duplicates(tree),
         *_find_misplaced(tree),
-        *_find_missing_anchors(said, spans),
-        *said.notes,
-        *_find_unanswered_calls(said, spans),
+        *_find_missing_anchors(scan, ancestry),
+        *scan.notes,
+        *_find_unanswered_calls(scan, ancestry),
         *_find_missing_heads(tree, heads),
     ]
 
@@ -144,9 +144,9 @@ def _find_misplaced(tree: Tree) -> Iterator[Problem]:
             yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, through {entry.parent!r}")
 
 
-def _find_missing_anchors(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
-    for entry, anchor in said.anchors:
-        if not spans.is_on_path(anchor, entry.id):
+def _find_missing_anchors(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[Problem]:
+    for entry, anchor in scan.anchors:
+        if not ancestry.is_on_path(anchor, entry.id):
             yield _build_fault(
                 "missing_anchor",
                 entry,
@@ -154,13 +154,13 @@ def _find_missing_anchors(said: _BodyScan, spans: AncestryIndex) -> Iterator[Pro
             )
 
 
-def _find_unanswered_calls(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
+def _find_unanswered_calls(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[Problem]:
     results: dict[str, list[int]] = {}
-    for entry, calls in said.calls:
+    for entry, calls in scan.calls:
         for call in calls:
             if call.id not in results:  # providers reuse call ids
-                results[call.id] = spans.sort_positions(said.results.get(call.id, ()))
-            if not spans.has_any_below(entry.id, results[call.id]):
+                results[call.id] = ancestry.sort_positions(scan.results.get(call.id, ()))
+            if not ancestry.has_any_below(entry.id, results[call.id]):
                 yield _build_note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
 
 

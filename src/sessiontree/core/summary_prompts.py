@@ -44,38 +44,40 @@ def format_message(message: JsonObject) -> str | None:
     sent = convert_for_model(message)
     if sent is None:
         return None
-    words = extract_text(sent.get("content"))
+    text = extract_text(sent.get("content"))
     images = sum(block.get("type") == "image" for block in iter_blocks(sent.get("content")))
-    words = "\n".join([words] * bool(words) + ["(an image)"] * images)
+    text = "\n".join([text] * bool(text) + ["(an image)"] * images)
     if get_role(message) in ("toolResult", "bashExecution", "pythonExecution"):
-        words = truncate(words, RESULT_LENGTH)
+        text = truncate(text, RESULT_LENGTH)
     if get_answered_call(message) is not None:
         failed = ", an error" if message.get("isError") is True else ""
-        return f"[Result of {coerce_string(message.get('toolName')) or 'a tool'}{failed}]: {words or '(nothing)'}"
-    return f"[User]: {words}" if words else None
+        return f"[Result of {coerce_string(message.get('toolName')) or 'a tool'}{failed}]: {text or '(nothing)'}"
+    return f"[User]: {text}" if text else None
 
 
 def _format_assistant_turn(message: JsonObject) -> str | None:
-    words = extract_text(message.get("content")).strip()
-    said = [f"[Assistant]: {words}"] if words else []
-    said += [f"[Assistant calls]: {call.name}({_format_arguments(call.arguments)})" for call in get_tool_calls(message)]
-    return "\n".join(said) or None
+    text = extract_text(message.get("content")).strip()
+    lines = [f"[Assistant]: {text}"] if text else []
+    lines += [
+        f"[Assistant calls]: {call.name}({_format_arguments(call.arguments)})" for call in get_tool_calls(message)
+    ]
+    return "\n".join(lines) or None
 
 
 def _format_arguments(arguments: object) -> str:
     import json
 
-    given = arguments if is_object(arguments) else {"": arguments}
+    pairs = arguments if is_object(arguments) else {"": arguments}
     return ", ".join(
-        f"{name}={truncate(json.dumps(value, ensure_ascii=False), RESULT_LENGTH)}" for name, value in given.items()
+        f"{name}={truncate(json.dumps(value, ensure_ascii=False), RESULT_LENGTH)}" for name, value in pairs.items()
     )
 
 
-def truncate(words: str, length: int) -> str:
-    """Return `words`, cut to `length` with a note on how many characters are missing."""
-    if len(words) <= length:
-        return words
-    return f"{words[:length]}\n[… {pluralize(len(words) - length, 'more character')}]"
+def truncate(text: str, length: int) -> str:
+    """Return `text`, cut to `length` with a note on how many characters are missing."""
+    if len(text) <= length:
+        return text
+    return f"{text[:length]}\n[… {pluralize(len(text) - length, 'more character')}]"
 
 
 def join_within_budget(texts: Sequence[str], tokens: int) -> tuple[str, int]:
@@ -84,14 +86,14 @@ def join_within_budget(texts: Sequence[str], tokens: int) -> tuple[str, int]:
     The first text is always included, cut if necessary.
     """
     length = tokens * CHARACTERS_PER_TOKEN
-    taken = [truncate(texts[0], length)]
-    size = len(taken[0])
-    for words in texts[1:]:
-        size += 2 + len(words)
+    chosen = [truncate(texts[0], length)]
+    size = len(chosen[0])
+    for text in texts[1:]:
+        size += 2 + len(text)
         if size > length:
             break
-        taken.append(words)
-    return "\n\n".join(taken), len(taken)
+        chosen.append(text)
+    return "\n\n".join(chosen), len(chosen)
 
 
 def format_newest(messages: Sequence[JsonObject], tokens: int) -> str:
@@ -100,18 +102,18 @@ def format_newest(messages: Sequence[JsonObject], tokens: int) -> str:
     If a summary does not fit, the part that fits is included.
     """
     room = tokens * CHARACTERS_PER_TOKEN
-    taken: list[str] = []
+    chosen: list[str] = []
     for message in reversed(messages):
-        words = None if get_answered_call(message) is not None else format_message(message)
-        if words is None:
+        text = None if get_answered_call(message) is not None else format_message(message)
+        if text is None:
             continue
-        if len(words) > room:
-            if not taken or get_role(message) in SUMMARY_ROLES:
-                taken.append(truncate(words, max(room, 0)))
+        if len(text) > room:
+            if not chosen or get_role(message) in SUMMARY_ROLES:
+                chosen.append(truncate(text, max(room, 0)))
             break
-        taken.append(words)
-        room -= len(words) + 2
-    return "\n\n".join(reversed(taken))
+        chosen.append(text)
+        room -= len(text) + 2
+    return "\n\n".join(reversed(chosen))
 
 
 # Prompts
@@ -269,8 +271,8 @@ def join_split_turn(history: str | None, prefix: str) -> str:
     return f"{history or NO_HISTORY}\n\n---\n\n{SPLIT_TURN_HEADING}\n\n{prefix}"
 
 
-def _wrap_in_tag(tag: str, words: str) -> str:
-    return f"<{tag}>\n{words}\n</{tag}>"
+def _wrap_in_tag(tag: str, text: str) -> str:
+    return f"<{tag}>\n{text}\n</{tag}>"
 
 
 def _format_focus(focus: str | None) -> list[str]:
@@ -309,9 +311,9 @@ def strip_file_lists(summary: str) -> str:
 MODIFYING_TOOLS = frozenset({"write", "edit"})
 
 
-def merge_files(several: Iterable[TouchedFiles]) -> TouchedFiles:
-    """Merge several lists into one."""
-    lists = list(several)
+def merge_files(groups: Iterable[TouchedFiles]) -> TouchedFiles:
+    """Merge several file lists into one."""
+    lists = list(groups)
     modified = {path for files in lists for path in files.modified}
     read = {path for files in lists for path in files.read} - modified
     return TouchedFiles(read=tuple(sorted(read)), modified=tuple(sorted(modified)))

@@ -135,13 +135,13 @@ class Tree:
 
     def get_entry_at(self, index: int) -> Entry:
         """Return the entry at `index` in file order."""
-        made = self._built_entries.get(index)
-        if made is None:
+        entry = self._built_entries.get(index)
+        if entry is None:
             item, offset = self._find_item(index)
             if not isinstance(item, Chain):
                 return item
-            made = self._built_entries[index] = item.build_entry(offset)
-        return made
+            entry = self._built_entries[index] = item.build_entry(offset)
+        return entry
 
     def get_entries_from(self, index: int) -> EntrySequence:
         """Return the entries from `index` to the current end."""
@@ -163,11 +163,11 @@ class Tree:
 
     def _iter_chain_entries(self, chain: Chain, start: int, indices: Iterable[int]) -> Iterator[Entry]:
         """Yield entries of a chain whose first entry has the index `start`."""
-        made = self._built_entries
+        built = self._built_entries
         for index in indices:
-            entry = made.get(index)
+            entry = built.get(index)
             if entry is None:
-                entry = made[index] = chain.build_entry(index - start)
+                entry = built[index] = chain.build_entry(index - start)
             yield entry
 
     def _find_item(self, index: int) -> tuple[Entry | Chain, int]:
@@ -192,24 +192,24 @@ class Tree:
         parents = {
             id: parent for item in self._items for id, parent in _iter_item_links(item)
         }  # the last entry with an id counts
-        cut: dict[EntryId, None] = {
+        detached: dict[EntryId, None] = {
             id: None for id, parent in parents.items() if parent is not None and (parent not in parents or parent == id)
         }
-        missing = {parents[id] for id in cut}
-        settled: set[EntryId] = set(cut)
+        missing = {parents[id] for id in detached}
+        resolved: set[EntryId] = set(detached)
         for start in parents:
             walk: dict[EntryId, None] = {}
             id: EntryId | None = start
-            while id is not None and id not in settled and id not in walk:
+            while id is not None and id not in resolved and id not in walk:
                 walk[id] = None
                 id = parents[id]
             if id is not None and id in walk:
                 trail = list(walk)
                 cycle = trail[trail.index(id) :]
-                cut[min(cycle, key=self._by_id.__getitem__)] = None
-            settled.update(walk)
-        self._detached, self._missing_parents, self._children, self._real_ancestors = cut, missing, None, {}
-        self.is_sound = not cut and len(self._by_id) == self._count
+                detached[min(cycle, key=self._by_id.__getitem__)] = None
+            resolved.update(walk)
+        self._detached, self._missing_parents, self._children, self._real_ancestors = detached, missing, None, {}
+        self.is_sound = not detached and len(self._by_id) == self._count
         self._must_resolve_parents = False  # last, so an interrupt before this line repeats the work
 
     # Lookup
@@ -238,11 +238,11 @@ class Tree:
     def peek(self, id: EntryId) -> Entry:
         """Return the entry `id` without caching it. Use this to visit each entry once."""
         index = self._get_index(id)
-        made = self._built_entries.get(index)
-        if made is None:
+        entry = self._built_entries.get(index)
+        if entry is None:
             item, offset = self._find_item(index)
-            made = item.build_entry(offset) if isinstance(item, Chain) else item
-        return made
+            entry = item.build_entry(offset) if isinstance(item, Chain) else item
+        return entry
 
     def _get_index(self, id: EntryId) -> int:
         try:

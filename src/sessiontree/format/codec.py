@@ -308,7 +308,7 @@ def scan_lines(
             continue
         first, parent, time, keys, branch, current = head.groups()
         ids, times = [first], [time]
-        begun, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
+        first_start, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
         layout = _build_layout(len(first), len(first), len(time), len(rest))
         unpack, least = layout.unpack_from, layout.size - _GAP
         start = end + 1
@@ -332,19 +332,29 @@ def scan_lines(
             end, start = offsets.pop() - base - 1, offsets[-1] - base
         if len(ids) > 1 and (b"".join(ids) + b"".join(times).replace(b":", b"")).translate(None, _ID_CHARACTERS):
             # A character that ids and times never contain: the comparison may have matched the wrong parts.
-            careful, start = start, begun
+            careful, start = start, first_start
             del offsets[line:]
             end = find(b"\n", start)
             continue
-        on = UNSET if keys is None else None if branch is None else branch.decode()
-        at = None if current is None else current.decode()
-        under = None if parent is None else parent.decode()
+        on_branch = UNSET if keys is None else None if branch is None else branch.decode()
+        current_branch = None if current is None else current.decode()
+        parent_id = None if parent is None else parent.decode()
         if len(ids) > 1:
             names = b" ".join(ids).decode().split(" ")
-            found.append(Chain(ids=names, parent=under, line=line, source=source, branch=on, current=at))
+            found.append(
+                Chain(ids=names, parent=parent_id, line=line, source=source, branch=on_branch, current=current_branch)
+            )
         else:
             found.append(
-                Entry(id=first.decode(), parent=under, type="message", line=line, source=source, branch=on, current=at)
+                Entry(
+                    id=first.decode(),
+                    parent=parent_id,
+                    type="message",
+                    line=line,
+                    source=source,
+                    branch=on_branch,
+                    current=current_branch,
+                )
             )
         line += len(ids)
 
@@ -398,8 +408,8 @@ def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
 
 def read_line(raw: bytes, line: int, source: Source) -> Entry:
     """Read one line of a file as `scan_lines` would. Raises `NotJson`."""
-    begun = _read_message_head(raw)
-    return _build_entry(read_head(raw) if begun is None else begun, line, source)
+    head = _read_message_head(raw)
+    return _build_entry(read_head(raw) if head is None else head, line, source)
 
 
 def _build_entry(head: LineHead, line: int, source: Source) -> Entry:
@@ -454,16 +464,16 @@ def set_parent(raw: bytes, parent: EntryId | None) -> bytes:
 
 def find_hidden_keys(raw: bytes) -> list[str]:
     """Return the head keys after the message that differ from the ones before it, in a line of the standard form."""
-    begun = _read_message_head(raw)
-    if begun is None:
+    head = _read_message_head(raw)
+    if head is None:
         return []
     try:
-        whole = read_head(raw)
+        full_head = read_head(raw)
     except NotJson:
         return []
-    if whole == begun:  # the common case
+    if full_head == head:  # the common case
         return []
-    return [key for name, key in _HEAD_FIELDS if key in HEAD_KEYS and getattr(whole, name) != getattr(begun, name)]
+    return [key for name, key in _HEAD_FIELDS if key in HEAD_KEYS and getattr(full_head, name) != getattr(head, name)]
 
 
 def read_timestamp(raw: bytes) -> str:
@@ -547,8 +557,8 @@ def get_type(body: Body) -> str:
     try:
         return _TYPES_BY_BODY[type(body)]
     except KeyError:
-        given = f"{type(body).__name__!r} object"
-        raise TypeError(f"expected a body such as user('Hello') or Message({{...}}), got a {given}") from None
+        name = f"{type(body).__name__!r} object"
+        raise TypeError(f"expected a body such as user('Hello') or Message({{...}}), got a {name}") from None
 
 
 def encode_body(body: Body) -> JsonObject:
@@ -589,9 +599,9 @@ def write_entry(
         wire.update(encode_body(body))
     if extra is not None:
         own = {*wire, *HEAD_KEYS, *_get_known_fields(type)} - {COPIED_FROM}  # a copy of a copy overwrites it
-        taken = [key for key in extra if key in own]
-        if taken:
-            raise InvalidOperation(f"extra field {taken[0]!r} conflicts with a field of the entry")
+        conflicts = [key for key in extra if key in own]
+        if conflicts:
+            raise InvalidOperation(f"extra field {conflicts[0]!r} conflicts with a field of the entry")
         wire.update(extra)
     return Entry(
         id=id,

@@ -159,20 +159,20 @@ class EntryLinks(NamedTuple):
 
 
 class Digest:
-    def __init__(self, tally: SessionTotals, entries: Iterable[EntryLinks] = ()) -> None:
-        self.totals = tally
+    def __init__(self, totals: SessionTotals, entries: Iterable[EntryLinks] = ()) -> None:
+        self.totals = totals
         self._ids: list[str] = []
         self._parents: list[int] = []
         self._ancestors = _Ancestors(self._parents)
         self._annotations: dict[int, int] = {}
         """The number of each annotation, and of the nearest entry above that is not an annotation."""
-        for kept in entries:
-            self._ids += kept.ids
-            self._parents += kept.parents
-            for number in kept.annotations:
+        for links in entries:
+            self._ids += links.ids
+            self._parents += links.parents
+            for number in links.annotations:
                 self._annotate(number)
         self._numbers: dict[str | None, int] = {None: -1, **dict(zip(self._ids, count()))}
-        if not len(self._numbers) - 1 == len(self._parents) == tally.entries:
+        if not len(self._numbers) - 1 == len(self._parents) == totals.entries:
             raise ValueError("ids, parents and totals do not match")
 
     def get_links_since(self, entry: int) -> EntryLinks:
@@ -182,12 +182,12 @@ class Digest:
 
     def find_branches(self, ids: Iterable[str]) -> dict[str, str | None]:
         """Return a branch that contains each of these entries, preferably the current one. Unknown ids are left out."""
-        tally = self.totals
+        totals = self.totals
         wanted = {self._numbers[id]: id for id in ids if id in self._numbers}
         found: dict[str, str | None] = dict.fromkeys(wanted.values())
-        first, passed, hidden = min(wanted, default=0), set[int](), set(tally.archived)
-        for name in sorted(tally.heads, key=lambda name: (name != tally.current, name in hidden)):
-            number = self._numbers[tally.heads[name]]
+        first, passed, hidden = min(wanted, default=0), set[int](), set(totals.archived)
+        for name in sorted(totals.heads, key=lambda name: (name != totals.current, name in hidden)):
+            number = self._numbers[totals.heads[name]]
             while number >= first and number not in passed:  # a parent's number is lower than its child's
                 passed.add(number)
                 if number in wanted:
@@ -224,19 +224,19 @@ class Digest:
         self.totals.entries = len(self._parents)
 
     def _count_lines(self, lines: Sequence[_Line]) -> None:
-        tally = self.totals
+        totals = self.totals
         held = [line.message for line in lines if line.type == "message"]
         messages = list(filter(None, held))
         if len(messages) < len(held):
             raise UnsoundSession  # a message line without a message
-        tally.messages += len(messages)
-        if tally.first_message is None:
-            said = (_get_first_line(message) for message in messages if message.role == "user")
-            tally.first_message = next(filter(None, said), None)
+        totals.messages += len(messages)
+        if totals.first_message is None:
+            texts = (_get_first_line(message) for message in messages if message.role == "user")
+            totals.first_message = next(filter(None, texts), None)
         costs = [
             message.usage.cost for message in messages if message.usage is not None and message.role in _COST_ROLES
         ]
-        tally.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], tally.cost)
+        totals.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], totals.cost)
 
     def _replay(self, lines: Sequence[_Line]) -> None:
         """Apply the lines to the heads, and count the facts that only some lines hold."""
@@ -251,13 +251,13 @@ class Digest:
                 if line.type != "message" or line.branch != after.branch or line.current != after.current
             ]
         # For consecutive messages on one branch, which nearly all lines are, only the last one matters.
-        settled = -1
+        applied = -1
         for at in (*others, last):
-            if at - settled > 1:
+            if at - applied > 1:
                 self._move_heads(lines[at - 1], before + at - 1)
-            if at > settled:
+            if at > applied:
                 self._apply_line(lines[at], before + at)
-            settled = at
+            applied = at
 
     def _apply_line(self, line: _Line, number: int) -> None:
         """Apply a line that is not just another message of a peer."""

@@ -39,10 +39,10 @@ def parse_entry(wire: JsonObject) -> tuple[Body, JsonObject]:
 
 def check_message(message: JsonObject) -> None:
     """Raise `IncompleteEntry` for a message without content."""
-    said = coerce_string(message.get("role"))
-    if not said:
+    role = coerce_string(message.get("role"))
+    if not role:
         raise IncompleteEntry("a role")
-    if said in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
+    if role in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
         raise IncompleteEntry("content: text or a list of blocks")
     if get_answered_call(message) == "":
         raise IncompleteEntry("the toolCallId that it answers")

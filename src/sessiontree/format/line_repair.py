@@ -55,7 +55,7 @@ def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes]
     """Return sound lines for all entries after the header, and the changes made."""
     lines: list[bytes] = []
     done: list[Repair] = []
-    spans: AncestryIndex | None = None
+    ancestry: AncestryIndex | None = None
 
     def add_repair(kind: str, entry: Entry, message: str) -> None:
         done.append(Repair(kind=kind, message=message, entry=entry.id, line=entry.line))
@@ -69,15 +69,15 @@ def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes]
         shadowed = tree[entry.id] is not entry
         if describe_defect(entry, body) is not None:
             text = raw.decode("utf-8", "replace")
-            raw, said = _build_placeholder(entry, text=text), "replaced by a custom entry that holds its text"
+            raw, message = _build_placeholder(entry, text=text), "replaced by a custom entry that holds its text"
             if len(raw) > LINE_LIMIT:  # one byte can become six
-                raw, said = _build_placeholder(entry), TOO_LONG
-            add_repair("malformed_line", entry, said)
+                raw, message = _build_placeholder(entry), TOO_LONG
+            add_repair("malformed_line", entry, message)
         elif not is_utf8(raw):
-            raw, said = raw.decode("utf-8", "replace").encode(), "invalid UTF-8 was replaced"
+            raw, message = raw.decode("utf-8", "replace").encode(), "invalid UTF-8 was replaced"
             if len(raw) > LINE_LIMIT:
-                raw, said = _build_placeholder(entry), TOO_LONG
-            add_repair("not_utf8", entry, said)
+                raw, message = _build_placeholder(entry), TOO_LONG
+            add_repair("not_utf8", entry, message)
         id = new_id() if shadowed else entry.id
         if shadowed:
             raw = set_value(raw, ID, write_value(id))
@@ -88,8 +88,8 @@ def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes]
             add_repair(_classify_parent_fault(tree, entry), entry, "now a root, as displayed before")
         anchor = body.first_kept if isinstance(body, Compaction) else None
         if anchor is not None and anchor != id:
-            spans = AncestryIndex(tree) if spans is None else spans
-            if not spans.is_on_path(anchor, parent):
+            ancestry = AncestryIndex(tree) if ancestry is None else ancestry
+            if not ancestry.is_on_path(anchor, parent):
                 raw = set_value(raw, ANCHOR, write_value(id))
                 add_repair("missing_anchor", entry, "now keeps no entries, as before")
         lines.append(raw)
@@ -127,7 +127,7 @@ def _find_last_written(tree: Tree) -> dict[str, EntryId]:
 def _build_placeholder(entry: Entry, **text: str) -> bytes:
     """Return a custom entry that replaces an unreadable line. It moves a head only if the original did."""
     branch = entry.branch if isinstance(entry.branch, str) and not entry.is_annotation else None
-    kept = write_entry(
+    placeholder = write_entry(
         Custom(custom_type=UNREADABLE_LINE, data={"line": entry.line, **text}),
         id=entry.id,
         parent=entry.parent,
@@ -135,7 +135,7 @@ def _build_placeholder(entry: Entry, **text: str) -> bytes:
         branch=branch,
         current=entry.current,
     )
-    return kept.raw
+    return placeholder.raw
 
 
 def _classify_parent_fault(tree: Tree, entry: Entry) -> str:

@@ -85,8 +85,8 @@ class LinearDialect:
         self._last: EntryId | None = None
 
     def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
-        given = wire.get(ID)
-        id = given if isinstance(given, str) else _derive_id(self._session, number)
+        existing = wire.get(ID)
+        id = existing if isinstance(existing, str) else _derive_id(self._session, number)
         raw = _rename_hook_role(raw, wire)
         parent = self._last
         match wire.get("type"):
@@ -102,7 +102,7 @@ class LinearDialect:
             case _:
                 pass
         raw = set_value(raw, PARENT, write_value(parent))
-        if id is not given:  # an existing id keeps its spelling
+        if id is not existing:  # an existing id keeps its spelling
             raw = set_value(raw, ID, write_value(id))
         self._ids.append(id)
         if isinstance(wire.get("type"), str):
@@ -162,8 +162,8 @@ class DashDialect:
 
     def _nest_message(self, raw: bytes, wire: JsonObject) -> bytes:
         """Move role and content into a message. The metadata stays in place."""
-        given = wire.get("metadata")
-        metadata: JsonObject = given if is_object(given) else {}
+        value = wire.get("metadata")
+        metadata: JsonObject = value if is_object(value) else {}
         message: JsonObject = {"role": coerce_string(wire.get("role")), "content": None}
         role, content = get_value(raw, "role"), get_value(raw, "content")
         if message["role"] == "assistant":

@@ -70,7 +70,7 @@ class FileTail:
         return True
 
     def find(self, id: EntryId) -> int | None:
-        """Return the position of an id in `entries`; `None` if the whole file does not have it."""
+        """Return the position of an id in `entries`; `None` if it is nowhere in the file."""
         while id not in self._positions:
             if not self.read_more():
                 return None

@@ -34,9 +34,9 @@ async def test_what_is_written_or_edited_is_the_file_that_is_named_and_no_other(
     (folder / "types").mkdir()
     (folder / "types/index.d.ts").write_text("precious")
 
-    assert text(await call(write, path="@types/index.d.ts", content="new")) == "Wrote @types/index.d.ts: 3 bytes."
+    assert text(await call(write, path="@types/index.d.ts", content="new")) == "Created @types/index.d.ts: 3 bytes."
     assert text(await call(read, path="@types/index.d.ts")) == "new"
-    with pytest.raises(ToolError, match="there is no file @types/other"):
+    with pytest.raises(ToolError, match="file @types/other not found"):
         await call(edit, path="@types/other", old_text="precious", new_text="")
 
     assert (folder / "types/index.d.ts").read_text() == "precious"
@@ -56,7 +56,7 @@ async def test_the_folder_above_a_link_is_the_one_that_the_system_takes(call: Ca
     assert text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
     await call(edit, path="a/link/../x", old_text="beside", new_text="by")
     assert (folder / "b/x").read_text() == "by its target"
-    assert text(await call(write, path="a/link/../x", content="new")) == "Wrote over a/link/../x: 3 bytes."
+    assert text(await call(write, path="a/link/../x", content="new")) == "Replaced a/link/../x: 3 bytes."
     assert (folder / "b/x").read_text() == "new"
     assert (folder / "a/x").read_text() == "beside the link"
 
@@ -67,7 +67,7 @@ async def test_a_file_that_is_written_over_is_told_as_such_however_its_path_is_s
     (folder / "a").write_text("old")
 
     for path in ("a/", "gone/../a", "./a"):
-        assert text(await call(write, path=path, content="new")) == f"Wrote over {path}: 3 bytes."
+        assert text(await call(write, path=path, content="new")) == f"Replaced {path}: 3 bytes."
 
 
 async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> None:
@@ -75,7 +75,7 @@ async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> N
 
     said = text(await call(read, path="a", offset=3, limit=2))
 
-    assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Go on with offset=5.]"
+    assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Continue with offset=5.]"
     assert text(await call(read, path="a", offset=9)) == "9\n10"
 
 
@@ -85,7 +85,9 @@ async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path)
     said = text(await call(read, path="a"))
 
     assert said.count("x") == MAX_LINES
-    assert said.endswith(f"[These are lines 1 to {MAX_LINES} of {MAX_LINES + 5}. Go on with offset={MAX_LINES + 1}.]")
+    assert said.endswith(
+        f"[These are lines 1 to {MAX_LINES} of {MAX_LINES + 5}. Continue with offset={MAX_LINES + 1}.]"
+    )
 
 
 async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, folder: Path) -> None:
@@ -104,7 +106,7 @@ async def test_a_line_that_is_too_long_is_cut_and_says_so(call: Call, folder: Pa
 
     assert said.count("z") == MAX_BYTES
     assert "Line 1 is longer" in said
-    assert "These are lines 1 to 1 of 2. Go on with offset=2." in said
+    assert "These are lines 1 to 1 of 2. Continue with offset=2." in said
 
 
 async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
@@ -122,19 +124,19 @@ async def test_the_largest_image_that_is_read_is_one_that_is_sent(call: Call, fo
 
     message = {"role": "toolResult", "content": (await call(read, path="largest.png")).content}
     assert isinstance(ImageFilter([message], accepts_images=True).prepare(message["content"][1]), Image)
-    with pytest.raises(ToolError, match=r"more than 3\.75 MB"):
+    with pytest.raises(ToolError, match=r"limited to 3\.75 MB"):
         await call(read, path="larger.png")
 
 
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("gone", "there is no file gone"),
+        ("gone", "file gone not found"),
         (".", "is a folder"),
-        ("pipe", "is no regular file"),
+        ("pipe", "is not a regular file"),
         ("binary", "is a binary file of 4 bytes"),
         ("latin", "is a binary file"),
-        ("", "is no path"),
+        ("", "is not a valid path"),
     ],
 )
 async def test_what_cannot_be_read_is_refused_in_a_sentence(call: Call, folder: Path, path: str, reason: str) -> None:
@@ -150,17 +152,17 @@ async def test_reading_behind_the_end_is_an_error(call: Call, folder: Path) -> N
     (folder / "a").write_text("one\n")
     (folder / "empty").write_text("")
 
-    with pytest.raises(ToolError, match="has 1 line,"):
+    with pytest.raises(ToolError, match="has only 1 line"):
         await call(read, path="a", offset=2)
     assert text(await call(read, path="empty")) == "empty is empty."
 
 
 async def test_a_file_is_written_with_its_folders(call: Call, folder: Path) -> None:
-    assert text(await call(write, path="a/b/c.txt", content="hé\n")) == "Wrote a/b/c.txt: 4 bytes."
+    assert text(await call(write, path="a/b/c.txt", content="hé\n")) == "Created a/b/c.txt: 4 bytes."
 
     assert (folder / "a/b/c.txt").read_text() == "hé\n"
     assert os.listdir(folder / "a/b") == ["c.txt"]
-    assert text(await call(write, path="a/b/c.txt", content="")) == "Wrote over a/b/c.txt: 0 bytes."
+    assert text(await call(write, path="a/b/c.txt", content="")) == "Replaced a/b/c.txt: 0 bytes."
 
 
 async def test_writing_keeps_the_mode_of_a_file_and_follows_links(call: Call, folder: Path) -> None:
@@ -265,11 +267,11 @@ async def test_an_edit_of_places_that_overlap_is_refused(call: Call, folder: Pat
 async def test_an_edit_of_what_does_not_stand_there_is_refused_with_a_hint(call: Call, folder: Path) -> None:
     (folder / "a").write_text("def f():\n    return 1\n")
 
-    with pytest.raises(ToolError, match="line 2 differs from it in blanks"):
+    with pytest.raises(ToolError, match="line 2 differs only in whitespace"):
         await call(edit, path="a", old_text="  return 1 ", new_text="  return 2")
     with pytest.raises(ToolError, match="read the file again"):
         await call(edit, path="a", old_text="return 3", new_text="return 2")
-    with pytest.raises(ToolError, match="the same"):
+    with pytest.raises(ToolError, match="are equal"):
         await call(edit, path="a", old_text="return 1", new_text="return 1")
 
 
@@ -313,12 +315,12 @@ async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, fol
 async def test_an_edit_writes_no_half_characters(call: Call, folder: Path, half: int) -> None:
     (folder / "a").write_text("abc")
 
-    with pytest.raises(ToolError, match="new_text has half of a surrogate pair"):
+    with pytest.raises(ToolError, match="new_text contains half of a surrogate pair"):
         await call(edit, path="a", old_text="b", new_text=chr(half))
     assert (folder / "a").read_text() == "abc"
 
 
-@pytest.mark.parametrize(("tool", "said"), [(edit, "Edited a at line 1."), (write, "Wrote over a: 3 bytes.")])
+@pytest.mark.parametrize(("tool", "said"), [(edit, "Edited a at line 1."), (write, "Replaced a: 3 bytes.")])
 async def test_what_was_written_is_told_though_it_was_aborted_meanwhile(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool, said: str
 ) -> None:
@@ -351,5 +353,5 @@ async def test_a_folder_is_listed_in_order_with_folders_marked(call: Call, folde
     assert text(await call(ls)) == ".hidden\na\nb/\nc"
     assert text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
     assert text(await call(ls, path="b")) == "b is empty."
-    with pytest.raises(ToolError, match="there is no folder nowhere"):
+    with pytest.raises(ToolError, match="folder nowhere not found"):
         await call(ls, path="nowhere")

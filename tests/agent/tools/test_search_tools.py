@@ -8,7 +8,6 @@ import resource
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +19,7 @@ from sessiontree.agent.tools.gitignore import compile_glob, parse_ignore_rule, w
 from sessiontree.agent.tools.output_limits import write_full_output
 from tests.agent.tools.conftest import Call, caller, text
 
-PASSED_OVER = "[Not looked through: 1 binary file.]"
+SKIPPED = "[Skipped: 1 binary file.]"
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ async def test_files_are_found_by_name_at_any_depth_or_by_path(call: Call) -> No
     assert text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "src/build/in.py"]
     assert text(await call(find, pattern="src/**/*.py")) == "src/build/in.py"
     assert text(await call(find, pattern="*.py", path="src")) == "src/build/in.py"
-    assert text(await call(find, pattern="*.rs")) == "No file has such a name."
+    assert text(await call(find, pattern="*.rs")) == "No files match."
 
 
 async def test_what_gitignore_files_leave_out_is_not_found(call: Call) -> None:
@@ -83,7 +82,7 @@ async def test_lines_are_found_with_their_place(call: Call) -> None:
         "keep.log:1: one",
         "src/build/in.py:1: one",
         "",
-        PASSED_OVER,
+        SKIPPED,
     ]
     assert text(await call(grep, pattern="ONE", ignore_case=True, glob="*.py", path="src")).split("\n") == [
         "src/build/in.py:1: one",
@@ -91,7 +90,7 @@ async def test_lines_are_found_with_their_place(call: Call) -> None:
     ]
     assert text(await call(grep, pattern="('one')", literal=True, path="a.py")) == "a.py:2: print('one')"
     assert text(await call(grep, pattern="three", path="docs/x/final.md")) == "docs/x/final.md:1: three"
-    assert text(await call(grep, pattern="nowhere", path="src")) == "No line matches."
+    assert text(await call(grep, pattern="nowhere", path="src")) == "No lines match."
 
 
 async def test_lines_are_shown_with_those_round_them(call: Call) -> None:
@@ -107,16 +106,17 @@ async def test_lines_are_shown_with_those_round_them(call: Call) -> None:
 
 async def test_a_search_stops_at_its_limit_and_says_so(call: Call) -> None:
     assert (
-        text(await call(find, pattern="*", limit=1)) == ".gitignore\n\n[These are the first 1 files: there are more.]"
+        text(await call(find, pattern="*", limit=1))
+        == ".gitignore\n\n[Only the first 1 files are shown; there are more.]"
     )
     said = text(await call(grep, pattern="one|two", path="src", limit=1))
-    assert said == "src/build/in.py:1: one\n\n[These are the first 1 matching lines: there are more.]"
+    assert said == "src/build/in.py:1: one\n\n[Only the first 1 matching lines are shown; there are more.]"
 
 
 async def test_what_was_passed_over_before_the_limit_is_told(call: Call) -> None:
     said = text(await call(grep, pattern="one", limit=1))
 
-    assert said.endswith(f"[These are the first 1 matching lines: there are more. {PASSED_OVER[1:]}")
+    assert said.endswith(f"[Only the first 1 matching lines are shown; there are more. {SKIPPED[1:]}")
 
 
 async def test_links_that_lead_out_of_the_folder_are_not_looked_through(call: Call, folder: Path) -> None:
@@ -128,7 +128,7 @@ async def test_links_that_lead_out_of_the_folder_are_not_looked_through(call: Ca
     said = text(await call(grep, pattern="needle"))
     assert "outside" not in said
     assert "src/inside.txt:1: needle inside" in said
-    assert "1 file elsewhere" in said
+    assert "1 link out of the folder" in said
     assert "src/inside.txt:1: needle inside" in text(await call(grep, pattern="needle", path="src"))
 
 
@@ -162,7 +162,7 @@ async def test_what_fits_is_shown_where_no_file_can_be_written(
     output = await call(grep, pattern="needle")
 
     assert text(output).startswith("long.txt:1: needle")
-    assert "of 100 lines are shown. The rest could not be kept." in text(output)
+    assert "of 100 lines are shown. The rest could not be saved." in text(output)
     assert output.details is None
 
 
@@ -192,22 +192,20 @@ async def test_a_search_that_fails_says_how(call: Call, folder: Path, monkeypatc
 
 
 async def test_wrong_patterns_and_places_are_clear_errors(call: Call) -> None:
-    with pytest.raises(ToolError, match="no regular expression"):
+    with pytest.raises(ToolError, match="not a valid regular expression"):
         await call(grep, pattern="(")
-    with pytest.raises(ToolError, match="no file or folder gone"):
+    with pytest.raises(ToolError, match="gone not found"):
         await call(grep, pattern="x", path="gone")
-    with pytest.raises(ToolError, match="no folder gone"):
+    with pytest.raises(ToolError, match="folder gone not found"):
         await call(find, pattern="x", path="gone")
 
 
-async def test_a_pattern_that_never_ends_is_given_up(call: Call, folder: Path, monkeypatch) -> None:
+async def test_a_pattern_that_takes_too_long_is_an_error(call: Call, folder: Path, monkeypatch) -> None:
     monkeypatch.setattr(search_tools, "SEARCH_TIMEOUT", 1.0)
     (folder / "trap.txt").write_text("a" * 60 + "b\n")
-    start = time.monotonic()
 
     with pytest.raises(ToolError, match="longer than 1 seconds"):
         await call(grep, pattern="(a+)+$")
-    assert time.monotonic() - start < 5
 
 
 async def test_a_file_whose_name_is_no_text_is_found_like_others(call: Call, folder: Path) -> None:
@@ -215,7 +213,7 @@ async def test_a_file_whose_name_is_no_text_is_found_like_others(call: Call, fol
     odd.write_text("needle\n")
 
     assert text(await call(find, pattern="*.txt")) == "src/caf\ufffd.txt"
-    assert text(await call(grep, pattern="needle")) == f"src/caf\ufffd.txt:1: needle\n\n{PASSED_OVER}"
+    assert text(await call(grep, pattern="needle")) == f"src/caf\ufffd.txt:1: needle\n\n{SKIPPED}"
     assert "caf\ufffd.txt" in text(await call(ls, path="src")).split("\n")
 
 
@@ -266,9 +264,9 @@ async def test_a_named_file_that_cannot_be_looked_through_is_an_error(call: Call
     os.mkfifo(folder / "pipe")
 
     for path, reason in {
-        "large": "large is larger than 16 MiB, which is too large to look through",
+        "large": "large is larger than 16 MiB, which is too large to search",
         "utf-16": "utf-16 is a binary file",
-        "pipe": "pipe is no regular file",
+        "pipe": "pipe is not a regular file",
     }.items():
         with pytest.raises(ToolError, match=reason):
             await call(grep, pattern="needle", path=path)
@@ -280,10 +278,10 @@ async def test_files_that_were_not_looked_through_are_counted(call: Call, folder
     (folder / "utf-16.txt").write_bytes("needle".encode("utf-16"))
 
     assert text(await call(grep, pattern="needle")) == (
-        "No line matches.\n\n[Not looked through: 2 binary files, 1 file larger than 16 MiB.]"
+        "No lines match.\n\n[Skipped: 2 binary files, 1 file larger than 16 MiB.]"
     )
     assert text(await call(grep, pattern="needle", glob="large.*")) == (
-        "No line matches.\n\n[Not looked through: 1 file larger than 16 MiB.]"
+        "No lines match.\n\n[Skipped: 1 file larger than 16 MiB.]"
     )
 
 
@@ -294,7 +292,7 @@ def test_files_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(search_tools, "open", refuse, raising=False)
 
     found = search_tools.grep_lines(str(folder), search_tools.GrepArguments(pattern="one", glob="*.py"))
-    assert found.skipped == "3 files that cannot be read"
+    assert found.skipped == "3 unreadable files"
     named = search_tools.grep_lines(str(folder / "a.py"), search_tools.GrepArguments(pattern="one", path="a.py"))
     assert named.error == "a.py: Permission denied"
 
@@ -310,11 +308,11 @@ def test_folders_that_cannot_be_read_are_told(folder: Path, monkeypatch: pytest.
     monkeypatch.setattr(gitignore.os, "scandir", refuse)
 
     found = search_tools.find_files(str(folder), search_tools.FindArguments(pattern="*.py"))
-    assert (found.lines, found.skipped) == (["a.py", "binary.py"], "2 folders that cannot be read")
+    assert (found.lines, found.skipped) == (["a.py", "binary.py"], "2 unreadable folders")
     lines = search_tools.grep_lines(str(folder), search_tools.GrepArguments(pattern="one", glob="*.py"))
-    assert lines.skipped == "1 binary file, 2 folders that cannot be read"
+    assert lines.skipped == "1 binary file, 2 unreadable folders"
     inside = search_tools.find_files(str(folder / "src"), search_tools.FindArguments(pattern="*"))
-    assert inside.skipped == "1 folder that cannot be read"
+    assert inside.skipped == "1 unreadable folder"
 
 
 async def test_a_search_runs_no_python_of_the_project(

@@ -127,6 +127,6 @@ def test_a_long_difference_is_cut_after_a_line_and_says_how_much_is_missing() ->
 
     assert len(cut) <= unified_diff.MAX_DIFF_CHARS + 100
     assert made.startswith(f"{kept}\n")
-    assert note == f"\\ {10_000 - len(kept.splitlines())} more lines left out"
+    assert note == f"\\ {10_000 - len(kept.splitlines())} more lines omitted"
     assert truncate_diff(made[:1000]) == made[:1000]
     assert len(truncate_diff("+" + "x" * 10_000_000 + "\n")) <= unified_diff.MAX_DIFF_CHARS + 100
