@@ -62,11 +62,19 @@ async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgen
 
 
 async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, session: Session) -> None:
-    made = agent([Delay(0.05), "One."], "Two.")
+    asked, steered = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: Any) -> str:
+        asked.set()
+        await steered.wait()
+        return "One."
+
+    made = agent(answer, "Two.")
     asking = asyncio.create_task(made.prompt("1"))
-    await asyncio.sleep(0.01)
+    await asked.wait()
 
     await made.steer("2")
+    steered.set()
     assert (await asking).text == "Two."
 
     assert said(session.head) == ["user: 1", "assistant: One.", "user: 2", "assistant: Two."]
@@ -400,11 +408,13 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
 
 async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: Session) -> None:
     made = agent("Fine.")
+    events = recorded(made.hooks)
     running = asyncio.create_task(made.run_bash("echo begun; sleep 60"))
-    await asyncio.sleep(0.2)
+    while not any(isinstance(event, ToolUpdate) for event in events):
+        await asyncio.sleep(0.01)
 
     made.abort()
-    ran = await asyncio.wait_for(running, 5)
+    ran = await asyncio.wait_for(running, 30)
 
     assert (ran.aborted, ran.output) == (True, "begun")
     assert last(session.head)["cancelled"] is True
@@ -412,12 +422,20 @@ async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: S
     assert (await made.run_bash("echo again")).output == "again"
 
 
-async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
-    made = agent([Delay(0.3), "Done."], cwd="/")
-    asking = asyncio.create_task(made.prompt("Go"))
-    await asyncio.sleep(0.02)
+async def test_a_command_during_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
+    asked, ran = asyncio.Event(), asyncio.Event()
 
-    await made.run_bash("echo beside")
+    async def answer(request: Any) -> str:
+        asked.set()
+        await ran.wait()
+        return "Done."
+
+    made = agent(answer, cwd="/")
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asked.wait()
+
+    await made.run_bash("echo side")
+    ran.set()
     await asking
 
     assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [

@@ -83,7 +83,7 @@ def test_as_json_what_a_command_says_is_a_line(cli: Run, server: FakeServer) -> 
 def test_an_unknown_command_is_refused_and_a_path_is_not_taken_for_one(
     fails: Run, cli: Run, server: FakeServer
 ) -> None:
-    assert "command '/treee' not found; near: /tree" in fails("-p", "--no-session", "/treee")
+    assert "command '/treee' not found; similar: /tree" in fails("-p", "--no-session", "/treee")
 
     server.add("A folder.")
     assert cli("-p", "--no-session", "/usr/bin", "is what?") == "A folder.\n"
@@ -146,7 +146,9 @@ def test_what_a_project_brings_along_does_not_run(
 
     captured = capsys.readouterr()
     assert captured.out == "Hello.\n"
-    assert captured.err.startswith(f"sessiontree: what is in {here}/.sessiontree is not loaded: nobody has trusted it")
+    assert captured.err.startswith(
+        f"sessiontree: extensions in {here}/.sessiontree are not loaded: you have not trusted it"
+    )
     assert captured.err.count("\n") == 1
     assert not Path("ran").exists()
 
@@ -213,7 +215,7 @@ def test_a_command_that_needs_a_model_and_has_none_says_how_to_get_one(
 
     told = fails("-p", "-e", "trigger.py", command)
 
-    assert "no model can be used: set the key of a provider" in told
+    assert "no model is available: set an API key" in told
 
 
 def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, server: FakeServer, home: Path) -> None:
@@ -221,7 +223,7 @@ def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, serv
     assert cli("-p", "1") == "One.\n"
     first = st.recent().id
 
-    assert cli("-p", "--no-session", "/model openai:two") == "from here on: openai:two\n"
+    assert cli("-p", "--no-session", "/model openai:two") == "Model: openai:two\n"
     cli("-p", "2")
     cli("-p", "--session", first, "3")
     assert [request["model"] for request in server.requests] == ["scripted", "two", "scripted"]
@@ -240,5 +242,5 @@ def test_a_model_that_was_chosen_and_is_gone_is_told(
 
     assert run(["-p", "1"]) == 0
 
-    told = "groq:gone, the model chosen last, cannot be used now; going on with openai:scripted"
+    told = "groq:gone, the model chosen last, is not available; using openai:scripted"
     assert told in capsys.readouterr().err

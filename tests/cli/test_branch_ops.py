@@ -208,7 +208,7 @@ def test_where_no_model_can_be_used_that_alone_is_told(
         session.append(st.user("And?"))
         session.append(st.assistant("So.", provider="vanished", model="x"))
 
-    assert fails("pop", "speed") == "sessiontree: openai:scripted cannot be used: OPENAI_API_KEY is not set\n"
+    assert fails("pop", "speed") == "sessiontree: openai:scripted is not available: OPENAI_API_KEY is not set\n"
 
 
 # Compacting

@@ -84,7 +84,7 @@ def test_getting_without_a_network_fails_in_one_sentence(
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
 
-    assert "its weights cannot be fetched: " in fails("models", "get", "local")
+    assert "its weights cannot be downloaded: " in fails("models", "get", "local")
 
 
 def test_another_model_cannot_be_fetched(fails: Run) -> None:

@@ -318,7 +318,7 @@ def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
 
     captured = capsys.readouterr()
     assert captured.out == "Here.\n"
-    assert "going on with the usual model" in captured.err
+    assert "using the default model" in captured.err
 
 
 def run_interrupted(

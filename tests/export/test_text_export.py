@@ -151,5 +151,5 @@ def test_output_of_a_command_that_is_cut_is_told_with_where_more_of_it_is_if_tha
 
     made = export(session.read_lines(), "text").content.decode()
 
-    assert "seq 9 (exit code 0, cut; more of it in /tmp/all," in made
+    assert "seq 9 (exit code 0, truncated; full output in /tmp/all," in made
     assert "seq 8 (exit code 0, cut," in made

@@ -89,7 +89,7 @@ async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone
     (notice,) = [event.data for event in heard if event.kind == "notice"]
     assert notice["level"] == "warning"
     assert "vanished:x" in notice["text"]
-    assert notice["text"].endswith("; going on with the usual model")
+    assert notice["text"].endswith("; using the default model")
 
 
 async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> None:

@@ -121,7 +121,7 @@ async def test_the_summary_question_can_be_skipped(running: Running, talk: Sessi
 async def test_double_escape_runs_the_configured_action(running: Running, talk: Session) -> None:
     async with running(session=talk, settings=Config(double_escape="fork")) as app:
         await app.press("escape", "escape")
-        await app.wait_for_text("Fork before which message?", "second question")
+        await app.wait_for_text("Fork before message", "second question")
         await app.press("escape")
     async with running(session=st.create(), settings=Config(double_escape="none")) as app:
         await app.press("escape", "escape")
@@ -143,10 +143,10 @@ async def test_double_escape_does_nothing_while_the_editor_has_text(running: Run
 async def test_branches_command_switches_to_the_chosen_branch(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/branches")
-        assert await app.wait_for_text("Which branch?", "● main", "other")
+        assert await app.wait_for_text("Switch to branch", "● main", "other")
         await app.press("down", "enter")
         await app.wait_until(lambda: talk.heads.current == "other")
-        assert await app.wait_for_text("on other")
+        assert await app.wait_for_text("On branch other")
 
 
 async def test_a_branch_with_one_entry_is_listed_in_singular(running: Running) -> None:
@@ -154,7 +154,7 @@ async def test_a_branch_with_one_entry_is_listed_in_singular(running: Running) -
     session.append(st.user("alone"))
     async with running(session=session, models=NoModels()) as app:
         await app.submit("/branches")
-        await app.wait_for_text("Which branch?", " 1 entry  ")
+        await app.wait_for_text("Switch to branch", " 1 entry  ")
 
 
 @pytest.mark.parametrize("line", ["/export", "/export-branch", "/export-branch other"])
@@ -207,7 +207,7 @@ async def test_streamed_text_stays_visible_when_an_entry_is_labeled(running: Run
         await app.submit("go on")
         await app.wait_for_text("It begins.")
         await app.submit("/label here")
-        assert await app.wait_for_text("It begins.", "is labeled [here]")
+        assert await app.wait_for_text("It begins.", "Labeled")
         await app.press("escape")
         assert "It begins." in await app.wait_for_text("aborted")
 
@@ -217,7 +217,7 @@ async def test_a_shell_command_stays_visible_when_an_entry_is_labeled(running: R
         await app.submit("!echo one; sleep 30")
         await app.wait_for_text("! echo one")
         await app.submit("/label here")
-        assert "! echo one" in await app.wait_for_text("is labeled [here]")
+        assert "! echo one" in await app.wait_for_text("Labeled")
         await app.press("escape")
         await app.wait_until_idle()
         assert sum("! echo one" in block for block in app.blocks) == 1
@@ -241,7 +241,7 @@ async def test_a_session_with_a_deleted_file_can_be_forked(running: Running, tal
         assert sum("deleted the session file" in block for block in app.blocks) == 1
         app.editor.clear_text()
         await app.submit("/fork HEAD")
-        await app.wait_for_text("in the new session")
+        await app.wait_for_text("In new session")
         await app.submit_and_wait("and now?")
         said = [block for block in app.blocks if block.startswith("user")]
         assert said == ["user: first question", "user: second question", "user: and now?"]
@@ -264,7 +264,7 @@ async def test_the_app_quits_if_the_session_file_was_deleted(running: Running, t
         Path(talk.address or "").unlink()
         await app.press("ctrl+d")
         assert await app.wait_until(lambda: not app.app.is_running)
-        assert "deleted by another program" in str(app.app._exit_renderables)
+        assert "another program deleted the file" in str(app.app._exit_renderables)
         assert app.app.return_code == 0
 
 
@@ -396,7 +396,7 @@ async def test_fork_is_not_suggested_if_the_session_cannot_be_forked(running: Ru
     talk.file.write_bytes(talk.file.read_bytes().replace(b'"version":3', b'"version":9', 1))
     async with running(session=st.open(talk.file)) as app:
         await app.submit("Hello")
-        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only: it was written as version 9"))
+        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only: format version 9"))
         assert "/fork" not in app.blocks[-1]
 
 
@@ -427,7 +427,7 @@ async def test_escape_at_the_shared_session_question_keeps_the_current_session(r
             await app.submit(f"/resume {talk.id}")
             await app.wait_for_text("Another process has this session open")
             await app.press(key)
-            await app.wait_for_text("cancelled: everything is as it was")
+            await app.wait_for_text("Cancelled. Nothing changed.")
             await app.wait_until_idle()
         assert app.app.controller.session is before
         assert is_session_open(before.location)
@@ -469,7 +469,7 @@ async def test_escape_at_the_shared_session_question_returns_to_the_picker(runni
 async def test_the_current_session_can_be_reopened(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         await app.submit(f"/resume {talk.id}")
-        await app.wait_for_text("in session")
+        await app.wait_for_text("In session")
         assert is_session_open(talk.location)
         other = PresenceLock(talk)
         await app.submit(f"/resume {talk.id}")
@@ -485,14 +485,14 @@ async def test_switching_sessions_moves_the_presence_lock(running: Running, talk
     async with running(session=st.open(talk.file)) as app:
         assert is_session_open(talk.location)
         await app.submit("/clone")
-        await app.wait_for_text("in the new session")
+        await app.wait_for_text("In new session")
         assert (is_session_open(talk.location), is_session_open(app.app.controller.session.location)) == (False, True)
 
 
 async def test_entries_of_other_processes_are_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))
-        assert await app.wait_for_text("▌ from another program", "another process writes")
+        assert await app.wait_for_text("▌ from another program", "Another process is writing")
 
 
 # Which sessions are kept

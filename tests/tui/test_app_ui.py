@@ -55,7 +55,7 @@ async def test_the_thinking_dialog_starts_at_the_current_level(running: Running)
         await app.submit("/thinking")
         await app.wait_for_text("Thinking level")
         await app.press("down", "enter")
-        assert await app.wait_for_text("from here on: high")
+        assert await app.wait_for_text("Thinking level: high")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
@@ -249,7 +249,7 @@ async def test_an_extension_can_render_entries_ask_and_bind_keys(running: Runnin
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
         assert await app.wait_for_text(
-            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed"
+            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "renderer failed"
         )
         await app.press("f7")
         assert await app.wait_for_text("hello from f7")
@@ -270,9 +270,13 @@ async def test_a_component_that_cannot_be_drawn_is_shown_as_text(running: Runnin
     for kind in ("number", "odd", "end"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
-        assert await app.wait_for_text("size\n   17", "words of number", "cannot be drawn: NotRenderableError")
         assert await app.wait_for_text(
-            "words of odd", "cannot be drawn: ZeroDivisionError", "failed with SystemExit: 1"
+            "size\n   17", "words of number", "cannot draw the result of the renderer: NotRenderableError"
+        )
+        assert await app.wait_for_text(
+            "words of odd",
+            "cannot draw the result of the renderer: ZeroDivisionError",
+            "renderer failed: SystemExit: 1",
         )
 
 
@@ -398,7 +402,7 @@ async def test_the_chosen_model_becomes_the_default_and_sessions_keep_theirs(
     first = st.create()
     async with running(models=models, session=first, model="openai:gpt-4.1") as app:
         await app.submit("/model openai:gpt-6-sol")
-        await app.wait_for_text("from here on: openai:gpt-6-sol")
+        await app.wait_for_text("Model: openai:gpt-6-sol")
         await app.submit("/model")
         assert await app.wait_for_text("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
         await app.press("escape")
@@ -406,7 +410,7 @@ async def test_the_chosen_model_becomes_the_default_and_sessions_keep_theirs(
     async with running(models=models) as app:
         assert app.app.controller.model.info.name == "openai:gpt-6-sol"
         await app.submit("/model openai:gpt-5.4")
-        await app.wait_for_text("from here on: openai:gpt-5.4")
+        await app.wait_for_text("Model: openai:gpt-5.4")
 
     async with running(models=models, session=st.open(first.file)) as app:
         assert app.app.controller.model.info.name == "openai:gpt-6-sol"

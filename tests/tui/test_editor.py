@@ -109,7 +109,7 @@ async def test_enter_runs_the_command_selected_with_arrow_keys(running: Running)
         await app.press("up")
         await app.wait_for_text("› /branches")
         await app.press("enter")
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
 
 
 async def test_enter_uses_the_typed_branch_not_a_longer_one(running: Running) -> None:
@@ -134,7 +134,7 @@ async def test_enter_uses_an_argument_as_typed(running: Running) -> None:
         await app.press(*"/label", "space", *"work")
         await app.wait_for_text("  working")
         await app.press("enter")
-        await app.wait_for_text("is labeled [work]")
+        await app.wait_for_text("Labeled")
 
 
 async def test_enter_sends_a_fully_typed_file(running: Running, project: Path) -> None:
@@ -157,7 +157,7 @@ async def test_enter_ignores_stale_suggestions(running: Running) -> None:
         await app.wait_for_text("› /branch")
         app.editor.insert("hes")
         app.editor.action_submit()
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
 
 
 async def test_escape_closes_only_the_popup(running: Running) -> None:

@@ -205,6 +205,6 @@ async def test_every_list_uses_the_same_keys(running: Running, ways: Session) ->
         assert await app.wait_for_text("type to search")
         await app.press("escape")
         await app.submit("/branches")
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
         await app.press("down", "enter")
         assert await app.wait_for_text("on dict")

@@ -117,7 +117,7 @@ def find_secret_paths() -> tuple[str, ...]:
 
 
 def _list_protected_paths() -> list[str]:
-    from sessiontree.library.repository import get_sessions_folder
+    from sessiontree.library.session_files import get_sessions_folder
 
     files = (os.environ.get("PGPASSFILE"), os.environ.get("PGSERVICEFILE"), "~/.pgpass", "~/.pg_service.conf")
     paths = [get_home(), get_sessions_folder(), *(os.path.expanduser(file) for file in files if file)]

@@ -48,7 +48,8 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
         )
     if as_json:
         for summary in listed:
-            echo_json(encode_summary(summary))
+            more = {"messages": summary.message_count, "branch": summary.branch, "file": summary.file}
+            echo_json({**encode_summary(summary), **more})
         return
     shown = {(summary.id, summary.file) for summary in listed}
     by_file = _find_ambiguous_files(shown, outside=bool(source or folder), in_trash=in_trash)

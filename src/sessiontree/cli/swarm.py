@@ -88,8 +88,8 @@ def _locate_swarm(name: str, session: str | None) -> tuple[str, str]:
             raise Ambiguous("swarm", name, ids)
         if ids:
             return session or found.location, ids[0]
-    where = "in that session" if session is not None else "in the sessions of this folder"
-    raise NotFound("swarm", name, f"not {where}; `sessiontree swarm ls --all` lists all swarms")
+    searched = "that session" if session is not None else "the sessions of this folder"
+    raise NotFound("swarm", name, f"searched {searched}; `sessiontree swarm ls --all` lists all swarms")
 
 
 def _complete_swarm(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

@@ -33,7 +33,7 @@ class TrustStore:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StoreError(self._file, f"it does not tell which projects are trusted: {error}") from error
+            raise StoreError(self._file, f"cannot read the list of trusted projects: {error}") from error
 
     def _write(self, trusted: dict[str, str]) -> None:
         make_private_directory(os.path.dirname(self._file))

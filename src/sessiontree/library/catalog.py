@@ -16,19 +16,9 @@ from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.library.folder_repository import get_sources
-from sessiontree.library.repository import (
-    RECENT_ALIAS,
-    Progress,
-    Repository,
-    SharedLock,
-    find_repository,
-    is_address,
-    is_path,
-    open_folder,
-    open_folder_of,
-    open_repository,
-)
-from sessiontree.library.session_files import resolve_folder
+from sessiontree.library.locations import find_repository, is_address, open_folder, open_folder_of, open_repository
+from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, SharedLock
+from sessiontree.library.session_files import is_path, resolve_folder
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.writer import generate_id
 from sessiontree.store.jsonl import Durability

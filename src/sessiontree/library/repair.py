@@ -23,7 +23,7 @@ from sessiontree.format.codec import NotJson, read_entry, write_entry, write_hea
 from sessiontree.format.line_repair import Repair, repair_heads, repair_lines
 from sessiontree.library.catalog import check_copyable, generate_session_id, get_session_location
 from sessiontree.library.folder_repository import FolderRepository, encode_folder_name
-from sessiontree.library.repository import find_repository, is_address, open_folder_of
+from sessiontree.library.locations import find_repository, is_address, open_folder_of
 from sessiontree.library.session_files import list_session_files, resolve_folder
 from sessiontree.session import Session
 from sessiontree.session.writer import find_write_parent

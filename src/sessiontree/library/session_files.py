@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from sessiontree.errors import NotFound
+from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.store.files import close_quietly, format_os_error
 from sessiontree.store.jsonl import JsonlStore
 
@@ -166,3 +167,25 @@ def is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def get_sessions_folder() -> str:
+    """Return where session files live. Raises `ConfigError` if the configuration cannot be read."""
+    if os.path.lexists(os.path.join(get_home(), CONFIG_NAME)):
+        from sessiontree.config import load
+
+        folder = load().sessions
+        if folder is not None:
+            return folder
+    return os.path.join(get_home(), "sessions")
+
+
+def is_path(session: str | os.PathLike[str]) -> bool:
+    """Return whether this looks like a path, and not like an id or a name."""
+    text = os.fspath(session)
+    return isinstance(session, os.PathLike) or text.endswith(SESSION_SUFFIX) or os.sep in text
+
+
+def is_file(session: str | os.PathLike[str]) -> bool:
+    """Return whether this is the path of an existing file."""
+    return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))

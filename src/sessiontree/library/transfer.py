@@ -26,14 +26,15 @@ from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, Sto
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.library import catalog, trash
 from sessiontree.library.folder_repository import encode_folder_name
-from sessiontree.library.repository import (
-    Progress,
-    StoredSession,
+from sessiontree.library.locations import is_address, open_repository
+from sessiontree.library.repository import Progress, StoredSession
+from sessiontree.library.session_files import (
+    SESSION_SUFFIX,
     get_sessions_folder,
-    is_address,
-    open_repository,
+    list_folders,
+    list_session_files,
+    parse_session_id,
 )
-from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, list_session_files, parse_session_id
 from sessiontree.store.base import LineChunk, Store
 from sessiontree.store.postgres.rows import filter_storable, read_preamble
 

@@ -116,7 +116,7 @@ async def _choose_branch(controller: SessionController) -> str | None:
         mark = "●" if info.name == controller.branch.name else " "
         entries = pluralize(info.entry_count, "entry", "entries")
         shown[f"{mark} {info.name.ljust(width)}  {format_id(info.head)}  {entries:>13}  {last}"] = info.name
-    chosen = await controller.ui.select("Which branch?", list(shown))
+    chosen = await controller.ui.select("Switch to branch", list(shown))
     return None if chosen is None else f"/switch {quote_word(shown[chosen])}"
 
 

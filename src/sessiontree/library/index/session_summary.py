@@ -390,22 +390,20 @@ def build_broken_summary(found: SessionFile, fault: str) -> SessionSummary:
 
 
 def encode_summary(summary: SessionSummary) -> JsonObject:
-    """Return the JSON that commands print and the REST API returns."""
+    """Return the JSON of a session in a listing. The REST API returns it; `ls --json` adds more fields."""
+    parent = summary.parent_session
     return {
         "id": summary.id,
         "name": summary.name,
+        "cwd": summary.cwd,
         "firstMessage": summary.first_message,
-        "messageCount": summary.message_count,
-        "entryCount": summary.entry_count,
-        "branchCount": summary.branch_count,
-        "branch": summary.branch,
+        "entries": summary.entry_count,
+        "branches": summary.branch_count,
         "cost": summary.cost,
         "created": summary.created,
         "modified": summary.modified,
-        "cwd": summary.cwd,
-        "parentSession": summary.parent_session,
-        "archived": summary.archived,
+        "parentSession": None if parent is None else parse_session_id(parent),
         "damaged": summary.is_damaged,
         "damage": summary.damage,
-        "file": summary.file,
+        "archived": summary.archived,
     }

@@ -75,12 +75,16 @@ def _format_reason(
     shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
     match kind:
         case "auth" if status == 403:
-            advice = "check what the API key may do, or choose another model"
+            advice = "check the permissions of the API key, or choose another model"
             return f"{target.provider} denied access{shown}: {said}; {advice}"
         case "auth":
             known = PROVIDERS.get(target.provider)
             variable = key_variable or (known.keys[0] if known else None)
-            advice = f"set {variable} to a valid key" if variable else "name its environment variable as `key_variable`"
+            advice = (
+                f"set {variable} to a valid key"
+                if variable
+                else "set `key_variable` to the environment variable of the key"
+            )
             return f"{target.provider} refused the API key{shown}: {said}; {advice}"
         case "rate":
             return f"{said}{shown}; wait a while, or choose another model"
@@ -88,7 +92,7 @@ def _format_reason(
             where = target.base_url or target.provider
             return f"cannot reach {where}: {said}; check the connection"
         case "rejected" if status == 404:
-            return f"{said}{shown}; `/model` and `sessiontree models` list the models that can be used"
+            return f"{said}{shown}; `/model` and `sessiontree models` list the available models"
         case _:
             return f"{said}{shown}"
 
