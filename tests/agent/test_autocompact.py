@@ -57,7 +57,7 @@ async def test_a_conversation_that_is_too_long_is_compacted_after_the_run(agent:
     assert "The summary." in session.head.path()[-1].body.summary
 
 
-async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAgent, session: Session) -> None:
+async def test_a_compaction_whose_stream_breaks_off_is_retried(agent: MakeAgent, session: Session) -> None:
     broken = ["Half a", ModelError("scripted:scripted", "network", "the connection broke")]
     model = small("One.", "Two.", full(LONG), broken, "The summary.", "The turn so far.")
     made = agent(model=model, settings=Config(retry=RetrySettings(base_delay=0.001)))
@@ -105,7 +105,7 @@ async def test_a_turn_that_grows_too_long_is_compacted_between_its_results_and_t
     assert "The beginning of the turn." in sent(made)[0]
 
 
-async def test_a_result_that_the_window_has_no_room_for_is_summarized(agent: MakeAgent, session: Session) -> None:
+async def test_a_result_too_long_for_the_window_is_summarized(agent: MakeAgent, session: Session) -> None:
     @tool
     async def fetch() -> str:
         """Fetch too much."""
@@ -121,7 +121,7 @@ async def test_a_result_that_the_window_has_no_room_for_is_summarized(agent: Mak
     assert "What was fetched." in asked
 
 
-async def test_a_result_that_a_provider_has_no_room_for_is_summarized_though_the_window_is_not_known(
+async def test_a_result_too_long_for_the_provider_is_summarized_with_an_unknown_window(
     agent: MakeAgent, session: Session
 ) -> None:
     @tool
@@ -168,7 +168,7 @@ async def test_the_second_refusal_in_a_row_ends_the_run(agent: MakeAgent, sessio
     assert last(session.head)["stopReason"] == "error"
 
 
-async def test_every_user_message_has_a_recovery_of_its_own(agent: MakeAgent, session: Session) -> None:
+async def test_every_user_message_allows_another_recovery(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "Summary 1.", "Two.", TOO_LONG, "Summary 2.", "Three.")
     await made.prompt("1")
     await made.follow_up("3")
@@ -176,7 +176,7 @@ async def test_every_user_message_has_a_recovery_of_its_own(agent: MakeAgent, se
     assert (await made.prompt("2")).text == "Three."
 
 
-async def test_every_answer_in_between_allows_for_another_recovery(agent: MakeAgent) -> None:
+async def test_every_successful_answer_allows_another_recovery(agent: MakeAgent) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -192,7 +192,7 @@ async def test_every_answer_in_between_allows_for_another_recovery(agent: MakeAg
     assert outcome.ok
 
 
-async def test_giving_up_a_recovery_is_an_abort(agent: MakeAgent) -> None:
+async def test_aborting_a_recovery_is_an_abort(agent: MakeAgent) -> None:
     summarizing = asyncio.Event()
 
     async def summary(request: Any) -> Any:
@@ -212,7 +212,7 @@ async def test_giving_up_a_recovery_is_an_abort(agent: MakeAgent) -> None:
     assert (await made.continue_()).text == "Two."
 
 
-async def test_an_empty_answer_to_a_full_window_is_a_refusal_too(agent: MakeAgent) -> None:
+async def test_an_empty_answer_with_a_full_window_is_an_overflow(agent: MakeAgent) -> None:
     nothing = ["", ScriptedStop("length"), ScriptedUsage({"input": 3990, "output": 0})]
     made = agent(model=small("One.", nothing, "The summary.", "Two."))
     await made.prompt("1")
@@ -220,7 +220,7 @@ async def test_an_empty_answer_to_a_full_window_is_a_refusal_too(agent: MakeAgen
     assert (await made.prompt("2")).text == "Two."
 
 
-async def test_without_compaction_a_refusal_is_only_told(agent: MakeAgent, session: Session) -> None:
+async def test_without_compaction_an_overflow_is_only_reported(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, settings=Config(compaction=CompactionSettings(enabled=False)))
     await made.prompt("1")
 
@@ -228,7 +228,7 @@ async def test_without_compaction_a_refusal_is_only_told(agent: MakeAgent, sessi
     assert types(session) == ["user", "assistant", "user", "assistant"]
 
 
-async def test_a_compaction_that_fails_does_not_end_the_run_and_is_not_tried_after_every_turn(
+async def test_a_failed_compaction_neither_ends_the_run_nor_is_retried_after_every_turn(
     agent: MakeAgent, session: Session
 ) -> None:
     @tool
@@ -248,7 +248,7 @@ async def test_a_compaction_that_fails_does_not_end_the_run_and_is_not_tried_aft
     assert "compaction" not in types(session)
 
 
-async def test_compacting_by_hand_gives_up_what_runs(agent: MakeAgent, session: Session) -> None:
+async def test_a_manual_compaction_aborts_the_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", ["Half", Delay(30)], "The summary.", "Two.")
     await made.prompt("1")
     asking = asyncio.create_task(made.prompt("2"))
@@ -278,9 +278,7 @@ async def test_a_compaction_can_be_aborted(agent: MakeAgent, session: Session) -
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_aborting_during_a_compaction_loses_nothing_that_was_said(
-    agent: MakeAgent, session: Session, when: str
-) -> None:
+async def test_aborting_during_a_compaction_loses_no_messages(agent: MakeAgent, session: Session, when: str) -> None:
     no = Config(compaction=CompactionSettings(enabled=False))
     made = agent(model=small("One.", full(LONG), [Delay(30), "Never."]), settings=no if when == "before" else None)
     events = recorded(made.hooks)

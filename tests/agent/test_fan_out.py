@@ -35,7 +35,7 @@ def echoing(count: int = 2, name: str = "echo") -> ScriptedModel:
     return ScriptedModel([echo] * count, info=ModelInfo(provider="scripted", model=name))
 
 
-async def test_prompts_are_answered_on_sibling_branches_and_nobody_is_moved(session: Session, asked: str) -> None:
+async def test_prompts_are_answered_on_sibling_branches_and_no_branch_moves(session: Session, asked: str) -> None:
     cache, table = await fan_out(session, "HEAD", ["a cache", Variant(prompt="a table", name="table")], model=echoing())
 
     assert (cache.branch.name, table.branch.name) == ("variant-1", "table")
@@ -46,7 +46,7 @@ async def test_prompts_are_answered_on_sibling_branches_and_nobody_is_moved(sess
     assert not session.problems
 
 
-async def test_models_answer_the_same_message_side_by_side(session: Session, asked: str) -> None:
+async def test_several_models_can_answer_the_same_message(session: Session, asked: str) -> None:
     question = session.append(st.user("Which?")).id
     models = [echoing(1, "small"), echoing(1, "large")]
 
@@ -57,7 +57,7 @@ async def test_models_answer_the_same_message_side_by_side(session: Session, ask
     assert models[0].requests[0].messages == models[1].requests[0].messages
 
 
-async def test_they_run_at_the_same_time(session: Session, asked: str) -> None:
+async def test_variants_run_at_the_same_time(session: Session, asked: str) -> None:
     both = asyncio.Barrier(2)
 
     async def answer(request: Request) -> str:
@@ -70,7 +70,7 @@ async def test_they_run_at_the_same_time(session: Session, asked: str) -> None:
     assert [attempt.outcome.text for attempt in attempts] == ["Met.", "Met."]
 
 
-async def test_one_that_fails_does_not_disturb_the_others(session: Session, asked: str) -> None:
+async def test_a_failing_variant_does_not_affect_the_others(session: Session, asked: str) -> None:
     broken = ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])
 
     bad, good = await fan_out(session, "HEAD", [Variant(prompt="a", model=broken), "b"], model=echoing(1))
@@ -79,7 +79,7 @@ async def test_one_that_fails_does_not_disturb_the_others(session: Session, aske
     assert good.outcome.ok
 
 
-async def test_an_error_that_nobody_foresaw_does_not_take_the_others_away(session: Session, asked: str) -> None:
+async def test_an_unexpected_error_does_not_affect_the_other_variants(session: Session, asked: str) -> None:
     def faulty(request: Request) -> str:
         raise ConnectionError("reset by peer")
 
@@ -96,7 +96,7 @@ async def test_an_error_that_nobody_foresaw_does_not_take_the_others_away(sessio
     assert good.outcome.text == "Late."
 
 
-async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: str) -> None:
+async def test_handlers_see_the_branch_of_their_agent(session: Session, asked: str) -> None:
     hooks = Hooks(HookContext(session=session, branch=session.head))
     seen, watched = set[str](), set[tuple[str, str]]()
 
@@ -131,7 +131,7 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: s
         ([Variant(prompt="a", name="x"), Variant(prompt="b", name="x")], "'x' already"),
     ],
 )
-async def test_what_cannot_begin_is_refused_before_anything_is_written(
+async def test_a_variant_that_cannot_start_is_refused_before_any_write(
     session: Session, asked: str, variants: list[Variant], reason: str
 ) -> None:
     before = len(session.tree)
@@ -144,7 +144,7 @@ async def test_what_cannot_begin_is_refused_before_anything_is_written(
     assert len(session.tree) == before
 
 
-async def test_giving_up_aborts_them_all_and_writes_that_down(session: Session, asked: str) -> None:
+async def test_cancelling_a_fan_out_aborts_all_variants_and_writes_that(session: Session, asked: str) -> None:
     model = ScriptedModel([["So", Delay(30)], ["So", Delay(30)]])
     fanning = asyncio.create_task(fan_out(session, "HEAD", ["a", "b"], model=model))
     async with asyncio.timeout(10):

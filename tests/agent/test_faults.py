@@ -40,7 +40,7 @@ async def look() -> str:
 
 @pytest.mark.parametrize("handler", [broken, junk, hanging], ids=lambda handler: handler.__name__)
 @pytest.mark.parametrize("name", EVENTS)
-async def test_a_handler_that_fails_is_told_of_and_the_run_goes_on(
+async def test_a_failing_handler_is_reported_and_the_run_continues(
     agent: MakeAgent, session: Session, name: str, handler: Any
 ) -> None:
     hooks = Hooks()

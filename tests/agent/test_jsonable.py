@@ -46,11 +46,11 @@ class Mute:
     ],
     ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
 )
-def test_what_json_cannot_hold_is_text(value: Any, made: Any) -> None:
+def test_values_that_json_cannot_represent_become_text(value: Any, made: Any) -> None:
     assert make_jsonable(value) == made
 
 
-def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
+def test_only_the_deeply_nested_parts_of_a_message_become_text() -> None:
     fine, deep = tool_call("1", "read", {"x": nested(DEEPEST)}), tool_call("2", "read", {"x": nested(DEEPEST + 1)})
     message = assistant([{"type": "text", "text": "Hm."}, fine, deep]).message
 
@@ -67,7 +67,7 @@ def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
 
 
 @pytest.mark.parametrize("odd", [object(), nested(300), holding_itself()], ids=["object", "deep", "endless"])
-def test_it_is_told_why_a_message_cannot_be_written(odd: Any) -> None:
+def test_an_unwritable_message_has_a_reason(odd: Any) -> None:
     assert find_write_problem({"role": "user", "content": "x"}) is None
     assert find_write_problem({"role": "user", "content": "x", "odd": odd})
 

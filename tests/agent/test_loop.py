@@ -89,7 +89,7 @@ async def test_the_model_and_the_thinking_level_are_written_once(agent: MakeAgen
     assert Agent(session.head, ScriptedModel()).thinking == "high"
 
 
-async def test_images_go_with_a_prompt(agent: MakeAgent, session: Session) -> None:
+async def test_a_prompt_can_have_images(agent: MakeAgent, session: Session) -> None:
     image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
 
     await agent("A dot.").prompt("What is it?", [image])
@@ -97,7 +97,7 @@ async def test_images_go_with_a_prompt(agent: MakeAgent, session: Session) -> No
     assert messages(session.head.path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
 
 
-async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
+async def test_events_report_every_step_in_order(agent: MakeAgent) -> None:
     made = agent([Thinking("Hm."), "Look. ", call("c1", text="x")], "Done.", tools=[echo])
     events = recorded(made.hooks)
 
@@ -144,7 +144,7 @@ async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str)
     assert (await asking).cancelled
 
 
-async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -> None:
+async def test_events_end_when_a_run_is_refused(agent: MakeAgent) -> None:
     made = agent("Never.")
     for refused in (made.continue_, made.send_queued):
         events = made.events()
@@ -156,7 +156,7 @@ async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -
             await asking
 
 
-async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
+async def test_events_end_without_a_run_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
     made = agent("Never.")
     assert await asyncio.wait_for(all_of(made.events()), 30) == []
 
@@ -165,7 +165,7 @@ async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: 
     assert await asyncio.wait_for(all_of(events), 30) == []
 
 
-async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgent) -> None:
+async def test_events_of_a_run_continue_when_another_run_is_refused(agent: MakeAgent) -> None:
     made = agent(["One", Delay(0.05), " more."])
     events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
@@ -177,7 +177,7 @@ async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgen
     await asking
 
 
-async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_more(agent: MakeAgent) -> None:
+async def test_abandoned_event_streams_are_unsubscribed(agent: MakeAgent) -> None:
     made = agent("One.", "Two.")
     before = len(made.hooks._listeners)
     unread = made.events()
@@ -193,7 +193,7 @@ async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_mo
     assert len(made.hooks._listeners) == before
 
 
-async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Session) -> None:
+async def test_an_agent_has_one_run_at_a_time(agent: MakeAgent, session: Session) -> None:
     made = agent([Delay(0.2), "One"])
     first = asyncio.create_task(made.prompt("1"))
     await asyncio.sleep(0)
@@ -208,7 +208,7 @@ async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Sess
 # Tools
 
 
-async def test_tools_are_called_and_the_model_sees_what_they_brought(agent: MakeAgent, session: Session) -> None:
+async def test_tools_are_called_and_the_model_sees_their_results(agent: MakeAgent, session: Session) -> None:
     made = agent([call("c1", text="x")], "It says x.", tools=[echo])
 
     await made.prompt("Go")
@@ -262,7 +262,7 @@ async def test_calls_that_change_something_wait_for_each_other(agent: MakeAgent)
     assert sent(made)[2:] == ["toolResult: changed", "toolResult: changed", "toolResult: x"]
 
 
-async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAgent, session: Session) -> None:
+async def test_every_failure_of_a_call_is_reported_to_the_model(agent: MakeAgent, session: Session) -> None:
     made = agent(
         [
             call("c1", "nothing"),
@@ -298,7 +298,7 @@ async def test_details_that_json_cannot_hold_become_text(agent: MakeAgent, sessi
     assert messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
 
 
-async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: MakeAgent, session: Session) -> None:
+async def test_deeply_nested_values_become_text_without_loss(agent: MakeAgent, session: Session) -> None:
     deep: list[Any] = []
     for _ in range(300):
         deep = [deep]
@@ -322,7 +322,7 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
     assert result["details"] == "[" * 301 + "]" * 301
 
 
-async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_is_made(tmp_path: Path) -> None:
+async def test_a_result_too_long_for_an_entry_is_cut_and_the_next_call_runs(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
 
     @tool
@@ -341,7 +341,7 @@ async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_i
     assert after["content"] == [{"type": "text", "text": "still here"}]
 
 
-async def test_calls_of_an_answer_that_was_cut_off_are_not_made(agent: MakeAgent, session: Session) -> None:
+async def test_calls_of_a_truncated_answer_are_not_run(agent: MakeAgent, session: Session) -> None:
     made = agent([call("c1", text="x"), ScriptedStop("length")], "Shorter.", tools=[echo])
 
     await made.prompt("Go")
@@ -413,7 +413,7 @@ async def test_handlers_may_change_the_input_the_request_the_call_and_the_result
     assert len(model.requests[1].messages) == 1
 
 
-async def test_a_handler_may_block_a_call_and_the_model_is_told_why(agent: MakeAgent, session: Session) -> None:
+async def test_a_handler_may_block_a_call_and_the_model_sees_the_reason(agent: MakeAgent, session: Session) -> None:
     made = agent([call("c1", text="x")], "I see.", tools=[echo])
     made.hooks.on("tool_call", lambda event, ctx: {"cancel": True, "reason": "not today"})
     events = recorded(made.hooks)
@@ -456,7 +456,7 @@ async def test_a_handler_may_change_a_message_but_not_its_role(agent: MakeAgent,
     assert any(isinstance(event, Notice) and "role" in event.text for event in events)
 
 
-async def test_calls_that_a_handler_takes_out_of_an_answer_are_not_made(agent: MakeAgent, session: Session) -> None:
+async def test_calls_that_a_handler_removes_from_an_answer_are_not_run(agent: MakeAgent, session: Session) -> None:
     made = agent(["I call.", call("c1", "fail"), call("c2", text="kept")], "Done.", tools=[echo, fail])
 
     def strip(event: Any, ctx: Any) -> Any:
@@ -471,7 +471,7 @@ async def test_calls_that_a_handler_takes_out_of_an_answer_are_not_made(agent: M
     assert not session.problems
 
 
-async def test_a_message_that_a_handler_made_unwritable_is_written_as_it_was(
+async def test_a_message_that_a_handler_made_unwritable_is_written_unchanged(
     agent: MakeAgent, session: Session
 ) -> None:
     made = agent("Paid for.")
@@ -486,7 +486,7 @@ async def test_a_message_that_a_handler_made_unwritable_is_written_as_it_was(
     ] * 2
 
 
-async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
+async def test_tools_get_session_events_until_the_agent_is_closed(
     agent: MakeAgent,
 ) -> None:
     told: list[Any] = []
@@ -501,7 +501,7 @@ async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
     assert told == [moved]
 
 
-async def test_a_tool_that_fails_when_it_is_told_of_a_place_is_named_and_the_others_are_told(agent: MakeAgent) -> None:
+async def test_a_tool_that_fails_at_a_session_event_is_reported_and_the_others_run(agent: MakeAgent) -> None:
     def fail(event: Any) -> None:
         raise ValueError("boom")
 
@@ -520,7 +520,7 @@ async def test_a_tool_that_fails_when_it_is_told_of_a_place_is_named_and_the_oth
     ]
 
 
-async def test_a_tool_of_several_agents_is_told_of_a_place_once_when_all_handlers_have_been(
+async def test_a_tool_of_several_agents_gets_a_session_event_once_after_all_handlers(
     agent: MakeAgent, session: Session
 ) -> None:
     told: list[str] = []
@@ -537,7 +537,7 @@ async def test_a_tool_of_several_agents_is_told_of_a_place_once_when_all_handler
         other.close()
 
 
-async def test_handlers_that_several_agents_share_are_told_whose_event_it_is(session: Session) -> None:
+async def test_shared_handlers_see_the_agent_of_an_event(session: Session) -> None:
     hooks, told, shown = Hooks(), [], []
     hooks.on(TurnEnd, lambda event, ctx: told.append((ctx.agent, ctx.session, ctx.branch)))
     hooks.listen(lambda event: shown.append(event) if isinstance(event, TurnEnd) else None)
@@ -551,7 +551,7 @@ async def test_handlers_that_several_agents_share_are_told_whose_event_it_is(ses
     assert len(shown) == 3
 
 
-async def test_an_agent_after_one_that_is_closed_has_its_hooks(session: Session) -> None:
+async def test_the_next_agent_reuses_the_hooks_of_a_closed_agent(session: Session) -> None:
     hooks, told = Hooks(), []
     hooks.on(TurnEnd, lambda event, ctx: told.append((ctx.agent, ctx.session)))
     Agent(session.head, ScriptedModel([]), hooks=hooks).close()
@@ -563,7 +563,7 @@ async def test_an_agent_after_one_that_is_closed_has_its_hooks(session: Session)
     assert told == [(after, after.branch.session)]
 
 
-async def test_what_is_told_at_the_end_of_an_agent_that_was_closed_is_still_of_that_one(session: Session) -> None:
+async def test_events_at_the_end_of_a_closed_agent_still_belong_to_it(session: Session) -> None:
     hooks, told, begun = Hooks(), [], asyncio.Event()
     hooks.on(RunEnd, lambda event, ctx: told.append((ctx.agent, ctx.branch)))
     hooks.listen(lambda event: begun.set() if isinstance(event, MessageDelta) else None)
@@ -579,7 +579,7 @@ async def test_what_is_told_at_the_end_of_an_agent_that_was_closed_is_still_of_t
     assert told == [(closed, closed.branch), (after, after.branch)]
 
 
-async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_it_loses_are_not(
+async def test_added_tools_get_session_events_and_removed_tools_do_not(
     agent: MakeAgent,
 ) -> None:
     told: list[str] = []
@@ -598,7 +598,7 @@ async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_
 # Failures
 
 
-async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: MakeAgent, session: Session) -> None:
+async def test_a_failure_of_the_model_is_written_with_the_partial_answer(agent: MakeAgent, session: Session) -> None:
     error = ModelError("scripted:scripted", "server", "it broke", status=500)
     made = agent(["Half of ", error], "Whole.", settings=Config(retry=RetrySettings(attempts=1)))
     events = recorded(made.hooks)
@@ -625,7 +625,7 @@ async def test_an_answer_that_the_provider_stopped_is_a_failure(agent: MakeAgent
     assert outcome.text == "Half"
 
 
-async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session) -> None:
+async def test_a_stream_without_a_final_event_is_a_failure(session: Session) -> None:
     class Broken:
         info = INFO
 
@@ -639,7 +639,7 @@ async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session)
     assert last(session.head)["content"] == [{"type": "text", "text": "Half"}]
 
 
-async def test_a_model_with_a_bug_leaves_a_whole_session_and_the_bug_is_seen(session: Session) -> None:
+async def test_an_exception_in_a_model_is_raised_and_the_session_stays_complete(session: Session) -> None:
     class Buggy:
         info = INFO
 
@@ -655,7 +655,7 @@ async def test_a_model_with_a_bug_leaves_a_whole_session_and_the_bug_is_seen(ses
     assert not made.running
 
 
-async def test_there_must_be_something_to_continue_from(agent: MakeAgent) -> None:
+async def test_continuing_needs_a_message_to_answer(agent: MakeAgent) -> None:
     made = agent("Yes.")
     with pytest.raises(InvalidOperation, match="no message to answer"):
         await made.continue_()
@@ -664,7 +664,7 @@ async def test_there_must_be_something_to_continue_from(agent: MakeAgent) -> Non
         await made.continue_()
 
 
-async def test_a_disk_that_fails_is_an_error_and_the_agent_can_go_on(
+async def test_a_failing_disk_is_an_error_and_the_agent_can_continue(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = agent("One", "Two")
@@ -685,7 +685,7 @@ async def test_a_disk_that_fails_is_an_error_and_the_agent_can_go_on(
 # Aborting
 
 
-async def test_aborting_writes_what_had_arrived(agent: MakeAgent, session: Session) -> None:
+async def test_aborting_writes_the_partial_answer(agent: MakeAgent, session: Session) -> None:
     made = agent(["Half ", Delay(30), "whole"], "Again.")
     events = recorded(made.hooks)
     asking = asyncio.create_task(made.prompt("Go"))
@@ -727,7 +727,7 @@ async def test_aborting_a_tool_answers_every_call(agent: MakeAgent, session: Ses
     assert len(scripted(made).requests) == 1
 
 
-async def test_a_tool_that_does_not_stop_is_left_behind(
+async def test_a_tool_that_does_not_stop_is_abandoned(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.agent.loop.GRACE_SECONDS", 0.1)
@@ -754,7 +754,7 @@ async def test_a_tool_that_does_not_stop_is_left_behind(
     assert said(session.head)[-1] == "toolResult: The call was aborted."
 
 
-async def test_tools_that_hang_in_their_threads_hold_up_neither_the_abort_nor_what_is_said_next(
+async def test_hanging_tools_block_neither_the_abort_nor_the_next_prompt(
     session: Session,
 ) -> None:
     let_go = threading.Event()
@@ -790,7 +790,7 @@ async def test_tools_that_hang_in_their_threads_hold_up_neither_the_abort_nor_wh
         ("turn_end", ["user: Go", "assistant: ", "toolResult: x"]),
     ],
 )
-async def test_aborting_does_not_wait_for_a_handler_that_is_at_work(
+async def test_aborting_does_not_wait_for_a_running_handler(
     agent: MakeAgent, session: Session, event: str, written: list[str]
 ) -> None:
     made = agent([call("c1", text="x")], "Never.", tools=[echo])
@@ -812,9 +812,7 @@ async def test_aborting_does_not_wait_for_a_handler_that_is_at_work(
     assert said(session.head) == written
 
 
-async def test_an_answer_is_written_as_it_came_when_a_handler_had_no_time_to_change_it(
-    agent: MakeAgent, session: Session
-) -> None:
+async def test_an_answer_is_written_unchanged_if_a_handler_was_cancelled(agent: MakeAgent, session: Session) -> None:
     made = agent("Paid for.")
     at_work = asyncio.Event()
 
@@ -833,7 +831,7 @@ async def test_an_answer_is_written_as_it_came_when_a_handler_had_no_time_to_cha
     assert said(session.head) == ["user: Go", "assistant: Paid for."]
 
 
-async def test_handlers_called_after_an_abort_have_a_little_time(
+async def test_handlers_called_after_an_abort_share_a_grace_period(
     agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.agent.abort.GRACE_SECONDS", 0.3)
@@ -929,7 +927,7 @@ async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_p
 # Somebody else moves the branch
 
 
-async def test_what_a_run_says_after_the_branch_was_moved_is_a_late_result(agent: MakeAgent, session: Session) -> None:
+async def test_results_of_a_run_after_the_branch_moved_are_late_entries(agent: MakeAgent, session: Session) -> None:
     made = agent("First.", [call("c1", "move")], "Never.", tools=[])
     await made.prompt("1")
     first = session.head.leaf
@@ -953,7 +951,7 @@ async def test_what_a_run_says_after_the_branch_was_moved_is_a_late_result(agent
     assert len(scripted(made).requests) == 2
 
 
-async def test_a_branch_that_another_process_moved_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+async def test_a_prompt_on_a_branch_moved_by_another_process_is_refused_before_any_write(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     ours = st.create(file=file)
     ours.append(st.user("0"))
@@ -967,7 +965,7 @@ async def test_a_branch_that_another_process_moved_is_refused_before_anything_is
     assert (await made.prompt("1")).text == "One"
 
 
-async def test_a_branch_that_another_process_moves_in_the_middle_ends_the_run_with_nothing_lost(tmp_path: Path) -> None:
+async def test_a_move_by_another_process_ends_the_run_without_losing_results(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     ours = st.create(file=file)
     theirs = st.open(file)
@@ -987,9 +985,7 @@ async def test_a_branch_that_another_process_moves_in_the_middle_ends_the_run_wi
     assert said(branch) == ["user: 1", "assistant: Mine."]
 
 
-async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
-    agent: MakeAgent, session: Session
-) -> None:
+async def test_annotations_of_an_extension_are_not_a_move(agent: MakeAgent, session: Session) -> None:
     @tool
     def remember() -> str:
         """Write state."""
@@ -1002,7 +998,7 @@ async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
     assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
 
 
-async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_next_request(
+async def test_a_context_edit_during_a_run_is_not_a_move_and_applies_to_the_next_request(
     agent: MakeAgent, session: Session
 ) -> None:
     first = session.append(st.user("a secret"))
@@ -1021,7 +1017,7 @@ async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_nex
     assert "a secret" not in after
 
 
-async def test_nothing_is_asked_once_the_branch_has_been_moved(agent: MakeAgent, session: Session) -> None:
+async def test_no_request_is_sent_after_the_branch_was_moved(agent: MakeAgent, session: Session) -> None:
     made = agent([call("c1", text="x")], "Never.", tools=[echo])
     made.hooks.on("turn_end", lambda event, ctx: session.append(st.user("from elsewhere")))
 
@@ -1031,7 +1027,7 @@ async def test_nothing_is_asked_once_the_branch_has_been_moved(agent: MakeAgent,
     assert len(scripted(made).requests) == 1
 
 
-async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, session: Session) -> None:
+async def test_continuing_with_another_model_is_written(agent: MakeAgent, session: Session) -> None:
     await agent(ModelError("scripted:scripted", "server", "down")).prompt("Go")
     other = ScriptedModel(["Here."], info=msgspec.structs.replace(INFO, model="other"))
 
@@ -1043,7 +1039,7 @@ async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, ses
 # Responsive
 
 
-async def test_tools_that_take_long_do_not_hold_up_writing(tmp_path: Path) -> None:
+async def test_slow_tools_do_not_block_writing(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     let_go = threading.Event()
 

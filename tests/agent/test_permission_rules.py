@@ -48,7 +48,7 @@ def about(project: Path, name: str, **arguments: str) -> PermissionCall:
         ("allow-all", "allow", "allow", "allow"),
     ],
 )
-def test_a_mode_decides_where_no_rule_does(project: Path, mode: str, reads: str, edits: str, runs: str) -> None:
+def test_the_mode_decides_if_no_rule_matches(project: Path, mode: str, reads: str, edits: str, runs: str) -> None:
     calls = [
         about(project, "read", path="a.py"),
         about(project, "write", path="a.py", content=""),
@@ -58,7 +58,7 @@ def test_a_mode_decides_where_no_rule_does(project: Path, mode: str, reads: str,
     assert [decide(call, NONE, mode).decision for call in calls] == [reads, edits, runs]  # type: ignore[arg-type]
 
 
-def test_every_built_in_tool_says_what_it_does_and_what_its_rules_match() -> None:
+def test_every_built_in_tool_declares_its_effect_and_rule_parameters() -> None:
     facts = {name: (tool.does, tool.paths or tool.command) for name, tool in BUILTIN_TOOLS.items()}
 
     assert facts == {
@@ -72,7 +72,7 @@ def test_every_built_in_tool_says_what_it_does_and_what_its_rules_match() -> Non
     }
 
 
-def test_a_tool_that_says_nothing_counts_as_one_that_runs_something() -> None:
+def test_a_tool_without_a_declared_effect_counts_as_running_commands() -> None:
     @tool
     def deploy(target: str) -> str:
         """Deploy."""
@@ -94,7 +94,7 @@ def test_a_path_outside_of_the_folder_is_asked_about_in_every_mode(
     assert decide(about(project, name, path=path), rules(allow=name), mode).decision == "ask"  # type: ignore[arg-type]
 
 
-def test_a_rule_that_names_a_place_outside_allows_it(project: Path, tmp_path: Path) -> None:
+def test_a_rule_with_an_outside_path_allows_it(project: Path, tmp_path: Path) -> None:
     call = about(project, "read", path=str(tmp_path / "shared" / "a" / "b.txt"))
 
     assert decide(call, rules(allow=f"read:{tmp_path}/shared/**"), "ask").decision == "allow"
@@ -102,15 +102,13 @@ def test_a_rule_that_names_a_place_outside_allows_it(project: Path, tmp_path: Pa
     assert decide(call, rules(allow="read:**"), "ask").decision == "ask"
 
 
-def test_a_link_inside_of_the_folder_to_a_file_inside_is_inside(project: Path) -> None:
+def test_a_link_to_a_file_in_the_folder_counts_as_inside(project: Path) -> None:
     (project / "link").symlink_to(project / "src")
 
     assert decide(about(project, "write", path="link/a", content=""), NONE, "allow-edits").decision == "allow"
 
 
-def test_files_of_sessiontree_are_outside_though_the_folder_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_sessiontree_count_as_outside_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / ".sessiontree"))
     path = str(tmp_path / ".sessiontree" / "permissions.toml")
 
@@ -119,7 +117,7 @@ def test_files_of_sessiontree_are_outside_though_the_folder_has_them(
 
 
 @pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.git/config", ".sessiontree/extensions/x.py"])
-def test_editing_what_decides_what_is_run_later_is_asked_about(project: Path, path: str) -> None:
+def test_editing_files_that_run_later_needs_approval(project: Path, path: str) -> None:
     call = about(project, "write", path=path, content="")
     for allowed in (NONE, rules(allow="write"), rules(allow="write:**"), rules(allow="*:*")):
         assert decide(call, allowed, "allow-edits").decision == "ask"
@@ -129,7 +127,7 @@ def test_editing_what_decides_what_is_run_later_is_asked_about(project: Path, pa
     assert decide(about(project, "write", path="x/.git/y", content=""), NONE, "ask", [rule]).decision == "ask"
 
 
-def test_output_that_a_tool_has_put_aside_may_be_read(project: Path) -> None:
+def test_full_output_of_a_tool_may_be_read(project: Path) -> None:
     path = write_full_output("long")
     assert path is not None
     try:
@@ -139,7 +137,7 @@ def test_output_that_a_tool_has_put_aside_may_be_read(project: Path) -> None:
         os.unlink(path)
 
 
-def test_rules_that_deny_win_over_those_that_ask_and_these_over_those_that_allow(project: Path) -> None:
+def test_deny_rules_precede_ask_rules_and_ask_rules_precede_allow_rules(project: Path) -> None:
     call = about(project, "bash", command="git push origin")
     allow, ask, deny = rules(allow="bash:git *"), rules(ask="bash:git push *"), rules(deny="*:git push *")
 
@@ -171,7 +169,7 @@ def test_patterns_of_paths_are_relative_to_the_folder(project: Path, pattern: st
     assert decision == ("allow" if matches else "ask")
 
 
-def test_a_rule_that_denies_a_file_counts_through_links_and_other_spellings(project: Path) -> None:
+def test_a_deny_rule_for_a_file_matches_links_and_other_spellings(project: Path) -> None:
     (project / "innocent.txt").symlink_to(project / ".env")
     (project / "src" / ".env").symlink_to(project / "innocent.py")
     deny = rules(deny="read:.env")
@@ -180,7 +178,7 @@ def test_a_rule_that_denies_a_file_counts_through_links_and_other_spellings(proj
         assert decide(about(project, "read", path=path), deny, "allow-all").decision == "deny", path
 
 
-def test_a_rule_that_restricts_a_tool_of_unknown_arguments_looks_at_all_of_them() -> None:
+def test_a_restricting_rule_checks_all_arguments_of_an_undeclared_tool() -> None:
     async def run(context: ToolContext) -> str:
         return ""
 
@@ -191,7 +189,7 @@ def test_a_rule_that_restricts_a_tool_of_unknown_arguments_looks_at_all_of_them(
     assert decide(call, rules(allow="shell:ls"), "ask").decision == "ask"
 
 
-def test_the_rule_that_an_answer_makes_covers_the_call_and_nothing_else(project: Path, tmp_path: Path) -> None:
+def test_the_rule_from_an_answer_covers_only_the_call(project: Path, tmp_path: Path) -> None:
     odd = tmp_path / "a [b]{c,d}*?.txt"
     odd.touch()
     for call in (
@@ -208,13 +206,13 @@ def test_the_rule_that_an_answer_makes_covers_the_call_and_nothing_else(project:
     assert decide(about(project, "read", path=str(tmp_path / "a b.txt")), NONE, "ask", granted).decision == "ask"
 
 
-def test_the_strictest_of_several_modes_holds() -> None:
+def test_the_strictest_of_several_modes_applies() -> None:
     assert pick_strictest("allow-all", None, "ask") == "ask"
     assert pick_strictest(None) == "ask"
     assert pick_strictest("allow-edits", "read-only") == "read-only"
 
 
-def test_a_blank_behind_the_colon_of_a_rule_means_nothing(project: Path) -> None:
+def test_whitespace_after_the_colon_of_a_rule_is_ignored(project: Path) -> None:
     assert decide(about(project, "bash", command="sudo x"), rules(deny="bash: sudo *"), "allow-all").decision == "deny"
     assert decide(about(project, "read", path="src/.env"), rules(deny="read: .env"), "allow-all").decision == "deny"
 
@@ -227,11 +225,11 @@ def test_an_answer_covers_a_command_that_begins_with_a_blank(project: Path) -> N
 
 
 @pytest.mark.parametrize("path", [".GIT/hooks/pre-commit", "sub/.Git/config", ".SessionTree/permissions.toml"])
-def test_folders_that_decide_what_is_run_later_are_known_in_whatever_case(project: Path, path: str) -> None:
+def test_guarded_folders_are_recognized_in_any_case(project: Path, path: str) -> None:
     assert decide(about(project, "write", path=path, content=""), NONE, "allow-edits").decision == "ask"
 
 
-def test_a_tool_with_a_command_and_a_path_is_asked_about_a_path_outside(project: Path, tmp_path: Path) -> None:
+def test_a_tool_with_a_command_and_an_outside_path_needs_approval(project: Path, tmp_path: Path) -> None:
     @tool(command="command", paths=("at",))
     def run_at(command: str, at: str) -> None:
         """Run a command somewhere."""

@@ -70,14 +70,12 @@ def denied(events: list[Event]) -> list[str]:
     return [event.title for event in events if isinstance(event, ToolDenied)]
 
 
-async def test_without_permissions_an_agent_uses_all_the_tools_it_was_given(session: Session, project: Path) -> None:
+async def test_without_permissions_all_tools_are_allowed(session: Session, project: Path) -> None:
     assert denied(await run(session, project, None, "touch made")) == []
     assert (project / "made").exists()
 
 
-async def test_where_nobody_can_be_asked_a_command_is_denied_and_the_model_is_told(
-    session: Session, project: Path
-) -> None:
+async def test_without_an_asker_a_command_is_denied_and_the_model_sees_it(session: Session, project: Path) -> None:
     events = await run(session, project, Permissions(), "touch made")
 
     assert denied(events) == ["bash: touch made"]
@@ -90,7 +88,7 @@ async def test_where_nobody_can_be_asked_a_command_is_denied_and_the_model_is_to
     )
 
 
-async def test_once_is_for_one_call(session: Session, project: Path) -> None:
+async def test_the_answer_once_allows_one_call(session: Session, project: Path) -> None:
     person = Person("once", "no")
 
     events = await run(session, project, Permissions(asker=person), "touch a", "touch a")
@@ -99,7 +97,7 @@ async def test_once_is_for_one_call(session: Session, project: Path) -> None:
     assert denied(events) == ["bash: touch a"]
 
 
-async def test_for_this_session_is_for_the_same_call_again_and_no_other(session: Session, project: Path) -> None:
+async def test_an_answer_for_the_session_covers_only_the_same_call(session: Session, project: Path) -> None:
     person = Person("session", "no")
     permissions = Permissions(asker=person)
 
@@ -111,20 +109,22 @@ async def test_for_this_session_is_for_the_same_call_again_and_no_other(session:
     assert permissions.granted == ()
 
 
-async def test_no_tells_the_model_the_reason(session: Session, project: Path) -> None:
+async def test_a_denial_shows_the_reason_to_the_model(session: Session, project: Path) -> None:
     await run(session, project, Permissions(asker=Person("no use make instead.")), "npm test")
 
     assert any("denied by the user: use make instead." in text for text in said(session.head))
 
 
-async def test_nobody_answering_is_a_no(session: Session, project: Path) -> None:
+async def test_no_answer_means_denied(session: Session, project: Path) -> None:
     events = await run(session, project, Permissions(asker=Person("nobody")), "touch a")
 
     assert denied(events) == ["bash: touch a"]
     assert any("the question was not answered" in text for text in said(session.head))
 
 
-async def test_always_is_kept_for_the_folder_in_a_private_file(session: Session, project: Path, tmp_path: Path) -> None:
+async def test_always_adds_a_rule_for_the_folder_to_a_private_file(
+    session: Session, project: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "home"
     odd = "echo \"a\tb\" '*' \x7f\n\\n"
     first = Permissions.load_user(Config(), str(home), asker=Person("always", "always"))
@@ -138,7 +138,7 @@ async def test_always_is_kept_for_the_folder_in_a_private_file(session: Session,
     assert list(read_user_rules(str(home)).folders) == [str(project)]
 
 
-async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
+async def test_always_that_cannot_be_written_applies_to_the_session_with_a_notice(
     session: Session, project: Path, tmp_path: Path
 ) -> None:
     home = tmp_path / "home"
@@ -156,7 +156,7 @@ async def test_always_that_cannot_be_written_holds_for_the_session_and_is_told(
     assert any("applies to this session only" in event.text for event in events if isinstance(event, Notice))
 
 
-async def test_two_answers_at_the_same_time_are_both_kept(project: Path, tmp_path: Path) -> None:
+async def test_two_concurrent_answers_are_both_saved(project: Path, tmp_path: Path) -> None:
     from sessiontree.agent.permission_rules import PermissionRule, add_allow_rule
 
     home = str(tmp_path / "home")
@@ -166,21 +166,21 @@ async def test_two_answers_at_the_same_time_are_both_kept(project: Path, tmp_pat
     assert sorted(read_user_rules(home).folders[str(project)].allow) == sorted(map(str, rules))
 
 
-def test_a_file_of_rules_that_is_wrong_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_an_invalid_rules_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / RULES_FILE).write_text('allow = "bash"\n')
 
     with pytest.raises(ConfigError, match=r"permissions\.toml: allow"):
         Permissions.load_user(Config(), str(tmp_path))
 
 
-def test_a_file_of_rules_that_is_no_plain_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_rules_file_that_is_not_a_regular_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / RULES_FILE)
 
     with pytest.raises(ConfigError, match="not a regular file"):
         Permissions.load_user(Config(), str(tmp_path))
 
 
-async def test_rules_of_the_configuration_count(session: Session, project: Path, tmp_path: Path) -> None:
+async def test_rules_of_the_configuration_apply(session: Session, project: Path, tmp_path: Path) -> None:
     settings = Config(permissions=PermissionSettings(mode="allow-all", deny=("bash:rm *",), ask=("bash:git push *",)))
     permissions = Permissions.load_user(settings, str(tmp_path / "home"))
 
@@ -190,16 +190,14 @@ async def test_rules_of_the_configuration_count(session: Session, project: Path,
     ]
 
 
-async def test_what_is_given_for_a_run_wins_over_the_mode_of_the_configuration(
-    session: Session, project: Path, tmp_path: Path
-) -> None:
+async def test_the_mode_of_a_run_overrides_the_configuration(session: Session, project: Path, tmp_path: Path) -> None:
     settings = Config(permissions=PermissionSettings(mode="allow-all"))
     permissions = Permissions.load_user(settings, str(tmp_path / "home"), mode="read-only")
 
     assert denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
 
 
-async def test_a_project_can_restrict_and_nothing_else(session: Session, project: Path) -> None:
+async def test_a_project_can_only_restrict(session: Session, project: Path) -> None:
     permissions = Permissions("allow-all")
     lenient = RuleSet.from_settings(PermissionSettings(allow=("bash",), deny=("bash:rm *",)))
     off = permissions.restrict("ask", lenient)
@@ -251,7 +249,7 @@ async def test_calls_that_run_together_are_asked_about_one_by_one(session: Sessi
     assert most == 1
 
 
-async def test_aborting_takes_the_question_away(session: Session, project: Path) -> None:
+async def test_aborting_withdraws_the_question(session: Session, project: Path) -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def person(question: PermissionQuestion) -> PermissionAnswer:
@@ -277,7 +275,7 @@ async def test_aborting_takes_the_question_away(session: Session, project: Path)
     assert not (project / "a").exists()
 
 
-async def test_a_check_that_fails_allows_nothing(session: Session, project: Path) -> None:
+async def test_a_failing_permission_check_denies_the_call(session: Session, project: Path) -> None:
     async def person(question: PermissionQuestion) -> PermissionAnswer:
         raise RuntimeError("broken")
 
@@ -287,7 +285,7 @@ async def test_a_check_that_fails_allows_nothing(session: Session, project: Path
     assert not (project / "a").exists()
 
 
-async def test_a_tool_of_an_extension_is_asked_about_unless_it_says_that_it_only_reads(session: Session) -> None:
+async def test_a_tool_of_an_extension_needs_approval_unless_it_only_reads(session: Session) -> None:
     @tool
     def deploy() -> ToolOutput:
         """Deploy."""

@@ -35,7 +35,7 @@ def kinds(session: Session) -> list[str]:
     return [entry.type for entry in session.head.path() if not entry.type.endswith("_change")]
 
 
-async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
+async def test_steering_is_sent_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
     @tool
     async def work() -> str:
         """Work."""
@@ -61,7 +61,7 @@ async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgen
     assert made.queued == QueueSnapshot()
 
 
-async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, session: Session) -> None:
+async def test_steering_after_an_answer_without_calls_starts_another_turn(agent: MakeAgent, session: Session) -> None:
     asked, steered = asyncio.Event(), asyncio.Event()
 
     async def answer(request: Any) -> str:
@@ -80,7 +80,7 @@ async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, ses
     assert said(session.head) == ["user: 1", "assistant: One.", "user: 2", "assistant: Two."]
 
 
-async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: MakeAgent, session: Session) -> None:
+async def test_follow_ups_are_sent_one_by_one_at_the_end_of_the_run(agent: MakeAgent, session: Session) -> None:
     @tool
     async def work() -> str:
         """Work."""
@@ -104,7 +104,7 @@ async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: M
     assert changes == [("Then this",), ("Then this", "And that"), ("And that",), ()]
 
 
-async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, session: Session) -> None:
+async def test_an_unwritable_message_is_not_queued(agent: MakeAgent, session: Session) -> None:
     @tool
     async def report() -> str:
         """Report."""
@@ -126,7 +126,7 @@ async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, s
     )
 
 
-async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Session) -> None:
+async def test_queued_messages_are_copies(agent: MakeAgent, session: Session) -> None:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": "as it was"}]
 
     @tool
@@ -161,7 +161,7 @@ async def test_a_text_with_images_may_wait_for_the_next_turn(agent: MakeAgent, s
     assert first.body.message["content"] == [{"type": "text", "text": "By the way"}, image]
 
 
-async def test_messages_for_the_next_turn_stand_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:
+async def test_messages_for_the_next_turn_come_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:
     made = agent("Yes.")
 
     await made.queue_for_next_turn(note("The build is green"))
@@ -172,7 +172,7 @@ async def test_messages_for_the_next_turn_stand_before_the_next_prompt(agent: Ma
     assert sent(made) == ["user: The build is green", "user: Ready?"]
 
 
-async def test_what_waits_can_be_listed_and_taken_back(agent: MakeAgent, session: Session) -> None:
+async def test_queued_messages_can_be_listed_and_cleared(agent: MakeAgent, session: Session) -> None:
     made = agent("Fine.")
     await made.steer("a")
     await made.follow_up("b")
@@ -185,7 +185,7 @@ async def test_what_waits_can_be_listed_and_taken_back(agent: MakeAgent, session
     assert said(session.head) == ["user: Go", "assistant: Fine."]
 
 
-async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
+async def test_queued_messages_survive_an_abort(agent: MakeAgent) -> None:
     made = agent([Delay(30)])
     asking = asyncio.create_task(made.prompt("Go"))
     await asyncio.sleep(0.02)
@@ -197,7 +197,7 @@ async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
     assert made.queued.follow_up == ("later",)
 
 
-async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, session: Session) -> None:
+async def test_queued_messages_can_be_sent_without_a_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", "Two.", "Three.")
     await made.prompt("first")
     await made.follow_up("third")
@@ -213,14 +213,14 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
     assert made.queued == QueueSnapshot()
 
 
-async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, session: Session) -> None:
+async def test_without_queued_messages_there_is_nothing_to_send(agent: MakeAgent, session: Session) -> None:
     with pytest.raises(st.InvalidOperation, match="no messages are queued"):
         await agent("One.").send_queued()
 
     assert session.head.path() == []
 
 
-async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(agent: MakeAgent) -> None:
+async def test_a_message_cleared_from_the_queue_is_not_answered(agent: MakeAgent) -> None:
     made = agent("One.")
     await made.prompt("first")
     await made.steer("second")
@@ -232,7 +232,7 @@ async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(ag
     assert len(made.model.requests) == 1
 
 
-async def test_what_could_not_be_said_since_the_branch_was_moved_waits_on(agent: MakeAgent, session: Session) -> None:
+async def test_messages_stay_queued_if_the_branch_was_moved(agent: MakeAgent, session: Session) -> None:
     async def move(request: Any) -> str:
         await made.steer("Faster")
         return "One."
@@ -247,7 +247,7 @@ async def test_what_could_not_be_said_since_the_branch_was_moved_waits_on(agent:
     assert made.queued.steering == ("Faster",)
 
 
-async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_path: Path) -> None:
+async def test_messages_for_a_refused_prompt_stay_queued(tmp_path: Path) -> None:
     ours = st.create(file=tmp_path / "s.jsonl")
     theirs = st.open(tmp_path / "s.jsonl")
     made = Agent(ours.head, ScriptedModel(["One."]))
@@ -260,9 +260,7 @@ async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_p
     assert made.queued.next_turn == ("By the way",)
 
 
-async def test_of_what_waits_only_the_message_is_gone_that_a_handler_does_not_let_be_said(
-    agent: MakeAgent, session: Session
-) -> None:
+async def test_only_the_message_cancelled_by_a_handler_leaves_the_queue(agent: MakeAgent, session: Session) -> None:
     async def steered(request: Any) -> str:
         for text in ("good", "bad", "better"):
             await made.steer(text)
@@ -279,7 +277,7 @@ async def test_of_what_waits_only_the_message_is_gone_that_a_handler_does_not_le
     assert said(session.head) == ["user: Go", "assistant: One."]
 
 
-async def test_a_follow_up_that_could_not_be_said_is_a_follow_up_again(
+async def test_a_follow_up_that_could_not_be_sent_is_queued_again(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = agent("One.")
@@ -293,7 +291,7 @@ async def test_a_follow_up_that_could_not_be_said_is_a_follow_up_again(
 
 
 @pytest.mark.parametrize("why", ["disk", "handler"])
-async def test_what_was_to_stand_before_a_prompt_that_could_not_be_said_waits_on(
+async def test_messages_for_a_prompt_that_could_not_be_written_stay_queued(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     made = agent("One.")
@@ -336,7 +334,7 @@ async def test_a_message_of_an_extension_may_trigger_a_turn(agent: MakeAgent, se
     assert sent(made) == ["user: The build broke"]
 
 
-async def test_a_message_of_an_extension_waits_for_the_end_of_the_turn_and_triggers_nothing(
+async def test_a_message_of_an_extension_during_a_run_is_written_after_the_turn(
     agent: MakeAgent, session: Session
 ) -> None:
     @tool
@@ -357,7 +355,7 @@ async def test_a_message_of_an_extension_waits_for_the_end_of_the_turn_and_trigg
     assert sent(made) == ["user: Go", "assistant: ", "toolResult: worked", "user: During"]
 
 
-async def test_the_failure_of_a_run_that_nobody_waits_for_is_told(agent: MakeAgent, session: Session) -> None:
+async def test_the_failure_of_a_background_run_is_reported(agent: MakeAgent, session: Session) -> None:
     made = agent(ModelError("m", "auth", "no key"))
     events = recorded(made.hooks)
     session.close()

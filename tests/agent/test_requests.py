@@ -107,7 +107,7 @@ async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: FakeSe
     assert last(session.head)["provider"] == "vllm"
 
 
-async def test_a_branch_sends_its_own_path_alone(server: FakeServer, session: Session) -> None:
+async def test_a_request_contains_only_the_path_of_its_branch(server: FakeServer, session: Session) -> None:
     server.add("One.", "On main.", "On idea.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -121,7 +121,7 @@ async def test_a_branch_sends_its_own_path_alone(server: FakeServer, session: Se
     assert wire(server) == [SYSTEM, user("1"), model("One."), user("idea only")]
 
 
-async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: FakeServer, session: Session) -> None:
+async def test_a_request_contains_the_summary_of_an_abandoned_branch(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "It went nowhere.", "Three.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -138,7 +138,7 @@ async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: Fa
     assert sent[4:] == [user("3")]
 
 
-async def test_after_a_compaction_the_summary_stands_for_what_came_before(server: FakeServer, session: Session) -> None:
+async def test_after_a_compaction_the_summary_replaces_earlier_messages(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "All that was said.", "Three.")
     agent = agent_on(session, server)
     await agent.prompt("1")
@@ -167,7 +167,7 @@ async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: Fake
     assert wire(server) == [SYSTEM, user("1"), model("Edited."), user("2")]
 
 
-async def test_what_was_aborted_is_not_sent_again(server: FakeServer, session: Session) -> None:
+async def test_an_aborted_answer_is_not_sent_again(server: FakeServer, session: Session) -> None:
     server.add(slow(), "Fine.")
     agent = agent_on(session, server)
     events = recorded(agent.hooks)
@@ -185,7 +185,7 @@ async def test_what_was_aborted_is_not_sent_again(server: FakeServer, session: S
     assert wire(server) == [SYSTEM, user("1"), user("2")]
 
 
-async def test_an_aborted_tool_is_told_as_such(server: FakeServer, session: Session) -> None:
+async def test_an_aborted_tool_call_is_reported_to_the_model(server: FakeServer, session: Session) -> None:
     server.add(calls(("c1", "wait", {})), "I see.")
 
     @tool
@@ -213,7 +213,7 @@ async def test_an_aborted_tool_is_told_as_such(server: FakeServer, session: Sess
     ]
 
 
-async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
+async def test_a_broken_connection_keeps_the_partial_answer_and_the_run_can_continue(
     server: FakeServer, session: Session
 ) -> None:
     server.add(cut("This is not"), "Whole.")
@@ -242,7 +242,7 @@ async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: FakeSer
     assert sent[2:] == [user("2")]
 
 
-async def test_a_wrong_key_is_a_failure_that_is_written(server: FakeServer, session: Session) -> None:
+async def test_a_failure_by_a_wrong_api_key_is_written(server: FakeServer, session: Session) -> None:
     server.add(fail(401, "no such key"))
 
     outcome = await agent_on(session, server).prompt("1")
@@ -284,7 +284,7 @@ asyncio.run(agent.prompt("Go"))
         ("after a tool", "TurnEnd TurnStart", ["user: Go", "assistant: ", "toolResult: . is empty."]),
     ],
 )
-async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
+async def test_a_session_can_be_continued_after_its_process_was_killed(
     tmp_path: Path, server: FakeServer, moment: str, sign: str, kept: list[str]
 ) -> None:
     folder = tmp_path / "project"

@@ -35,9 +35,7 @@ def agent_on(session: Session, server: FakeServer, settings: Config = SOON) -> A
     return Agent(session.head, ProviderModel(target, ModelSettings()), system="", settings=settings)
 
 
-async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_nothing_is_lost(
-    server: FakeServer, session: Session
-) -> None:
+async def test_a_broken_connection_is_retried_without_losing_anything(server: FakeServer, session: Session) -> None:
     server.add(cut("This is not"), cut("This is nearly"), "This is whole.")
     made = agent_on(session, server)
     told = recorded(made.hooks)
@@ -84,7 +82,7 @@ async def test_each_turn_has_its_own_retries(agent: MakeAgent) -> None:
 
 
 @pytest.mark.parametrize("kind", ["auth", "rejected", "overflow"])
-async def test_a_failure_that_will_not_pass_is_not_tried_again(agent: MakeAgent, kind: str) -> None:
+async def test_a_permanent_failure_is_not_retried(agent: MakeAgent, kind: str) -> None:
     error = ModelError("scripted:scripted", kind, "no")  # pyright: ignore[reportArgumentType]
     made = agent(
         ["Half", error], "Never.", settings=Config(retry=SOON.retry, compaction=CompactionSettings(enabled=False))
@@ -94,7 +92,7 @@ async def test_a_failure_that_will_not_pass_is_not_tried_again(agent: MakeAgent,
     assert len(scripted(made).requests) == 1
 
 
-async def test_a_failure_before_anything_arrived_is_for_the_model_to_try_again(agent: MakeAgent) -> None:
+async def test_a_failure_before_the_stream_starts_is_retried_by_the_model_itself(agent: MakeAgent) -> None:
     made = agent(BROKEN, "Never.", settings=SOON)
 
     assert (await made.prompt("Go")).error is BROKEN
@@ -120,7 +118,7 @@ async def test_waiting_for_a_retry_can_be_aborted(agent: MakeAgent, session: Ses
     assert sent(made) == ["user: Go"]
 
 
-async def test_a_call_that_had_arrived_before_the_stream_broke_is_not_made(session: Session) -> None:
+async def test_a_tool_call_from_a_broken_stream_is_not_run(session: Session) -> None:
     made_calls: list[str] = []
 
     @st.tool

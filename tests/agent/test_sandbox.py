@@ -120,7 +120,7 @@ async def test_a_command_cannot_read_the_environment_of_the_server(limited: Conf
 
 @needs_a_sandbox
 @pytest.mark.parametrize("leave", ["exit 3", "sleep 100", "kill -9 $$"])
-async def test_a_command_in_a_sandbox_ends_as_elsewhere(limited: Confinement, leave: str) -> None:
+async def test_a_command_in_a_sandbox_ends_like_any_other(limited: Confinement, leave: str) -> None:
     told = await result(limited, "bash", command=f"echo begun; {leave}", timeout=2)
 
     assert told.startswith("begun")
@@ -128,7 +128,7 @@ async def test_a_command_in_a_sandbox_ends_as_elsewhere(limited: Confinement, le
 
 
 @needs_bwrap
-async def test_a_command_of_a_limited_agent_changes_nothing_elsewhere(server: Path, project: Path) -> None:
+async def test_a_command_of_a_limited_agent_cannot_write_outside_of_the_project(server: Path, project: Path) -> None:
     confinement = confine(str(project), limited=True)
     elsewhere = server.parent / "elsewhere"
 
@@ -139,7 +139,7 @@ async def test_a_command_of_a_limited_agent_changes_nothing_elsewhere(server: Pa
 
 
 @needs_bwrap
-async def test_an_agent_with_all_rights_is_kept_from_the_secrets_alone(server: Path, project: Path) -> None:
+async def test_an_agent_with_all_rights_cannot_read_secrets(server: Path, project: Path) -> None:
     confinement = confine(str(project), limited=False)
     elsewhere = server.parent / "elsewhere"
 
@@ -188,7 +188,7 @@ async def test_file_tools_stay_in_the_project(limited: Confinement, server: Path
 
 
 @needs_a_sandbox
-async def test_a_folder_that_becomes_a_link_after_the_check_leads_nowhere(
+async def test_a_folder_replaced_by_a_link_after_the_check_gives_no_access(
     limited: Confinement, server: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "inner").mkdir()
@@ -208,7 +208,7 @@ async def test_a_folder_that_becomes_a_link_after_the_check_leads_nowhere(
 
 
 @needs_a_sandbox
-async def test_the_file_with_the_rest_of_long_output_can_be_read(limited: Confinement) -> None:
+async def test_the_file_with_full_output_can_be_read(limited: Confinement) -> None:
     told = await result(limited, "bash", command="seq 100000")
 
     path = told.rpartition(" in ")[2].split()[0].rstrip(".]")
@@ -218,7 +218,7 @@ async def test_the_file_with_the_rest_of_long_output_can_be_read(limited: Confin
 
 
 @needs_bwrap
-async def test_a_link_in_place_of_the_rest_of_long_output_does_not_lead_to_secrets(server: Path, project: Path) -> None:
+async def test_a_link_in_place_of_a_full_output_file_does_not_expose_secrets(server: Path, project: Path) -> None:
     confinement = confine(str(project), limited=False)
     (server / "sessions").mkdir()
     (server / "sessions" / "one.jsonl").write_text("a secret conversation")
@@ -235,7 +235,7 @@ async def test_a_link_in_place_of_the_rest_of_long_output_does_not_lead_to_secre
 
 
 @needs_a_sandbox
-async def test_a_limited_agent_writes_no_file_with_the_rest_of_long_output(limited: Confinement) -> None:
+async def test_a_limited_agent_writes_no_file_with_full_output(limited: Confinement) -> None:
     aside = write_full_output("long")
     assert aside is not None
     try:
@@ -247,14 +247,16 @@ async def test_a_limited_agent_writes_no_file_with_the_rest_of_long_output(limit
     assert "tools are limited to the project" in told
 
 
-def test_without_a_sandbox_that_says_why(project: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_sandbox_the_error_has_the_reason(
+    project: Path, server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(project))
 
     with pytest.raises(SandboxUnavailable, match="bubblewrap is not installed"):
         confine(str(project), limited=True)
 
 
-def test_a_bubblewrap_that_does_not_work_is_none(
+def test_a_bubblewrap_that_does_not_work_is_not_used(
     project: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "bwrap"
@@ -267,7 +269,7 @@ def test_a_bubblewrap_that_does_not_work_is_none(
         confine(str(project), limited=True)
 
 
-def test_a_bubblewrap_that_hides_nothing_is_none(
+def test_a_bubblewrap_that_does_not_hide_files_is_not_used(
     project: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "bwrap"
@@ -283,7 +285,7 @@ def test_a_bubblewrap_that_hides_nothing_is_none(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run commands as another user")
-def test_a_user_who_can_read_the_home_is_no_sandbox(project: Path, server: Path) -> None:
+def test_a_user_who_can_read_the_home_is_not_a_sandbox(project: Path, server: Path) -> None:
     server.chmod(0o755)
 
     with pytest.raises(SandboxUnavailable, match=f"the user {USER} can read"):
@@ -294,14 +296,14 @@ def test_a_user_who_can_read_the_home_is_no_sandbox(project: Path, server: Path)
         confine(str(project), limited=True, user="nosuchuser")
 
 
-def test_the_home_itself_is_no_project(server: Path) -> None:
+def test_the_home_cannot_be_a_project(server: Path) -> None:
     (server / "sessions").mkdir()
     for folder in (server, server / "sessions"):
         with pytest.raises(SandboxUnavailable, match="where sessiontree keeps its own files"):
             confine(str(folder), limited=True)
 
 
-async def test_file_tools_touch_no_secrets_anywhere(server: Path, project: Path) -> None:
+async def test_file_tools_cannot_access_secrets(server: Path, project: Path) -> None:
     (project / "link").symlink_to(server / "tokens.json")
     (server / "config.toml").write_text("# mine\n")
     session = st.memory()

@@ -75,7 +75,7 @@ def unmeasured_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unmeasured_threads")
-async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path: Path) -> None:
+async def test_a_long_conversation_stays_complete_and_memory_does_not_grow(tmp_path: Path) -> None:
     turns = times(120, torture=2000)
     file = tmp_path / "s.jsonl"
     session = st.create(file=file, durability="none")

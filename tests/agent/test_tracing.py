@@ -117,7 +117,7 @@ async def test_failures_of_models_and_tools_are_marked() -> None:
     assert all(span.ended == 1 for span in tracer.spans)
 
 
-async def test_agents_of_a_swarm_have_spans_of_their_own() -> None:
+async def test_agents_of_a_swarm_have_separate_spans() -> None:
     tracer, hooks = Tracer(), Hooks()
     trace(hooks, tracer)
     session = st.memory()
@@ -128,14 +128,14 @@ async def test_agents_of_a_swarm_have_spans_of_their_own() -> None:
     assert [span.parent for span in tracer.spans if span.parent is not None] == list(runs.values())
 
 
-async def test_nothing_is_traced_any_more_when_it_is_taken_off() -> None:
+async def test_tracing_can_be_removed() -> None:
     tracer, hooks = Tracer(), Hooks()
     trace(hooks, tracer)()
     await st.Agent(st.memory().head, ScriptedModel(["Done."]), [], hooks).prompt("Hello")
     assert tracer.spans == []
 
 
-def test_a_process_in_which_nobody_collects_spans_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_the_tracing_sdk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.delitem(sys.modules, "opentelemetry.sdk.trace", raising=False)

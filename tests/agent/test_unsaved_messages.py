@@ -71,7 +71,7 @@ def rest_of(message: dict[str, Any]) -> Path:
 # Too long for an entry
 
 
-async def test_an_answer_of_80_mb_is_kept_whole_in_the_entry_and_a_file_beside_the_session(
+async def test_an_answer_of_80_mb_is_split_into_its_entry_and_a_file(
     session: Session,
 ) -> None:
     words = "".join(f"{number:07} " for number in range(10 * MEGABYTE))
@@ -93,7 +93,7 @@ async def test_an_answer_of_80_mb_is_kept_whole_in_the_entry_and_a_file_beside_t
     assert any(isinstance(event, Notice) and str(rest) in event.text for event in told)
 
 
-async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Session, home: Path) -> None:
+async def test_the_overflow_file_is_next_to_the_session_file(session: Session, home: Path) -> None:
     made = Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="")
     await made.prompt("Go")
     rest = rest_of(last(session.head))
@@ -105,7 +105,7 @@ async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Sessio
     assert rest.exists()
 
 
-async def test_the_rest_of_an_answer_in_memory_goes_to_the_users_folder(home: Path) -> None:
+async def test_the_overflow_of_a_session_in_memory_goes_to_the_home(home: Path) -> None:
     session = st.memory()
     await Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="").prompt("Go")
 
@@ -131,7 +131,7 @@ async def test_the_result_of_a_tool_that_is_too_long_is_kept(session: Session) -
     assert 40_000 < len(result["content"][0]["text"]) <= 50_000, "a model is shown what fits its window"
 
 
-def test_a_message_is_cut_where_it_fits_whatever_its_characters_take() -> None:
+def test_a_message_is_cut_at_the_byte_limit_for_all_characters() -> None:
     for character in ("x", '"', "\n", "\x00", "ü", "語", "🌳"):
         message = {"role": "assistant", "content": [{"type": "text", "text": character * 50_000}], "stopReason": "stop"}
         fitted = fit_message(message, 20_000)
@@ -142,7 +142,7 @@ def test_a_message_is_cut_where_it_fits_whatever_its_characters_take() -> None:
         assert len(write_value(kept)) > 10_000, "much more would have fitted"
 
 
-def test_what_follows_the_block_that_does_not_fit_is_in_the_rest() -> None:
+def test_blocks_after_the_first_that_does_not_fit_overflow() -> None:
     call = {"type": "toolCall", "id": "c1", "name": "write", "arguments": {"content": "x" * 50_000}}
     content = [
         {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "s"},
@@ -157,7 +157,7 @@ def test_what_follows_the_block_that_does_not_fit_is_in_the_rest() -> None:
     assert fitted.overflow == content[1:]
 
 
-def test_a_thought_that_is_cut_loses_its_signature_which_is_of_the_whole() -> None:
+def test_a_truncated_thinking_block_loses_its_signature() -> None:
     content = [{"type": "thinking", "thinking": "x" * 50_000, "thinkingSignature": "s"}]
 
     fitted = fit_message({"role": "assistant", "content": content, "stopReason": "stop"}, 20_000)
@@ -165,7 +165,7 @@ def test_a_thought_that_is_cut_loses_its_signature_which_is_of_the_whole() -> No
     assert "thinkingSignature" not in fitted.message["content"][0]
 
 
-def test_details_that_do_not_fit_are_in_the_rest() -> None:
+def test_details_that_do_not_fit_go_to_the_overflow_file() -> None:
     message = {"role": "toolResult", "content": [{"type": "text", "text": "x"}], "details": {"all": "y" * 50_000}}
 
     fitted = fit_message(message, 20_000)
@@ -175,7 +175,7 @@ def test_details_that_do_not_fit_are_in_the_rest() -> None:
     assert fitted.overflow == [{"type": "details", "details": {"all": "y" * 50_000}}]
 
 
-def test_a_message_that_fits_is_left_alone() -> None:
+def test_a_message_that_fits_does_not_change() -> None:
     message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "stopReason": "stop"}
 
     assert fit_message(message).message is message
@@ -206,7 +206,7 @@ class Endless:
             self.closed = True
 
 
-async def test_an_answer_without_an_end_is_stopped_at_the_limit_and_kept(session: Session) -> None:
+async def test_an_endless_answer_is_cut_off_at_the_limit_and_kept(session: Session) -> None:
     model = Endless(more=TextDelta("word " * 100))
     made = Agent(session.head, model, system="", settings=Config(answer_limit=100_000))
     told = recorded(made.hooks)
@@ -220,7 +220,7 @@ async def test_an_answer_without_an_end_is_stopped_at_the_limit_and_kept(session
     assert any(isinstance(event, Notice) and "answer_limit" in event.text for event in told)
 
 
-async def test_an_answer_without_an_end_from_a_real_server_closes_the_connection(session: Session) -> None:
+async def test_an_endless_answer_from_a_real_server_closes_the_connection(session: Session) -> None:
     with FakeServer([Answer(text="word " * 4_000_000, piece=50_000)]) as server:
         made = Agent(session.head, model_at(server), system="", settings=Config(answer_limit=200_000))
 
@@ -231,7 +231,7 @@ async def test_an_answer_without_an_end_from_a_real_server_closes_the_connection
     assert 200_000 <= len(outcome.text) <= 300_000
 
 
-async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_is_not_asked_again(
+async def test_an_endless_tool_call_is_kept_as_text_and_neither_run_nor_retried(
     session: Session,
 ) -> None:
     model = Endless(
@@ -250,7 +250,7 @@ async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_
 # Nothing can be written
 
 
-async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_next_prompt(session: Session) -> None:
+async def test_an_unsaved_answer_stays_in_memory_and_is_written_before_the_next_prompt(session: Session) -> None:
     filled = asyncio.Event()
 
     async def answer(request: Any) -> str:
@@ -278,9 +278,7 @@ async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_
     assert made.unsaved == []
 
 
-async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewhere(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_unsaved_tool_results_are_kept_and_can_be_saved_elsewhere(session: Session, tmp_path: Path) -> None:
     @tool(concurrent=True)
     def look(at: str) -> str:
         """Look."""
@@ -304,7 +302,7 @@ async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewher
         outcome.save_to(tmp_path / "kept.jsonl")
 
 
-async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_not_written_again(
+async def test_an_answer_with_an_unknown_write_outcome_is_saved_elsewhere_and_not_rewritten(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Agent(session.head, ScriptedModel(["One."]), system="")
@@ -322,7 +320,7 @@ async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_n
     assert json.loads(Path(outcome.error.path).read_text())["content"][0]["text"] == "One."
 
 
-async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_meanwhile(session: Session) -> None:
+async def test_an_unsaved_answer_is_a_late_entry_if_the_branch_was_moved(session: Session) -> None:
     made = Agent(session.head, ScriptedModel(["Lost?", "Two."]), system="")
     full = contextlib.ExitStack()
     made.hooks.on("before_request", lambda event, context: fill() if not full_once else None)

@@ -76,7 +76,7 @@ def roles(session: Session) -> list[str]:
     return [get_role(message) for message in messages(session.head.path())]
 
 
-async def test_what_a_command_printed_is_on_the_branch_where_it_was_begun(
+async def test_output_of_a_command_is_written_to_the_branch_where_it_started(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     *_, answer = talk(session, "one", "two")
@@ -93,7 +93,7 @@ async def test_what_a_command_printed_is_on_the_branch_where_it_was_begun(
     assert roles(session) == ["user"]
 
 
-async def test_a_move_up_leaves_a_late_result_at_the_place_where_the_command_was_begun(
+async def test_after_a_move_up_the_output_is_a_late_entry_where_the_command_started(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     first, _, third = talk(session, "one", "two", "three")
@@ -107,7 +107,7 @@ async def test_a_move_up_leaves_a_late_result_at_the_place_where_the_command_was
     assert session.head.leaf == first.id
 
 
-async def test_a_move_down_is_a_move_too(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_moving_down_counts_as_a_move(agent: MakeAgent, session: Session, begun: Any) -> None:
     first, _, third = talk(session, "one", "two", "three")
     session.move(first)
     command = await begun(agent())
@@ -120,7 +120,7 @@ async def test_a_move_down_is_a_move_too(agent: MakeAgent, session: Session, beg
     assert session.head.leaf == third.id
 
 
-async def test_what_was_said_meanwhile_is_no_move(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_messages_during_a_command_are_not_a_move(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent("Fine.")
     command = await begun(made)
     await made.prompt("Meanwhile")
@@ -130,9 +130,7 @@ async def test_what_was_said_meanwhile_is_no_move(agent: MakeAgent, session: Ses
     assert roles(session) == ["user", "assistant", "bashExecution"]
 
 
-async def test_of_two_commands_the_first_to_end_is_written_first(
-    agent: MakeAgent, session: Session, begun: Any
-) -> None:
+async def test_the_command_that_ends_first_is_written_first(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent()
     one, two = await begun(made, "one"), await begun(made, "two")
 
@@ -143,7 +141,9 @@ async def test_of_two_commands_the_first_to_end_is_written_first(
     assert shown == ["two", "one"]
 
 
-async def test_a_run_elsewhere_takes_no_note_of_it(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_a_run_on_another_branch_is_not_affected_by_a_command(
+    agent: MakeAgent, session: Session, begun: Any
+) -> None:
     made = agent([Delay(30), "never"])
     command = await begun(made)
     made.branch = session.create_branch("other")
@@ -161,7 +161,7 @@ async def test_a_run_elsewhere_takes_no_note_of_it(agent: MakeAgent, session: Se
     assert roles(session) == ["user", "assistant"]
 
 
-async def test_a_prompt_that_a_handler_does_not_let_happen_keeps_nothing_back(
+async def test_a_prompt_cancelled_by_a_handler_leaves_nothing_queued(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     made, gate = agent(), asyncio.Event()
@@ -182,7 +182,7 @@ async def test_a_prompt_that_a_handler_does_not_let_happen_keeps_nothing_back(
     assert roles(session) == ["bashExecution"]
 
 
-async def test_a_compaction_is_not_disturbed_and_is_followed_by_it(
+async def test_output_of_a_command_is_written_after_a_running_compaction(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     talk(session, *["word " * 20_000] * 6)
@@ -204,7 +204,9 @@ async def test_a_compaction_is_not_disturbed_and_is_followed_by_it(
     assert roles(session)[-1] == "bashExecution"
 
 
-async def test_a_run_that_fails_has_it_written_all_the_same(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_output_of_a_command_is_written_after_a_failed_run(
+    agent: MakeAgent, session: Session, begun: Any
+) -> None:
     made = agent("never")
 
     async def move(event: Any, context: Any) -> None:
@@ -220,7 +222,7 @@ async def test_a_run_that_fails_has_it_written_all_the_same(agent: MakeAgent, se
     assert messages([written])[0]["output"] == "beside"
 
 
-async def test_what_has_come_is_written_when_the_agent_is_ended(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_shutdown_waits_until_results_are_written(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent()
     await begun(made)
 
@@ -229,7 +231,7 @@ async def test_what_has_come_is_written_when_the_agent_is_ended(agent: MakeAgent
     assert (last(session.head)["output"], last(session.head)["cancelled"]) == ("begun", True)
 
 
-async def test_a_command_that_is_given_up_twice_keeps_what_it_printed(agent: MakeAgent, session: Session) -> None:
+async def test_a_command_cancelled_twice_keeps_its_output(agent: MakeAgent, session: Session) -> None:
     made = agent()
     asked = asyncio.create_task(printed(made.hooks, "asked"))
     began = asyncio.create_task(printed(made.hooks, "begun"))
@@ -247,7 +249,7 @@ async def test_a_command_that_is_given_up_twice_keeps_what_it_printed(agent: Mak
     assert last(session.head)["output"].startswith("begun")
 
 
-async def test_cancelling_whoever_waits_gives_the_command_up_and_keeps_what_it_printed(
+async def test_cancelling_the_caller_ends_the_command_and_keeps_its_output(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     command = await begun(agent())
@@ -259,7 +261,7 @@ async def test_cancelling_whoever_waits_gives_the_command_up_and_keeps_what_it_p
     assert (last(session.head)["output"], last(session.head)["cancelled"]) == ("begun", True)
 
 
-async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: Session, tmp_path: Path) -> None:
+async def test_a_command_cancelled_before_it_starts_is_not_run(session: Session, tmp_path: Path) -> None:
     async def write(record: object, message: object) -> None:
         raise AssertionError("there is nothing to write")
 
@@ -275,7 +277,7 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
     assert not list(tmp_path.iterdir())
 
 
-async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made(
+async def test_truncated_output_is_marked_if_no_file_could_be_written(
     agent: MakeAgent, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))

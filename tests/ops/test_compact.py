@@ -24,7 +24,7 @@ def names(told) -> list[str]:
     return [type(event).__name__ for event in told]
 
 
-async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(session, hooks, told, ids) -> None:
+async def test_a_compaction_replaces_the_older_part_and_keeps_the_newer(session, hooks, told, ids) -> None:
     model = ScriptedModel(["What happened."], info=SMALL)
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=model))
@@ -43,7 +43,7 @@ async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(sessio
     assert told[1] == Compacted(compaction_entry=outcome.entry, from_hook=False, reason="manual", will_retry=False)
 
 
-async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) -> None:
+async def test_existing_entries_do_not_change(session, hooks, ids) -> None:
     before = session.read_lines()
 
     await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"], info=SMALL)))
@@ -51,7 +51,7 @@ async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) 
     assert session.read_lines()[: len(before)] == before
 
 
-async def test_the_next_compaction_goes_on_from_the_last_and_carries_its_files(session, hooks, ids) -> None:
+async def test_the_next_compaction_extends_the_last_one_and_its_files(session, hooks, ids) -> None:
     call = st.assistant([st.tool_call("c", "read", {"path": "a.py"})])
     session.head.extend([call, st.tool_result("c", "read", words(900))])
     model = ScriptedModel(["FIRST", "SECOND"])
@@ -67,7 +67,7 @@ async def test_the_next_compaction_goes_on_from_the_last_and_carries_its_files(s
     assert "<earlier-summary>\nFIRST\n</earlier-summary>" in asked(model.requests[-1])
 
 
-async def test_handlers_are_shown_what_would_be_done(session, hooks, told, ids) -> None:
+async def test_handlers_see_the_planned_compaction(session, hooks, told, ids) -> None:
     signal = Signal()
     model = ScriptedModel(["s"], info=SMALL)
 
@@ -103,7 +103,7 @@ async def test_earlier_compactions_are_shown_newest_first(session, hooks, told, 
     assert list(last.previous_compactions) == made
 
 
-async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
+async def test_a_handler_may_cancel_before_the_model_is_asked(session, hooks, told, ids) -> None:
     before = session.read_lines()
     hooks.on(BeforeCompact, lambda event, ctx: {"cancel": True})
 
@@ -131,7 +131,7 @@ async def test_a_handler_may_supply_the_compaction(session, hooks, told, ids) ->
     assert told[-1].from_hook
 
 
-async def test_a_supplied_compaction_keeps_what_was_planned_unless_it_says_otherwise(session, hooks, ids) -> None:
+async def test_a_supplied_compaction_keeps_the_planned_entries_by_default(session, hooks, ids) -> None:
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "MINE"}})
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([], info=SMALL)))
@@ -170,7 +170,7 @@ async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session,
         ({"summary": "S", "first_kept": "RESULT"}, "a tool result without its call"),
     ],
 )
-async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_is_asked(
+async def test_an_invalid_supplied_compaction_is_reported_and_the_model_is_asked(
     session, hooks, told, ids, supplied, wrong
 ) -> None:
     call = st.assistant([st.tool_call("c", "read", {"path": "a.py"})])
@@ -186,7 +186,7 @@ async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_i
 
 
 @pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
-async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids, answer) -> None:
+async def test_a_failure_changes_nothing_and_is_reported(session, hooks, told, ids, answer) -> None:
     before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError) as failed:
@@ -198,7 +198,7 @@ async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks
     assert told[-1] == CompactFailed(reason="threshold", error=str(failed.value), aborted=False)
 
 
-async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids) -> None:
+async def test_aborting_changes_nothing_and_is_reported(session, hooks, told, ids) -> None:
     before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
@@ -234,7 +234,7 @@ async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, i
     assert (await asyncio.wait_for(work, 5)).aborted
 
 
-async def test_nothing_to_compact_is_an_outcome_and_nobody_is_asked(session, hooks, told) -> None:
+async def test_nothing_to_compact_is_an_outcome_without_asking_hooks(session, hooks, told) -> None:
     assert await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([]))) == CompactOutcome()
 
     talk(session, "hi", "hello")
@@ -245,7 +245,7 @@ async def test_nothing_to_compact_is_an_outcome_and_nobody_is_asked(session, hoo
     assert told == []
 
 
-async def test_a_person_may_compact_a_short_conversation(session, hooks) -> None:
+async def test_a_user_may_compact_a_short_conversation(session, hooks) -> None:
     ids = talk(session, "hi", "hello", "how are you?", "fine")
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["Greetings."])))
@@ -256,7 +256,7 @@ async def test_a_person_may_compact_a_short_conversation(session, hooks) -> None
     assert again == CompactOutcome()
 
 
-async def test_a_branch_that_grew_meanwhile_is_compacted_at_its_end(session, hooks, ids) -> None:
+async def test_a_branch_that_grew_is_compacted_at_its_new_head(session, hooks, ids) -> None:
     def grow(request):
         session.append(st.user("one more"))
         return "s"
@@ -268,7 +268,7 @@ async def test_a_branch_that_grew_meanwhile_is_compacted_at_its_end(session, hoo
     assert session.context().messages[-1]["content"] == "one more"
 
 
-async def test_a_branch_that_was_moved_meanwhile_is_left_alone(session, hooks, told, ids) -> None:
+async def test_a_branch_moved_by_another_writer_does_not_change(session, hooks, told, ids) -> None:
     def move(request):
         session.move(session.tree[ids[1]])
         return "s"
@@ -292,7 +292,7 @@ async def test_another_branch_than_the_current_one_can_be_compacted(session, hoo
     assert session.head.name == "side"
 
 
-def test_the_window_is_shared_as_the_settings_say() -> None:
+def test_the_window_is_split_by_the_settings() -> None:
     space = compute_token_budget(
         ScriptedModel(info=SMALL), CompactionSettings(reserve_tokens=96, keep_recent_tokens=50)
     )
@@ -303,7 +303,7 @@ def test_the_window_is_shared_as_the_settings_say() -> None:
 # Taking it back
 
 
-async def test_going_on_from_before_a_compaction_is_a_move_that_can_be_undone(session, hooks, told, ids) -> None:
+async def test_uncompact_is_a_move_that_can_be_undone(session, hooks, told, ids) -> None:
     compaction = (
         await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
     ).entry
@@ -319,7 +319,7 @@ async def test_going_on_from_before_a_compaction_is_a_move_that_can_be_undone(se
     assert session.head.leaf == later
 
 
-async def test_the_last_of_several_compactions_is_taken_back(session, hooks, ids) -> None:
+async def test_uncompact_reverts_the_last_compaction(session, hooks, ids) -> None:
     model = ScriptedModel(["s"] * 9, info=SMALL)
     first = (await compact(session.head, hooks, summary=SummaryRequest(model=model))).entry
     assert first is not None
@@ -346,7 +346,7 @@ async def test_a_handler_may_keep_a_compaction(session, hooks, ids) -> None:
     assert session.head.leaf == leaf
 
 
-async def test_a_compaction_on_another_branch_is_taken_back_there(session, ids) -> None:
+async def test_a_compaction_on_another_branch_is_reverted_there(session, ids) -> None:
     await compact(session.head, Hooks(), summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
     session.create_branch("side", at=session.tree[ids[0]])
 

@@ -104,7 +104,7 @@ async def whole(operation: Operation) -> tuple[list[bytes], list[bytes]]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_is_whole(operation, fault) -> None:
+async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_completes(operation, fault) -> None:
     work = OPERATIONS[operation]
     _, after = await whole(work)
     asked = []
@@ -127,7 +127,7 @@ async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_i
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_handler_that_cancels_undoes_what_is_about_to_happen_and_nothing_else(operation) -> None:
+async def test_a_handler_that_cancels_prevents_only_its_own_operation(operation) -> None:
     work = OPERATIONS[operation]
     before, after = await whole(work)
     undone = []
@@ -145,7 +145,7 @@ async def test_a_handler_that_cancels_undoes_what_is_about_to_happen_and_nothing
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_listener_that_fails_disturbs_nothing(operation) -> None:
+async def test_a_failing_listener_does_not_affect_the_run(operation) -> None:
     session, _ = begun()
     hooks = Hooks()
 

@@ -33,7 +33,7 @@ async def test_a_fork_of_the_head_is_a_clone(session, hooks, ids) -> None:
     assert said(outcome.session) == ["one", "two", "three", "four"]
 
 
-async def test_a_fork_before_a_message_of_the_user_gives_its_text_back(session, hooks, told, ids) -> None:
+async def test_a_fork_before_a_user_message_returns_its_text(session, hooks, told, ids) -> None:
     outcome = await fork(session, ids[2], hooks=hooks, position="before")
 
     assert outcome.session is not None
@@ -41,7 +41,7 @@ async def test_a_fork_before_a_message_of_the_user_gives_its_text_back(session, 
     assert told[0] == BeforeFork(entry=ids[2], position="before")
 
 
-async def test_a_fork_before_the_first_message_is_empty_and_knows_where_it_comes_from(tmp_path, hooks, told) -> None:
+async def test_a_fork_before_the_first_message_is_empty_and_records_its_origin(tmp_path, hooks, told) -> None:
     with st.create(file=tmp_path / "s.jsonl") as session:
         ids = talk(session, "one", "two")
 
@@ -63,7 +63,7 @@ async def test_a_session_in_memory_is_forked_in_memory(session, hooks, ids) -> N
 
 
 @pytest.mark.parametrize("place", ["root", 1, 3])
-async def test_one_forks_before_messages_of_the_user_alone(session, hooks, told, ids, place) -> None:
+async def test_forking_before_is_possible_only_for_user_messages(session, hooks, told, ids, place) -> None:
     with pytest.raises(InvalidOperation, match="is not a user message"):
         await fork(session, ids[place] if isinstance(place, int) else place, hooks=hooks, position="before")
 
@@ -75,7 +75,7 @@ async def test_an_unknown_place_is_an_error(session, hooks, ids) -> None:
         await fork(session, "nowhere", hooks=hooks)
 
 
-async def test_a_handler_may_cancel_and_nothing_is_made(tmp_path, hooks, told) -> None:
+async def test_a_handler_may_cancel_before_anything_is_created(tmp_path, hooks, told) -> None:
     hooks.on("session_before_branch", lambda event, ctx: {"cancel": True})
     with st.create(file=tmp_path / "s.jsonl") as session:
         talk(session, "one", "two")

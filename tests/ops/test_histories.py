@@ -127,7 +127,7 @@ steps = some.lists(some.tuples(*[some.integers(0, 99)] * 3), max_size=30)
 
 
 @given(steps)
-def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_when_it_is_read_again(history) -> None:
+def test_any_sequence_of_operations_leaves_a_valid_session_that_reads_back_equal(history) -> None:
     async def play() -> None:
         played = History()
         session = played.session
@@ -147,7 +147,7 @@ def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_w
 
 
 @given(steps, some.integers(0, 99), some.sampled_from(["into", "winner", "other"]))
-def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(history, number, on) -> None:
+def test_undoing_a_promotion_restores_every_branch(history, number, on) -> None:
     async def play() -> None:
         played = History()
         session = played.session
@@ -172,7 +172,7 @@ def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(histor
     asyncio.run(play())
 
 
-def test_the_check_of_pairs_would_notice_a_result_without_its_call() -> None:
+def test_the_pair_check_detects_a_result_without_its_call() -> None:
     call = st.assistant([st.tool_call("c", "read", {})]).message
 
     assert paired([call, st.tool_result("c", "read", "x").message])

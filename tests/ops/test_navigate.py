@@ -29,7 +29,7 @@ def model(*answers) -> ScriptedModel:
 # Without a summary
 
 
-async def test_choosing_a_users_message_goes_before_it_and_gives_its_text_back(session, hooks, told, ids) -> None:
+async def test_selecting_a_user_message_moves_before_it_and_returns_its_text(session, hooks, told, ids) -> None:
     outcome = await navigate(session, ids[2], hooks=hooks)
 
     assert outcome == NavigateOutcome(old_leaf=ids[5], new_leaf=ids[1], editor_text="three")
@@ -37,7 +37,7 @@ async def test_choosing_a_users_message_goes_before_it_and_gives_its_text_back(s
     assert told[-1] == Navigated(new_leaf=ids[1], old_leaf=ids[5])
 
 
-async def test_choosing_anything_else_goes_there_and_the_first_message_before_everything(session, hooks, ids) -> None:
+async def test_selecting_other_entries_moves_there_and_the_first_message_to_root(session, hooks, ids) -> None:
     assert (await navigate(session, ids[3], hooks=hooks)).new_leaf == ids[3]
 
     outcome = await navigate(session, ids[0], hooks=hooks)
@@ -45,7 +45,7 @@ async def test_choosing_anything_else_goes_there_and_the_first_message_before_ev
     assert (outcome.new_leaf, outcome.editor_text) == (None, "one")
 
 
-async def test_choosing_the_leaf_does_nothing_and_asks_nobody(session, hooks, told, ids) -> None:
+async def test_selecting_the_head_does_nothing_and_asks_no_handler(session, hooks, told, ids) -> None:
     before = session.read_lines()
 
     outcome = await navigate(session, "HEAD", hooks=hooks, label="x")
@@ -55,7 +55,7 @@ async def test_choosing_the_leaf_does_nothing_and_asks_nobody(session, hooks, to
     assert told == []
 
 
-async def test_a_users_message_right_below_the_head_only_gives_its_text(session, hooks, told, ids) -> None:
+async def test_selecting_a_user_message_right_below_the_head_only_returns_its_text(session, hooks, told, ids) -> None:
     session.switch(ids[1])
 
     outcome = await navigate(session, ids[2], hooks=hooks)
@@ -64,14 +64,14 @@ async def test_a_users_message_right_below_the_head_only_gives_its_text(session,
     assert told == []
 
 
-async def test_an_unknown_place_is_an_error_before_anybody_is_asked(session, hooks, told, ids) -> None:
+async def test_an_unknown_place_is_an_error_before_hooks_are_asked(session, hooks, told, ids) -> None:
     with pytest.raises(NotFound):
         await navigate(session, "nowhere", hooks=hooks)
 
     assert told == []
 
 
-async def test_handlers_are_always_asked_and_shown_the_whole_plan(session, hooks, told, ids) -> None:
+async def test_handlers_are_always_asked_with_the_complete_plan(session, hooks, told, ids) -> None:
     signal = Signal()
 
     summary = SummaryRequest(text="mine", instructions="the API", replace_instructions=True)
@@ -86,7 +86,7 @@ async def test_handlers_are_always_asked_and_shown_the_whole_plan(session, hooks
     assert (shown.label, event.signal) == ("back", signal)
 
 
-async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
+async def test_a_handler_may_cancel_before_the_model_is_asked(session, hooks, told, ids) -> None:
     before = session.read_lines()
     hooks.on("session_before_tree", lambda event, ctx: {"cancel": True})
 
@@ -100,7 +100,7 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
 # With a summary
 
 
-async def test_the_summary_of_what_is_left_stands_at_the_new_place(session, hooks, told, ids) -> None:
+async def test_the_summary_of_the_abandoned_entries_is_at_the_new_place(session, hooks, told, ids) -> None:
     makes = model()
 
     outcome = await navigate(session, ids[2], hooks=hooks, summary=SummaryRequest(model=makes))
@@ -129,7 +129,7 @@ async def test_a_move_with_a_summary_can_be_undone(session, hooks, ids) -> None:
     assert session.head.leaf == ids[5]
 
 
-async def test_instructions_are_added_or_take_the_place_of_ours(session, hooks, ids) -> None:
+async def test_instructions_extend_or_replace_the_default_prompt(session, hooks, ids) -> None:
     makes = model("s", "s")
     await navigate(session, ids[3], hooks=hooks, summary=SummaryRequest(model=makes, instructions="the API"))
     session.undo()
@@ -159,7 +159,7 @@ async def test_files_that_were_touched_on_the_branch_are_listed(session, hooks, 
     assert body.summary.endswith("<read-files>\na.py\n</read-files>\n\n<modified-files>\nb.py\n</modified-files>")
 
 
-async def test_a_compaction_stands_for_what_came_before_it_on_the_branch(session, hooks, ids) -> None:
+async def test_a_compaction_replaces_the_earlier_entries_of_the_branch(session, hooks, ids) -> None:
     session.append(st.Compaction(summary="COMPACTED", first_kept=ids[5]))
     session.append(st.user("seven"))
     makes = model()
@@ -172,7 +172,7 @@ async def test_a_compaction_stands_for_what_came_before_it_on_the_branch(session
     assert "four" not in prompt
 
 
-async def test_context_edits_hold_for_the_summary_too(session, hooks, ids) -> None:
+async def test_context_edits_apply_to_the_summary(session, hooks, ids) -> None:
     session.append(st.ContextEdit(target=ids[4], replacement={"content": "redacted"}))
     makes = model()
 
@@ -221,7 +221,7 @@ async def test_a_handler_may_supply_the_summary_if_one_is_wanted(session, hooks,
     assert told[-1].from_hook
 
 
-async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(session, hooks, told, ids) -> None:
+async def test_an_empty_summary_of_a_handler_is_reported_and_the_model_is_asked(session, hooks, told, ids) -> None:
     hooks.on(BeforeNavigate, lambda event, ctx: {"summary": {"summary": " "}})
 
     outcome = await navigate(session, ids[1], hooks=hooks, summary=SummaryRequest(model=model()))
@@ -231,7 +231,7 @@ async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(sess
     assert any(isinstance(event, Notice) for event in told)
 
 
-async def test_an_abort_when_the_head_has_moved_waits_for_no_handler_that_is_told(session, hooks, ids) -> None:
+async def test_an_abort_after_the_move_does_not_wait_for_handlers(session, hooks, ids) -> None:
     signal = Signal()
 
     async def hang(event, ctx):
@@ -267,7 +267,7 @@ async def test_without_a_model_a_summary_fails_at_once(session, hooks, told, ids
     assert told == []
 
 
-async def test_where_nothing_is_left_behind_there_is_no_summary(session, hooks, ids) -> None:
+async def test_without_abandoned_entries_there_is_no_summary(session, hooks, ids) -> None:
     session.switch(ids[1])
     makes = model()
 
@@ -277,7 +277,7 @@ async def test_where_nothing_is_left_behind_there_is_no_summary(session, hooks, 
     assert makes.requests == []
 
 
-async def test_where_nothing_was_said_there_is_no_summary(session, hooks, ids) -> None:
+async def test_without_abandoned_messages_there_is_no_summary(session, hooks, ids) -> None:
     session.append(st.ThinkingLevelChange("high"))
 
     outcome = await navigate(session, ids[5], hooks=hooks, summary="nothing")
@@ -288,7 +288,7 @@ async def test_where_nothing_was_said_there_is_no_summary(session, hooks, ids) -
 # Labels
 
 
-async def test_the_label_goes_on_the_summary_and_else_on_the_target(session, hooks, ids) -> None:
+async def test_the_label_is_on_the_summary_or_else_on_the_target(session, hooks, ids) -> None:
     first = await navigate(session, ids[3], hooks=hooks, summary="left", label=" tried ")
     assert first.summary_entry is not None
     assert session.tree.label(first.summary_entry.id) == "tried"
@@ -299,7 +299,7 @@ async def test_the_label_goes_on_the_summary_and_else_on_the_target(session, hoo
     assert session.head.leaf is None
 
 
-async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> None:
+async def test_root_cannot_have_a_label(session, hooks, ids) -> None:
     before = session.read_lines()
 
     with pytest.raises(InvalidOperation, match="cannot label root"):
@@ -312,7 +312,7 @@ async def test_the_place_before_everything_has_no_label(session, hooks, ids) -> 
 
 
 @pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
-async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, answer) -> None:
+async def test_a_failure_does_not_move_the_head(session, hooks, told, ids, answer) -> None:
     before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError):
@@ -322,7 +322,7 @@ async def test_a_failure_leaves_the_head_where_it_is(session, hooks, told, ids, 
     assert len(told) == 1
 
 
-async def test_aborting_leaves_the_head_where_it_is(session, hooks, ids) -> None:
+async def test_aborting_does_not_move_the_head(session, hooks, ids) -> None:
     before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
@@ -337,7 +337,7 @@ async def test_aborting_leaves_the_head_where_it_is(session, hooks, ids) -> None
     assert session.read_lines() == before
 
 
-async def test_a_branch_that_went_on_meanwhile_is_left_alone(session, hooks, ids) -> None:
+async def test_a_branch_extended_by_another_writer_does_not_change(session, hooks, ids) -> None:
     def grow(request):
         session.append(st.user("seven"))
         return "s"
@@ -348,7 +348,7 @@ async def test_a_branch_that_went_on_meanwhile_is_left_alone(session, hooks, ids
     assert session.context().messages[-1]["content"] == "seven"
 
 
-async def test_the_branch_that_was_current_when_it_began_is_the_one_that_moves(session, hooks, ids) -> None:
+async def test_navigation_moves_the_branch_that_was_current_at_its_start(session, hooks, ids) -> None:
     def switch(request):
         session.create_branch("side")
         return "s"

@@ -28,7 +28,7 @@ def preparation(**fields) -> CompactionPreparation:
     return CompactionPreparation(**{"entries": (), "messages": (), "first_kept": None, "tokens_before": 0, **fields})
 
 
-async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> None:
+async def test_a_summary_is_one_request_and_its_complete_answer() -> None:
     model = ScriptedModel(["  What happened.\n"])
 
     assert await summarizer(model).summarize_branch(TALK) == "What happened."
@@ -49,19 +49,19 @@ async def test_a_summary_is_one_question_to_the_model_and_its_whole_answer() -> 
         ([" \n"], "the answer is empty"),
     ],
 )
-async def test_whatever_is_no_whole_text_is_a_failure(answer, reason) -> None:
+async def test_an_incomplete_answer_is_a_failure(answer, reason) -> None:
     with pytest.raises(SummaryFailed, match=f"scripted:scripted did not write a summary: {reason}") as failed:
         await summarizer(ScriptedModel([answer])).summarize_branch(TALK)
 
     assert (failed.value.model, failed.value.reason) == ("scripted:scripted", reason)
 
 
-async def test_an_error_of_the_model_is_told_as_it_is() -> None:
+async def test_an_error_of_the_model_is_raised_unchanged() -> None:
     with pytest.raises(ModelError, match="no"):
         await summarizer(ScriptedModel([ModelError("m", "auth", "no")])).summarize_branch(TALK)
 
 
-async def test_a_stream_that_breaks_off_in_the_middle_is_asked_for_again_and_listeners_are_shown_that() -> None:
+async def test_a_broken_stream_is_retried_and_listeners_see_the_retry() -> None:
     model, hooks, told = ScriptedModel([["Half of", BROKEN], ["Half", BROKEN], "All of it."]), Hooks(), []
     hooks.listen(told.append)
 
@@ -81,7 +81,7 @@ async def test_a_stream_that_breaks_off_in_the_middle_is_asked_for_again_and_lis
         ([["Half", ModelError("m", "rate", "tomorrow", retry_after=86_400)]], 1),
     ],
 )
-async def test_a_summary_is_not_asked_for_again_without_end_or_where_that_cannot_help(answers, asked_for) -> None:
+async def test_a_summary_is_not_retried_forever_or_after_a_permanent_error(answers, asked_for) -> None:
     model = ScriptedModel(answers)
 
     with pytest.raises(ModelError):
@@ -113,7 +113,7 @@ async def test_aborting_ends_the_request() -> None:
         await asyncio.wait_for(work, 5)
 
 
-async def test_nothing_is_begun_once_the_signal_is_given() -> None:
+async def test_nothing_starts_after_the_signal() -> None:
     signal = Signal()
     signal.abort()
     model = ScriptedModel(["never"])
@@ -122,7 +122,7 @@ async def test_nothing_is_begun_once_the_signal_is_given() -> None:
         await summarizer(model, signal).summarize_branch(TALK)
 
 
-async def test_the_thinking_level_goes_to_models_that_think() -> None:
+async def test_the_thinking_level_is_sent_to_models_that_support_it() -> None:
     plain = ScriptedModel(["s"], info=ModelInfo(provider="p", model="m"))
     thinker = ScriptedModel(["s"])
 
@@ -141,7 +141,7 @@ async def test_an_answer_may_be_as_long_as_the_model_allows_and_the_reserve_hold
     assert (small.requests[0].max_tokens, unknown.requests[0].max_tokens) == (1024, None)
 
 
-async def test_a_conversation_longer_than_the_window_is_summarized_in_steps_each_from_the_last() -> None:
+async def test_a_conversation_longer_than_the_window_is_summarized_in_steps() -> None:
     model = ScriptedModel(["S1", "S2"], info=SMALL)
     long = tuple(user(words(1000, f"m{number}x")).message for number in range(4))
 
@@ -159,7 +159,7 @@ async def test_a_conversation_longer_than_the_window_is_summarized_in_steps_each
 OVERFLOW = ModelError("m", "overflow", "too long")
 
 
-async def test_a_model_that_refuses_a_conversation_as_too_long_is_shown_half_of_it_at_once() -> None:
+async def test_a_refusal_as_too_long_halves_the_size_of_summary_requests() -> None:
     model = ScriptedModel([OVERFLOW, "S1", "S2"], info=SMALL)
     long = tuple(user(words(600, f"m{number}x")).message for number in range(4))
 
@@ -172,7 +172,7 @@ async def test_a_model_that_refuses_a_conversation_as_too_long_is_shown_half_of_
     assert "m3x" in second
 
 
-async def test_a_branch_that_is_refused_as_too_long_is_shown_from_nearer_to_its_end() -> None:
+async def test_a_summary_request_refused_as_too_long_is_retried_with_newer_messages_only() -> None:
     model = ScriptedModel([OVERFLOW, OVERFLOW, "S"], info=SMALL)
     long = tuple(user(words(600, f"m{number}x")).message for number in range(4))
 
@@ -181,7 +181,7 @@ async def test_a_branch_that_is_refused_as_too_long_is_shown_from_nearer_to_its_
     assert "m3x" in asked(model.requests[-1])
 
 
-async def test_a_model_that_refuses_everything_is_not_asked_for_ever() -> None:
+async def test_a_model_that_refuses_every_request_ends_the_summary() -> None:
     model = ScriptedModel([OVERFLOW] * 99)
 
     with pytest.raises(ModelError, match="too long"):
@@ -192,7 +192,7 @@ async def test_a_model_that_refuses_everything_is_not_asked_for_ever() -> None:
     assert len(model.requests) == 8
 
 
-async def test_a_split_turn_takes_two_questions_one_after_the_other() -> None:
+async def test_a_split_turn_needs_two_summary_requests() -> None:
     model = ScriptedModel(["HISTORY", "PREFIX"])
 
     made = await summarizer(model).summarize_compaction(preparation(messages=TALK, prefix_messages=TALK), "the tests")
@@ -204,7 +204,7 @@ async def test_a_split_turn_takes_two_questions_one_after_the_other() -> None:
     assert "the tests" not in prefix
 
 
-async def test_without_a_history_the_earlier_summary_or_a_note_stands_for_it() -> None:
+async def test_without_a_history_the_earlier_summary_or_a_note_replaces_it() -> None:
     later = await summarizer(ScriptedModel(["PREFIX"])).summarize_compaction(
         preparation(prefix_messages=TALK, previous_summary="EARLIER")
     )
@@ -218,7 +218,7 @@ async def test_without_a_history_the_earlier_summary_or_a_note_stands_for_it() -
     assert silent == NO_HISTORY
 
 
-async def test_what_all_questions_took_is_added_up() -> None:
+async def test_the_usage_of_all_requests_is_added() -> None:
     used = ScriptedUsage({"input": 10, "output": 5, "cost": 0.5})
     makes = summarizer(ScriptedModel([["HISTORY", used], ["PREFIX", used]]))
     assert makes.usage is None

@@ -54,7 +54,7 @@ async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call:
     assert not output.is_error
 
 
-async def test_a_command_that_fails_says_its_code(call: Call) -> None:
+async def test_a_failed_command_reports_its_exit_code(call: Call) -> None:
     output = await call(bash, command="echo no; exit 3")
 
     assert text(output) == "no\n\nThe command exited with code 3."
@@ -67,7 +67,7 @@ async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
     assert text(await call(bash, command="cat; echo done")) == "done"
 
 
-async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_file(call: Call) -> None:
+async def test_long_output_shows_its_end_and_goes_to_a_private_file(call: Call) -> None:
     output = await call(bash, command=f"seq 1 {MAX_LINES * 2}")
 
     lines = text(output).split("\n")
@@ -102,7 +102,7 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call
     assert not alive(mark)
 
 
-async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: Call) -> None:
+async def test_aborting_ends_the_whole_process_group(call: Call) -> None:
     mark = "61.2345"
     command = f"trap '' TERM; echo begun; (trap '' TERM; while true; do sleep {mark}; done) & wait; sleep {mark}"
     begun = asyncio.Event()
@@ -116,7 +116,7 @@ async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: 
     assert not alive(mark)
 
 
-async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_it_printed(call: Call) -> None:
+async def test_a_second_abort_kills_a_command_at_once_and_keeps_its_output(call: Call) -> None:
     mark = "61.3456"
     command = f"trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep {mark}; done"
     begun, asked = asyncio.Event(), asyncio.Event()
@@ -151,13 +151,13 @@ def background(folder: Path) -> Iterator[Background]:
     made.close()
 
 
-async def test_what_is_left_in_the_background_may_print_as_much_as_it_likes(call: Call, background: Background) -> None:
+async def test_background_processes_may_print_any_amount(call: Call, background: Background) -> None:
     assert text(await call(bash, command=background.command)) == "started"
 
     assert await asyncio.to_thread(background.goes_on)
 
 
-def test_what_is_left_in_the_background_outlives_the_program(folder: Path, background: Background) -> None:
+def test_background_processes_outlive_the_program(folder: Path, background: Background) -> None:
     program = f"""
 import asyncio
 from sessiontree.agent.tools.command_runner import run_command
@@ -168,7 +168,7 @@ asyncio.run(run_command({background.command!r}, cwd={str(folder)!r}))
     assert background.goes_on()
 
 
-async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(folder: Path) -> None:
+async def test_a_command_cancelled_while_it_starts_leaks_no_descriptors(folder: Path) -> None:
     await run_command("true", cwd=str(folder))
     before = len(os.listdir("/proc/self/fd"))
 
@@ -184,13 +184,13 @@ async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(fo
     assert not alive("61.4567")
 
 
-async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
+async def test_a_command_in_a_deleted_folder_is_a_clear_error(call: Call, folder: Path) -> None:
     folder.rmdir()
     with pytest.raises(CommandError, match="cannot start the command"):
         await call(bash, command="true")
 
 
-def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypatch) -> None:
+def test_the_output_tail_uses_little_memory_for_any_amount_of_output(monkeypatch) -> None:
     monkeypatch.setattr(limits, "MAX_FILE_BYTES", 1 << 20)
     tail = OutputTail()
     for number in range(4000):
@@ -206,7 +206,7 @@ def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypat
     os.unlink(tail.path)
 
 
-def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
+def test_a_carriage_return_ends_a_line() -> None:
     tail = OutputTail(lines=3)
     for piece in (b"1\r", b"\n2\r3", b"\r"):
         tail.append(piece)
@@ -222,7 +222,7 @@ def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
     os.unlink(tail.path)
 
 
-def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> None:
+def test_output_that_cannot_be_saved_is_reported_and_does_not_block(monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     tail = OutputTail(lines=2)
     for number in range(4):
@@ -256,5 +256,5 @@ def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
     assert tail.format_text() == "ü"
 
 
-def test_escape_sequences_are_taken_out() -> None:
+def test_escape_sequences_are_removed() -> None:
     assert strip_controls("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"
