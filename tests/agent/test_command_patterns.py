@@ -136,7 +136,7 @@ PIECES = [
 
 
 def test_bash_runs_nothing_else_when_an_allow_rule_matches_random_commands(tmp_path: Path) -> None:
-    """Real bash is the judge: whatever a rule for `echo` lets through must not create the file."""
+    """Compare with bash: a command that a rule for `echo` allows must not create the file."""
     dice = random.Random(18)
     admitted = 0
     lines: list[str] = []
@@ -148,7 +148,7 @@ def test_bash_runs_nothing_else_when_an_allow_rule_matches_random_commands(tmp_p
             lines.append(command)
     assert admitted > 100
     for start in range(0, len(lines), 50):
-        # Each in a bash of its own, as the tool runs it; one after another in one process.
+        # Each command runs in its own bash, like in the tool.
         script = "\n".join('bash -c "$1" >/dev/null 2>&1 </dev/null; shift' for _ in lines[start : start + 50])
         subprocess.run(["bash", "-c", script, "x", *lines[start : start + 50]], cwd=tmp_path, check=False, timeout=60)
         assert not list(tmp_path.iterdir()), lines[start : start + 50]
@@ -199,7 +199,7 @@ def test_matching_takes_time_linear_in_the_length_of_the_command(pattern: str, c
     began = time.process_time()
     assert not restricts(pattern, command)
     assert not allows(pattern, command)
-    assert time.process_time() - began < 20  # it would be hours
+    assert time.process_time() - began < 20  # it would take hours
 
 
 def test_a_pattern_with_stars_matches_what_fnmatch_says() -> None:

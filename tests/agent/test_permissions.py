@@ -18,15 +18,15 @@ from sessiontree.hooks.events import Event, Notice, ToolDenied, ToolStart
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
 
-from .conftest import said
+from .conftest import format_messages
 
 
-def call(name: str, arguments: dict[str, Any] | None = None, id: str = "c1") -> ToolCall:
+def build_bash_call(name: str, arguments: dict[str, Any] | None = None, id: str = "c1") -> ToolCall:
     return ToolCall(id, name, arguments or {})
 
 
 class Person:
-    """Gives these answers, and knows what it was asked."""
+    """An asker that returns scripted answers and records the questions."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -48,8 +48,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def run(
     session: Session, project: Path, permissions: Permissions | None, *commands: Any, hooks: Hooks | None = None
 ) -> list[Event]:
-    """Have a model call bash with each command, or make the calls that are given; what happened."""
-    calls = [[call("bash", {"command": each})] if isinstance(each, str) else each for each in commands]
+    """Let a model call bash with each command, or make the given calls. Return the events."""
+    calls = [[build_bash_call("bash", {"command": each})] if isinstance(each, str) else each for each in commands]
     agent = Agent(
         session.head,
         ScriptedModel([*calls, "Done."]),
@@ -66,23 +66,23 @@ async def run(
     return events
 
 
-def denied(events: list[Event]) -> list[str]:
+def list_denied(events: list[Event]) -> list[str]:
     return [event.title for event in events if isinstance(event, ToolDenied)]
 
 
 async def test_without_permissions_all_tools_are_allowed(session: Session, project: Path) -> None:
-    assert denied(await run(session, project, None, "touch made")) == []
+    assert list_denied(await run(session, project, None, "touch made")) == []
     assert (project / "made").exists()
 
 
 async def test_without_an_asker_a_command_is_denied_and_the_model_sees_it(session: Session, project: Path) -> None:
     events = await run(session, project, Permissions(), "touch made")
 
-    assert denied(events) == ["bash: touch made"]
+    assert list_denied(events) == ["bash: touch made"]
     assert not (project / "made").exists()
     assert not [event for event in events if isinstance(event, ToolStart)]
-    (told,) = [text for text in said(session.head) if text.startswith("toolResult")]
-    assert told == (
+    (reported,) = [text for text in format_messages(session.head) if text.startswith("toolResult")]
+    assert reported == (
         "toolResult: Permission denied: bash: touch made was not run: "
         "it can change anything, and no user is present to approve it."
     )
@@ -94,7 +94,7 @@ async def test_the_answer_once_allows_one_call(session: Session, project: Path) 
     events = await run(session, project, Permissions(asker=person), "touch a", "touch a")
 
     assert (project / "a").exists()
-    assert denied(events) == ["bash: touch a"]
+    assert list_denied(events) == ["bash: touch a"]
 
 
 async def test_an_answer_for_the_session_covers_only_the_same_call(session: Session, project: Path) -> None:
@@ -104,7 +104,7 @@ async def test_an_answer_for_the_session_covers_only_the_same_call(session: Sess
     events = await run(session, project, permissions, "touch a", "touch a", "touch b")
 
     assert [question.title for question in person.asked] == ["bash: touch a", "bash: touch b"]
-    assert denied(events) == ["bash: touch b"]
+    assert list_denied(events) == ["bash: touch b"]
     permissions.forget_grants()
     assert permissions.granted == ()
 
@@ -112,14 +112,14 @@ async def test_an_answer_for_the_session_covers_only_the_same_call(session: Sess
 async def test_a_denial_shows_the_reason_to_the_model(session: Session, project: Path) -> None:
     await run(session, project, Permissions(asker=Person("no use make instead.")), "npm test")
 
-    assert any("denied by the user: use make instead." in text for text in said(session.head))
+    assert any("denied by the user: use make instead." in text for text in format_messages(session.head))
 
 
 async def test_no_answer_means_denied(session: Session, project: Path) -> None:
     events = await run(session, project, Permissions(asker=Person("nobody")), "touch a")
 
-    assert denied(events) == ["bash: touch a"]
-    assert any("the question was not answered" in text for text in said(session.head))
+    assert list_denied(events) == ["bash: touch a"]
+    assert any("the question was not answered" in text for text in format_messages(session.head))
 
 
 async def test_always_adds_a_rule_for_the_folder_to_a_private_file(
@@ -131,9 +131,9 @@ async def test_always_adds_a_rule_for_the_folder_to_a_private_file(
     await run(session, project, first, "touch a", odd)
 
     again = Permissions.load_user(Config(), str(home))
-    assert denied(await run(session, project, again, "touch a", odd)) == []
+    assert list_denied(await run(session, project, again, "touch a", odd)) == []
     (tmp_path / "other").mkdir()
-    assert denied(await run(session, tmp_path / "other", again, "touch a")) == ["bash: touch a"]
+    assert list_denied(await run(session, tmp_path / "other", again, "touch a")) == ["bash: touch a"]
     assert stat.S_IMODE(os.stat(home / RULES_FILE).st_mode) == 0o600
     assert list(read_user_rules(str(home)).folders) == [str(project)]
 
@@ -147,12 +147,12 @@ async def test_always_that_cannot_be_written_applies_to_the_session_with_a_notic
 
     events = await run(session, project, permissions, "touch a")
 
-    assert denied(events) == ["bash: touch a"]  # a file of rules that cannot be read allows nothing
+    assert list_denied(events) == ["bash: touch a"]  # an unreadable rules file allows nothing
     home.unlink()
     home.mkdir()
     (home / f"{RULES_FILE}.lock").mkdir()
     events = await run(session, project, permissions, "touch a", "touch a")
-    assert denied(events) == []
+    assert list_denied(events) == []
     assert any("applies to this session only" in event.text for event in events if isinstance(event, Notice))
 
 
@@ -184,7 +184,7 @@ async def test_rules_of_the_configuration_apply(session: Session, project: Path,
     settings = Config(permissions=PermissionSettings(mode="allow-all", deny=("bash:rm *",), ask=("bash:git push *",)))
     permissions = Permissions.load_user(settings, str(tmp_path / "home"))
 
-    assert denied(await run(session, project, permissions, "touch a", "rm a", "git push")) == [
+    assert list_denied(await run(session, project, permissions, "touch a", "rm a", "git push")) == [
         "bash: rm a",
         "bash: git push",
     ]
@@ -194,7 +194,7 @@ async def test_the_mode_of_a_run_overrides_the_configuration(session: Session, p
     settings = Config(permissions=PermissionSettings(mode="allow-all"))
     permissions = Permissions.load_user(settings, str(tmp_path / "home"), mode="read-only")
 
-    assert denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
+    assert list_denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
 
 
 async def test_a_project_can_only_restrict(session: Session, project: Path) -> None:
@@ -203,11 +203,11 @@ async def test_a_project_can_only_restrict(session: Session, project: Path) -> N
     off = permissions.restrict("ask", lenient)
 
     assert permissions.effective_mode == "ask"
-    assert denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
+    assert list_denied(await run(session, project, permissions, "touch a")) == ["bash: touch a"]
     off()
-    assert denied(await run(session, project, permissions, "touch a", "rm a")) == []
+    assert list_denied(await run(session, project, permissions, "touch a", "rm a")) == []
     off = permissions.restrict("allow-all", lenient)
-    assert denied(await run(session, project, permissions, "rm b")) == ["bash: rm b"]
+    assert list_denied(await run(session, project, permissions, "rm b")) == ["bash: rm b"]
 
 
 async def test_an_ask_rule_can_be_answered_for_the_session_but_not_for_always(
@@ -217,7 +217,7 @@ async def test_an_ask_rule_can_be_answered_for_the_session_but_not_for_always(
     settings = Config(permissions=PermissionSettings(mode="allow-all", ask=("bash:touch *",)))
     permissions = Permissions.load_user(settings, str(tmp_path / "home"), asker=person)
 
-    assert denied(await run(session, project, permissions, "touch a", "touch a")) == []
+    assert list_denied(await run(session, project, permissions, "touch a", "touch a")) == []
     assert [question.scopes for question in person.asked] == [("once", "session", "no")]
 
 
@@ -227,7 +227,7 @@ async def test_arguments_that_a_handler_changed_are_the_ones_that_are_checked(se
 
     events = await run(session, project, Permissions(allow=["bash:touch good"]), "touch good", hooks=hooks)
 
-    assert denied(events) == ["bash: touch evil"]
+    assert list_denied(events) == ["bash: touch evil"]
     assert not (project / "evil").exists()
 
 
@@ -242,10 +242,10 @@ async def test_calls_that_run_together_are_asked_about_one_by_one(session: Sessi
         open_questions -= 1
         return PermissionAnswer(scope="session")
 
-    both = [call("read", {"path": "/etc/hosts"}, id=id) for id in ("1", "2")]
+    both = [build_bash_call("read", {"path": "/etc/hosts"}, id=id) for id in ("1", "2")]
     events = await run(session, project, Permissions(asker=person), both)
 
-    assert denied(events) == []
+    assert list_denied(events) == []
     assert most == 1
 
 
@@ -262,7 +262,7 @@ async def test_aborting_withdraws_the_question(session: Session, project: Path) 
 
     agent = Agent(
         session.head,
-        ScriptedModel([[call("bash", {"command": "touch a"})]]),
+        ScriptedModel([[build_bash_call("bash", {"command": "touch a"})]]),
         builtin_tools(),
         cwd=str(project),
         permissions=Permissions(asker=person),
@@ -281,7 +281,7 @@ async def test_a_failing_permission_check_denies_the_call(session: Session, proj
 
     events = await run(session, project, Permissions(asker=person), "touch a")
 
-    assert denied(events) == ["bash"]
+    assert list_denied(events) == ["bash"]
     assert not (project / "a").exists()
 
 
@@ -297,11 +297,14 @@ async def test_a_tool_of_an_extension_needs_approval_unless_it_only_reads(sessio
         return ToolOutput(content="seen")
 
     agent = Agent(
-        session.head, ScriptedModel([[call("deploy")], [call("look")], "ok"]), [deploy, look], permissions=Permissions()
+        session.head,
+        ScriptedModel([[build_bash_call("deploy")], [build_bash_call("look")], "ok"]),
+        [deploy, look],
+        permissions=Permissions(),
     )
     events: list[Event] = []
     agent.hooks.listen(events.append)
     await agent.prompt("go")
 
-    assert denied(events) == ["deploy"]
-    assert "toolResult: seen" in said(session.head)
+    assert list_denied(events) == ["deploy"]
+    assert "toolResult: seen" in format_messages(session.head)

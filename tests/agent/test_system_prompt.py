@@ -1,4 +1,4 @@
-"""The system prompt: ours, the user's, the project's, or another one."""
+"""The system prompt: the default, the instructions of user and project, or a custom one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sessiontree.agent.system_prompt import MAX_INSTRUCTIONS_BYTES, SystemPart, read_instructions
 from sessiontree.agent.tools import builtin_tools
-from tests.agent.conftest import MakeAgent, scripted
+from tests.agent.conftest import MakeAgent, get_scripted_model
 
 
 def test_instructions_come_from_the_user_then_from_the_top_of_the_project_down(tmp_path: Path, home: Path) -> None:
@@ -72,7 +72,7 @@ async def test_the_parts_are_sent_and_a_changed_file_applies_from_the_next_run(
     (tmp_path / "AGENTS.md").write_text("Speak Latin.")
     await made.prompt("2")
 
-    first, second = (request.system for request in scripted(made).requests)
+    first, second = (request.system for request in get_scripted_model(made).requests)
     assert "Your tools: read, ls." in first
     assert str(tmp_path) in first
     assert second.endswith("Speak Latin.")
@@ -90,5 +90,5 @@ async def test_the_system_prompt_can_be_replaced_and_is_not_stored(agent: MakeAg
 
     await made.prompt("Go")
 
-    assert scripted(made).requests[0].system == "One.\n\nTwo."
+    assert get_scripted_model(made).requests[0].system == "One.\n\nTwo."
     assert all(b"Two." not in line for line in made.branch.session.read_lines())

@@ -1,4 +1,4 @@
-"""Tools: made from functions, their arguments checked, their answers taken."""
+"""Tools: creation from functions, argument checks, output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Signal
 
 
-def context(made: Tool, **arguments: object) -> ToolContext:
+def build_context(made: Tool, **arguments: object) -> ToolContext:
     return ToolContext(
         call=ToolCall("c", made.name, arguments), arguments=made.parse(arguments), cwd="/", signal=Signal()
     )
@@ -52,7 +52,9 @@ def test_a_tool_takes_its_name_description_and_schema_from_the_function() -> Non
 
 
 async def test_a_function_is_called_with_its_arguments_in_their_types() -> None:
-    assert await weather.run(context(weather, city="Rome", days="3")) == ToolOutput(content="Rome: sun for 3 days")
+    assert await weather.run(build_context(weather, city="Rome", days="3")) == ToolOutput(
+        content="Rome: sun for 3 days"
+    )
 
 
 async def test_a_function_that_is_not_async_may_take_its_context_and_return_a_value() -> None:
@@ -63,7 +65,7 @@ async def test_a_function_that_is_not_async_may_take_its_context_and_return_a_va
 
     assert "context" not in add.parameters["properties"]
     assert add.concurrent
-    assert await add.run(context(add, values=[1, 2])) == ToolOutput(content='{"sum":3,"call":"c"}')
+    assert await add.run(build_context(add, values=[1, 2])) == ToolOutput(content='{"sum":3,"call":"c"}')
 
 
 async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorator() -> None:
@@ -84,9 +86,9 @@ async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorat
         return within
 
     with pytest.raises(RuntimeError, match="it raised StopIteration"):
-        await asyncio.wait_for(find_user.run(context(find_user, name="bob")), 10)
+        await asyncio.wait_for(find_user.run(build_context(find_user, name="bob")), 10)
     made = tool(timed(later))
-    assert await made.run(context(made, city="Rome")) == ToolOutput(content="sun in Rome")
+    assert await made.run(build_context(made, city="Rome")) == ToolOutput(content="sun in Rome")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +177,7 @@ async def test_paths_and_mutable_defaults_are_supported_as_parameters() -> None:
     }
     for _ in range(2):
         assert (
-            normalize_output(await gather.run(context(gather, folder="a"))).content
+            normalize_output(await gather.run(build_context(gather, folder="a"))).content
             == '["PosixPath","b","a","None","out","{}"]'
         )
     with pytest.raises(ToolError, match=r"invalid arguments for gather: .*folder"):
@@ -249,11 +251,11 @@ def test_every_return_value_of_a_tool_becomes_its_output() -> None:
     ],
 )
 def test_values_that_only_resemble_blocks_become_json(value: Any) -> None:
-    told = msgspec.json.encode(value).decode()
+    reported = msgspec.json.encode(value).decode()
 
-    assert normalize_output(value) == ToolOutput(content=told)
+    assert normalize_output(value) == ToolOutput(content=reported)
     assert normalize_output(ToolOutput(content=value, details=1, is_error=True)) == ToolOutput(
-        content=told, details=1, is_error=True
+        content=reported, details=1, is_error=True
     )
 
 

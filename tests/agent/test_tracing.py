@@ -1,4 +1,4 @@
-"""Spans of runs, calls of models and calls of tools, as a tracer is told of them."""
+"""Tracing spans of runs, model calls and tool calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessiontree.swarm.swarm import Swarm
 
 
 class Span(NonRecordingSpan):
-    """A span that notes what it is told."""
+    """A span that records its attributes."""
 
     def __init__(self, name: str, parent: Span | None, kind: SpanKind) -> None:
         super().__init__(INVALID_SPAN_CONTEXT)
@@ -53,7 +53,7 @@ class Tracer(otel.NoOpTracer):
         return span
 
     @property
-    def named(self) -> list[str]:
+    def find_span(self) -> list[str]:
         return [span.name for span in self.spans]
 
 
@@ -65,7 +65,7 @@ def look(word: str) -> str:
     return "secret result"
 
 
-def agent(answers: list[Any], tracer: Tracer) -> st.Agent:
+def create_agent(answers: list[Any], tracer: Tracer) -> st.Agent:
     session = st.memory()
     hooks = Hooks()
     trace(hooks, tracer)
@@ -75,11 +75,11 @@ def agent(answers: list[Any], tracer: Tracer) -> st.Agent:
 async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> None:
     tracer = Tracer()
     used = ScriptedUsage({"input": 10, "output": 5, "cacheRead": 2})
-    one = agent([[ToolCall("c1", "look", {"word": "secret"}), used], ["secret answer", used]], tracer)
+    one = create_agent([[ToolCall("c1", "look", {"word": "secret"}), used], ["secret answer", used]], tracer)
     await one.prompt("secret question")
 
     run, first, tool, second = tracer.spans
-    assert tracer.named == ["invoke_agent main", "chat scripted", "execute_tool look", "chat scripted"]
+    assert tracer.find_span == ["invoke_agent main", "chat scripted", "execute_tool look", "chat scripted"]
     assert [span.parent for span in (first, tool, second)] == [run, run, run]
     assert [span.kind for span in tracer.spans] == [
         SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL, SpanKind.CLIENT,
@@ -107,7 +107,7 @@ async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> No
 async def test_failures_of_models_and_tools_are_marked() -> None:
     tracer = Tracer()
     failing = ModelError("scripted:scripted", "rate", "slow down")
-    one = agent([[ToolCall("c1", "look", {"word": "nothing"})], failing], tracer)
+    one = create_agent([[ToolCall("c1", "look", {"word": "nothing"})], failing], tracer)
     await one.prompt("Hello")
     run, first, tool, second = tracer.spans
     assert [span.attributes.get("error.type") for span in (run, first, tool, second)] == [

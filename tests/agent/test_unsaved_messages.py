@@ -1,4 +1,4 @@
-"""An answer that the session cannot take is kept: in the entry as far as it fits, in a file, or in memory."""
+"""Answers that do not fit or cannot be written: they are kept in the entry, in a file, or in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from sessiontree.model.base import INCOMPLETE_CALL, TextDelta, ToolCallDelta, To
 from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import INFO, ScriptedModel
 from sessiontree.session import Session
-from tests.agent.conftest import last, messages, recorded, said
+from tests.agent.conftest import format_messages, get_last_message, get_messages, record_events
 from tests.model.fake_server import Answer, FakeServer
 from tests.store.test_files import room_for
 
@@ -43,7 +43,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _full_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file that may not grow is an error, not the death of the process, and nothing is left in `/tmp`."""
+    """Turn the file size limit into an error instead of a signal, and keep `/tmp` clean."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield
@@ -55,13 +55,13 @@ def session(tmp_path: Path) -> Session:
     return st.create(file=tmp_path / "s.jsonl")
 
 
-def model_at(server: FakeServer) -> ProviderModel:
+def create_model(server: FakeServer) -> ProviderModel:
     target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     return ProviderModel(target, ModelSettings(context_window=100_000))
 
 
-def rest_of(message: dict[str, Any]) -> Path:
-    """The file with the rest, which the message itself names."""
+def read_overflow(message: dict[str, Any]) -> Path:
+    """Read the overflow file that the message names."""
     path = Path(message["restPath"])
     assert str(path) in message["content"][-1]["text"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -76,27 +76,27 @@ async def test_an_answer_of_80_mb_is_split_into_its_entry_and_a_file(
 ) -> None:
     words = "".join(f"{number:07} " for number in range(10 * MEGABYTE))
     with FakeServer([Answer(text=words, piece=MEGABYTE)]) as server:
-        made = Agent(session.head, model_at(server), system="")
-        told = recorded(made.hooks)
+        made = Agent(session.head, create_model(server), system="")
+        reported = record_events(made.hooks)
 
         outcome = await made.prompt("Go on for long")
 
     assert outcome.ok
     with st.open(session.file) as again:
-        message = last(again.head)
-        rest = rest_of(message)
+        message = get_last_message(again.head)
+        rest = read_overflow(message)
         assert message["content"][0]["text"] + rest.read_text() == words
         assert message["stopReason"] == "stop"
         assert rest.parent == session.file.parent
         assert not [problem for problem in again.problems if problem.severity == "fault"]
         assert again.file.stat().st_size > 60 * MEGABYTE
-    assert any(isinstance(event, Notice) and str(rest) in event.text for event in told)
+    assert any(isinstance(event, Notice) and str(rest) in event.text for event in reported)
 
 
 async def test_the_overflow_file_is_next_to_the_session_file(session: Session, home: Path) -> None:
     made = Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="")
     await made.prompt("Go")
-    rest = rest_of(last(session.head))
+    rest = read_overflow(get_last_message(session.head))
     session.close()
 
     trash.delete(session.file)
@@ -109,7 +109,7 @@ async def test_the_overflow_of_a_session_in_memory_goes_to_the_home(home: Path) 
     session = st.memory()
     await Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="").prompt("Go")
 
-    rest = rest_of(last(session.head))
+    rest = read_overflow(get_last_message(session.head))
     assert rest.is_relative_to(home / ".sessiontree" / "answers")
     assert stat.S_IMODE(rest.parent.stat().st_mode) == 0o700
 
@@ -125,9 +125,9 @@ async def test_the_result_of_a_tool_that_is_too_long_is_kept(session: Session) -
 
     assert (await made.prompt("Go")).text == "Done."
 
-    result = next(message for message in messages(session.head.path()) if message["role"] == "toolResult")
+    result = next(message for message in get_messages(session.head.path()) if message["role"] == "toolResult")
     assert not result["isError"]
-    assert result["content"][0]["text"] + rest_of(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
+    assert result["content"][0]["text"] + read_overflow(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
     assert 40_000 < len(result["content"][0]["text"]) <= 50_000, "a model is shown what fits its window"
 
 
@@ -185,7 +185,7 @@ def test_a_message_that_fits_does_not_change() -> None:
 
 
 class Endless:
-    """A model that never stops, until its stream is closed."""
+    """A model that streams until it is closed."""
 
     info = INFO
 
@@ -209,20 +209,20 @@ class Endless:
 async def test_an_endless_answer_is_cut_off_at_the_limit_and_kept(session: Session) -> None:
     model = Endless(more=TextDelta("word " * 100))
     made = Agent(session.head, model, system="", settings=Config(answer_limit=100_000))
-    told = recorded(made.hooks)
+    reported = record_events(made.hooks)
 
     outcome = await asyncio.wait_for(made.prompt("Go"), 60)
 
     assert model.closed
     assert outcome.cut_off
     assert 100_000 <= len(outcome.text) <= 101_000
-    assert last(session.head)["stopReason"] == "length"
-    assert any(isinstance(event, Notice) and "answer_limit" in event.text for event in told)
+    assert get_last_message(session.head)["stopReason"] == "length"
+    assert any(isinstance(event, Notice) and "answer_limit" in event.text for event in reported)
 
 
 async def test_an_endless_answer_from_a_real_server_closes_the_connection(session: Session) -> None:
     with FakeServer([Answer(text="word " * 4_000_000, piece=50_000)]) as server:
-        made = Agent(session.head, model_at(server), system="", settings=Config(answer_limit=200_000))
+        made = Agent(session.head, create_model(server), system="", settings=Config(answer_limit=200_000))
 
         outcome = await asyncio.wait_for(made.prompt("Go"), 60)
 
@@ -243,7 +243,7 @@ async def test_an_endless_tool_call_is_kept_as_text_and_neither_run_nor_retried(
 
     assert model.asked == 1
     assert outcome.cut_off
-    answer = next(message for message in messages(session.head.path()) if message["role"] == "assistant")
+    answer = next(message for message in get_messages(session.head.path()) if message["role"] == "assistant")
     assert answer["content"][0]["text"].startswith(INCOMPLETE_CALL.format(name="write") + '{"content": "xxx')
 
 
@@ -259,7 +259,7 @@ async def test_an_unsaved_answer_stays_in_memory_and_is_written_before_the_next_
 
     made = Agent(session.head, ScriptedModel([answer, "Two."]), system="")
     asking = asyncio.create_task(made.prompt("1"))
-    while not said(session.head):
+    while not format_messages(session.head):
         await asyncio.sleep(0)
     with room_for(session.file.stat().st_size):
         filled.set()
@@ -270,11 +270,11 @@ async def test_an_unsaved_answer_stays_in_memory_and_is_written_before_the_next_
     assert "File too large" in str(outcome.error)
     assert "in memory" in str(outcome.error)
     assert outcome.text == "It took long and cost much. " * 100
-    assert said(session.head) == ["user: 1"]
+    assert format_messages(session.head) == ["user: 1"]
     assert [extract_text(message["content"]) for message in made.unsaved] == [outcome.text]
 
     assert (await made.prompt("2")).text == "Two."
-    assert said(session.head) == ["user: 1", f"assistant: {outcome.text}", "user: 2", "assistant: Two."]
+    assert format_messages(session.head) == ["user: 1", f"assistant: {outcome.text}", "user: 2", "assistant: Two."]
     assert made.unsaved == []
 
 
@@ -292,7 +292,7 @@ async def test_unsaved_tool_results_are_kept_and_can_be_saved_elsewhere(session:
         outcome = await made.prompt("Go")
 
     assert isinstance(outcome.error, StoreError)
-    assert said(session.head) == ["user: Go", "assistant: "]
+    assert format_messages(session.head) == ["user: Go", "assistant: "]
     assert [message["toolCallId"] for message in outcome.unsaved] == ["c1", "c2"]
     outcome.save_to(tmp_path / "kept.jsonl")
     assert stat.S_IMODE((tmp_path / "kept.jsonl").stat().st_mode) == 0o600
@@ -333,16 +333,16 @@ async def test_an_unsaved_answer_is_a_late_entry_if_the_branch_was_moved(session
     with full:
         assert isinstance((await made.prompt("1")).error, UnsavedMessages)
     asked = session.head.path()[-1]
-    session.append(st.user("Somebody else goes on"))
+    session.append(st.user("Another writer continues"))
 
     assert (await made.prompt("2")).text == "Two."
 
-    (late,) = [entry for entry in session.tree if isinstance(entry.body, st.Message) and _words(entry) == "Lost?"]
+    (late,) = [entry for entry in session.tree if isinstance(entry.body, st.Message) and _build_text(entry) == "Lost?"]
     assert late.parent == asked.id
-    assert said(session.head) == ["user: 1", "user: Somebody else goes on", "user: 2", "assistant: Two."]
+    assert format_messages(session.head) == ["user: 1", "user: Another writer continues", "user: 2", "assistant: Two."]
 
 
-def _words(entry: st.Entry) -> str:
+def _build_text(entry: st.Entry) -> str:
     assert isinstance(entry.body, st.Message)
     return extract_text(entry.body.message.get("content"))
 
@@ -381,12 +381,12 @@ def test_an_answer_on_a_full_disk_goes_to_the_temporary_folder(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
 
-    assert "No space left on device" in told["error"]
-    assert told["path"] in told["error"]
-    assert told["text"] == "paid " * 20_000
-    saved = Path(told["path"])
+    assert "No space left on device" in reported["error"]
+    assert reported["path"] in reported["error"]
+    assert reported["text"] == "paid " * 20_000
+    saved = Path(reported["path"])
     assert saved.parent == temporary
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     assert json.loads(saved.read_text())["content"][0]["text"] == "paid " * 20_000

@@ -1,4 +1,4 @@
-"""Handlers: who is told of what, how answers combine, and what becomes of handlers that fail."""
+"""The event bus: handlers, listeners, combined answers, and failing handlers."""
 
 import asyncio
 import threading
@@ -45,7 +45,7 @@ PREPARATION = TreePreparation(
 CALL = BeforeToolCall(call=ToolCall("c", "bash", {"command": "ls"}))
 
 
-def moving() -> BeforeNavigate:
+def build_navigate_event() -> BeforeNavigate:
     return BeforeNavigate(preparation=PREPARATION, signal=Signal())
 
 
@@ -61,7 +61,7 @@ def notices(hooks: Hooks) -> list[str]:
     return seen
 
 
-# Being told
+# Emitting
 
 
 async def test_handlers_get_the_event_and_the_context_in_the_order_they_were_registered(hooks: Hooks) -> None:
@@ -140,11 +140,11 @@ async def test_tools_get_session_events_after_all_handlers(hooks: Hooks) -> None
     assert [who for who, _ in seen] == ["handler", "tool"] * 3 + ["handler"] * 2
 
 
-# Being asked
+# Asking
 
 
 async def test_without_handlers_the_answer_is_empty(hooks: Hooks) -> None:
-    event, answer = await hooks.ask(moving())
+    event, answer = await hooks.ask(build_navigate_event())
 
     assert answer == NavigateAnswer()
     assert event.preparation == PREPARATION
@@ -155,7 +155,7 @@ async def test_empty_answers_are_inert(hooks: Hooks, notices, nothing) -> None:
     hooks.on(BeforeNavigate, lambda event, ctx: {"label": "first"})
     hooks.on(BeforeNavigate, lambda event, ctx: nothing)
 
-    _, answer = await hooks.ask(moving())
+    _, answer = await hooks.ask(build_navigate_event())
 
     assert answer == NavigateAnswer(label="first")
     assert notices == []
@@ -165,7 +165,7 @@ async def test_answers_are_merged_field_by_field_and_the_last_value_wins(hooks: 
     hooks.on(BeforeNavigate, lambda event, ctx: {"label": "one", "custom_instructions": "briefly"})
     hooks.on(BeforeNavigate, lambda event, ctx: NavigateAnswer(label="two", summary=Summary(summary="S")))
 
-    event, answer = await hooks.ask(moving())
+    event, answer = await hooks.ask(build_navigate_event())
 
     assert answer == NavigateAnswer(label="two", custom_instructions="briefly", summary=Summary(summary="S"))
     assert (event.preparation.label, event.preparation.custom_instructions) == ("two", "briefly")
@@ -176,7 +176,7 @@ async def test_an_answer_may_be_a_struct_and_details_may_be_anything(hooks: Hook
     given = NavigateAnswer(summary=Summary(summary="S", details=details), label="l")
     hooks.on(BeforeNavigate, lambda event, ctx: given)
 
-    _, answer = await hooks.ask(moving())
+    _, answer = await hooks.ask(build_navigate_event())
 
     assert answer == given
     assert notices == []
@@ -188,7 +188,7 @@ async def test_the_first_cancelling_handler_ends_the_event(hooks: Hooks) -> None
     hooks.on(BeforeNavigate, lambda event, ctx: {"cancel": True})
     hooks.on(BeforeNavigate, lambda event, ctx: asked.append(1))
 
-    _, answer = await hooks.ask(moving())
+    _, answer = await hooks.ask(build_navigate_event())
 
     assert answer == NavigateAnswer(cancel=True)
     assert asked == []
@@ -227,7 +227,7 @@ async def test_each_handler_sees_the_changes_of_earlier_handlers(hooks: Hooks) -
         hooks.on(kind, handler)
     hooks.on(ToolResult, result)
 
-    await hooks.ask(moving())
+    await hooks.ask(build_navigate_event())
     event, _ = await hooks.ask(CALL)
     changed, _ = await hooks.ask(ToolResult(call=CALL.call, content=[], is_error=False))
     await hooks.ask(merge)
@@ -304,7 +304,7 @@ def test_combining_step_by_step_equals_combining_at_once(first, second) -> None:
     assert at_once.cancel == any(answer.cancel for answer in [*first, *second])
 
 
-# Failing
+# Failures
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ async def test_an_invalid_answer_of_a_handler_is_reported_and_ignored(hooks: Hoo
     hooks.on(BeforeNavigate, odd)
     hooks.on(BeforeNavigate, lambda event, ctx: {"label": "good"})
 
-    _, answer = await hooks.ask(moving())
+    _, answer = await hooks.ask(build_navigate_event())
 
     assert answer == NavigateAnswer(label="good")
     (notice,) = notices
@@ -348,44 +348,44 @@ async def test_an_invalid_answer_of_a_handler_is_reported_and_ignored(hooks: Hoo
     assert notice.endswith(" (at before_navigate)")
 
 
-async def raising(event, ctx):
+async def raise_error(event, ctx):
     raise ValueError("broken")
 
 
-def raising_in_a_thread(event, ctx):
+def raise_error_in_thread(event, ctx):
     raise KeyError("broken")
 
 
-async def leaving(event, ctx):
+async def exit_program(event, ctx):
     raise SystemExit(3)
 
 
-def leaving_in_a_thread(event, ctx):
+def exit_program_in_thread(event, ctx):
     raise SystemExit(3)
 
 
-def stopping(event, ctx):
+def raise_stop_iteration(event, ctx):
     raise StopIteration
 
 
-async def cancelling(event, ctx):
+async def cancel_itself(event, ctx):
     raise asyncio.CancelledError
 
 
-def interrupting(event, ctx):
-    raise TimeoutError("of its own")
+def raise_timeout(event, ctx):
+    raise TimeoutError("a timeout inside")
 
 
 @pytest.mark.parametrize(
     ("handler", "what"),
     [
-        (raising, "failed with ValueError: broken"),
-        (raising_in_a_thread, "failed with KeyError: 'broken'"),
-        (leaving, "failed with RuntimeError: it called sys.exit"),
-        (leaving_in_a_thread, "failed with RuntimeError: it called sys.exit"),
-        (stopping, "failed with RuntimeError: it raised StopIteration"),
-        (cancelling, "was cancelled from inside"),
-        (interrupting, "failed with TimeoutError: of its own"),
+        (raise_error, "failed with ValueError: broken"),
+        (raise_error_in_thread, "failed with KeyError: 'broken'"),
+        (exit_program, "failed with RuntimeError: it called sys.exit"),
+        (exit_program_in_thread, "failed with RuntimeError: it called sys.exit"),
+        (raise_stop_iteration, "failed with RuntimeError: it raised StopIteration"),
+        (cancel_itself, "was cancelled from inside"),
+        (raise_timeout, "failed with TimeoutError: a timeout inside"),
     ],
 )
 async def test_a_handler_that_raises_is_reported_and_the_others_run(hooks: Hooks, notices, handler, what) -> None:
@@ -468,7 +468,7 @@ async def test_cancelling_the_operation_cancels_the_handler(hooks: Hooks, notice
     assert notices == []
 
 
-@pytest.mark.parametrize("junk", [raising, hang_for_long, lambda event, ctx: "junk"])
+@pytest.mark.parametrize("junk", [raise_error, hang_for_long, lambda event, ctx: "junk"])
 async def test_a_failing_handler_blocks_the_tool_call(hooks: Hooks, junk) -> None:
     hooks.on(BeforeToolCall, junk, source="gate.py", deadline=0.05)
 
@@ -492,7 +492,7 @@ async def test_a_sync_function_may_return_an_awaitable(hooks: Hooks) -> None:
 
     hooks.on(BeforeNavigate, lambda event, ctx: later())
 
-    assert (await hooks.ask(moving()))[1] == NavigateAnswer(label="later")
+    assert (await hooks.ask(build_navigate_event()))[1] == NavigateAnswer(label="later")
 
 
 class SlowUi(NoUi):
@@ -511,7 +511,7 @@ async def test_the_time_of_the_user_does_not_count_for_the_deadline(notices, hoo
 
     hooks.on(BeforeNavigate, ask, deadline=0.05)
 
-    assert (await hooks.ask(moving()))[1] == NavigateAnswer(label="yes")
+    assert (await hooks.ask(build_navigate_event()))[1] == NavigateAnswer(label="yes")
     assert notices == []
     assert hooks.context.ui.notices == [("info", "about to ask")]
 
@@ -526,7 +526,7 @@ async def test_the_clock_continues_after_the_answer_of_the_user(notices, hooks: 
 
     hooks.on(BeforeNavigate, ask, deadline=0.05)
 
-    await hooks.ask(moving())
+    await hooks.ask(build_navigate_event())
 
     assert notices == ["ask took longer than 0.05 s (at before_navigate)"]
 

@@ -1,4 +1,4 @@
-"""Calling what others wrote."""
+"""Calling functions of users and extensions."""
 
 from __future__ import annotations
 

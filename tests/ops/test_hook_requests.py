@@ -63,7 +63,7 @@ async def test_the_signal_ends_the_wait_for_handlers(hooks: Hooks) -> None:
 
 
 async def test_handlers_called_after_the_signal_get_a_grace_period(
-    hooks: Hooks, told: list[Event], monkeypatch: pytest.MonkeyPatch
+    hooks: Hooks, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = []
 
@@ -79,7 +79,7 @@ async def test_handlers_called_after_the_signal_get_a_grace_period(
 
     await asyncio.wait_for(emit_event(hooks, Forked(entry=None), signal), 2)
 
-    assert quick == told == [Forked(entry=None)]
+    assert quick == events == [Forked(entry=None)]
 
 
 async def test_work_after_the_signal_returns_its_result() -> None:

@@ -16,13 +16,13 @@ from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge,
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Session
-from tests.ops.conftest import asked, talk
+from tests.ops.conftest import append_messages, get_prompt
 
 
 @pytest.fixture
 def main(session: Session) -> Branch:
-    """A question on `main`, and two ways to answer it on branches of their own; `main` is current."""
-    talk(session, "question", "two ways")
+    """A question on `main`, and two answers on separate branches; `main` is current."""
+    append_messages(session, "question", "two ways")
     for name in ("cache", "dict"):
         branch = session.create_branch(name, at="main")
         branch.append(st.user(f"try a {name}"))
@@ -34,24 +34,24 @@ def main(session: Session) -> Branch:
     return session.branch("main")
 
 
-def said(branch: Branch) -> list[str]:
+def list_texts(branch: Branch) -> list[str]:
     return [st.core.messages.extract_text(m.get("content")) or m.get("summary", "") for m in branch.context().messages]
 
 
-def notices(told) -> list[str]:
-    return [event.text for event in told if isinstance(event, Notice)]
+def list_notices(events) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
 
 
-def model(*answers) -> ScriptedModel:
+def build_model(*answers) -> ScriptedModel:
     return ScriptedModel(answers or ["It works."])
 
 
-# Merging
+# Merge
 
 
-async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, main, hooks, told) -> None:
+async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, main, hooks, events) -> None:
     cache, leaf = session.branch("cache"), main.leaf
-    makes = model()
+    makes = build_model()
 
     outcome = await merge(cache, main, hooks=hooks, summary=SummaryRequest(model=makes))
 
@@ -64,20 +64,20 @@ async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, ma
     assert body.details == {"kind": "merge", "sources": [cache.leaf], "readFiles": [], "modifiedFiles": ["cache"]}
     assert body.abandoned_leaf == cache.leaf
     assert body.usage is not None
-    prompt = asked(makes.requests[0])
+    prompt = get_prompt(makes.requests[0])
     assert "try a cache" in prompt
     assert "question" not in prompt
     assert MERGE_PROMPT in prompt
-    assert told[-1] == Merged(kind="merge", branch="main", sources=("cache",), summary_entry=entry)
+    assert events[-1] == Merged(kind="merge", branch="main", sources=("cache",), summary_entry=entry)
 
 
-async def test_a_merge_may_be_the_users_own_text(main, session, hooks, told) -> None:
+async def test_a_merge_may_be_the_users_own_text(main, session, hooks, events) -> None:
     outcome = await merge(session.branch("cache"), main, hooks=hooks, summary="The cache is better.")
 
     assert outcome.summary_entry is not None
     assert outcome.summary_entry.body.summary == "The cache is better."
     assert outcome.summary_entry.body.details["kind"] == "merge"
-    assert told[0].user_wants_summary is False
+    assert events[0].user_wants_summary is False
 
 
 async def test_entries_are_merged_only_once(main, session, hooks) -> None:
@@ -88,54 +88,54 @@ async def test_entries_are_merged_only_once(main, session, hooks) -> None:
         await merge(cache, main, hooks=hooks, summary="twice")
 
     cache.append(st.user("one more thing"))
-    makes = model()
+    makes = build_model()
     await merge(cache, main, hooks=hooks, summary=SummaryRequest(model=makes))
-    assert "one more thing" in asked(makes.requests[0])
-    assert "try a cache" not in asked(makes.requests[0])
+    assert "one more thing" in get_prompt(makes.requests[0])
+    assert "try a cache" not in get_prompt(makes.requests[0])
 
 
-async def test_handlers_see_the_merged_entries_and_may_supply_the_summary(main, session, hooks, told) -> None:
+async def test_handlers_see_the_merged_entries_and_may_supply_the_summary(main, session, hooks, events) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": {"x": 1, "kind": "odd"}}})
 
     outcome = await merge(
-        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model(), instructions="speed")
+        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model(), instructions="speed")
     )
 
-    event = told[0]
+    event = events[0]
     assert (event.kind, event.branch, event.sources, event.custom_instructions) == ("merge", "main", ("dict",), "speed")
     assert [entry.type for entry in event.entries] == ["branch_point", "message", "message", "message"]
     assert outcome.summary_entry is not None
     body = outcome.summary_entry.body
     assert (body.summary, body.from_hook) == ("MINE", True)
     assert body.details == {"x": 1, "kind": "merge", "sources": [session.branch("dict").leaf]}
-    assert told[-1].from_hook
+    assert events[-1].from_hook
 
 
 async def test_a_handler_may_change_the_instructions(main, session, hooks) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"custom_instructions": "memory", "summary": {"summary": " "}})
-    makes = model()
+    makes = build_model()
 
     await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=makes, instructions="speed"))
 
-    assert asked(makes.requests[0]).endswith("Pay special attention to this: memory")
+    assert get_prompt(makes.requests[0]).endswith("Pay special attention to this: memory")
 
 
-async def test_an_empty_summary_of_a_handler_is_reported_and_the_model_is_asked(main, session, hooks, told) -> None:
+async def test_an_empty_summary_of_a_handler_is_reported_and_the_model_is_asked(main, session, hooks, events) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": " "}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert "It works." in outcome.summary_entry.body.summary
-    assert notices(told) == ["a handler supplied an empty summary"]
+    assert list_notices(events) == ["a handler supplied an empty summary"]
 
 
-async def test_invalid_details_of_a_handler_are_reported(main, session, hooks, told) -> None:
+async def test_invalid_details_of_a_handler_are_reported(main, session, hooks, events) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": ["x"]}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert outcome.summary_entry.body.summary == "MINE"
-    assert notices(told) == ["a handler supplied details that are not an object"]
+    assert list_notices(events) == ["a handler supplied details that are not an object"]
 
 
 async def test_an_abort_after_the_write_does_not_wait_for_handlers(main, session, hooks) -> None:
@@ -155,22 +155,22 @@ async def test_an_abort_after_the_write_does_not_wait_for_handlers(main, session
     assert main.leaf == outcome.new_leaf
 
 
-async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:
+async def test_a_handler_may_cancel_a_merge(main, session, hooks, events) -> None:
     before = session.read_lines()
     hooks.on(BeforeMerge, lambda event, ctx: {"cancel": True})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True)
     assert session.read_lines() == before
-    assert len(told) == 1
+    assert len(events) == 1
 
 
-async def test_without_a_model_or_a_text_nothing_is_merged(main, session, hooks, told) -> None:
+async def test_without_a_model_or_a_text_nothing_is_merged(main, session, hooks, events) -> None:
     with pytest.raises(InvalidOperation, match="a summary needs a model"):
         await merge(session.branch("dict"), main, hooks=hooks)
 
-    assert told == []
+    assert events == []
 
 
 async def test_a_failed_or_aborted_merge_changes_nothing(main, session, hooks) -> None:
@@ -182,14 +182,14 @@ async def test_a_failed_or_aborted_merge_changes_nothing(main, session, hooks) -
             session.branch("dict"),
             main,
             hooks=hooks,
-            summary=SummaryRequest(model=model(ModelError("m", "auth", "no"))),
+            summary=SummaryRequest(model=build_model(ModelError("m", "auth", "no"))),
         )
     work = asyncio.ensure_future(
         merge(
             session.branch("dict"),
             main,
             hooks=hooks,
-            summary=SummaryRequest(model=model([Delay(30), "s"])),
+            summary=SummaryRequest(model=build_model([Delay(30), "s"])),
             signal=signal,
         )
     )
@@ -208,7 +208,7 @@ async def test_no_summary_is_written_to_a_branch_that_moved_in_between(main, ses
     hooks.on(BeforeMerge, move)
 
     with pytest.raises(BranchMoved):
-        await merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+        await merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert "branch_summary" not in [entry.type for entry in session.tree]
 
@@ -221,11 +221,11 @@ async def test_a_summary_is_appended_to_a_branch_that_grew_while_it_was_written(
 
     await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
 
-    assert said(main) == ["question", "two ways", "by the way", "It works."]
+    assert list_texts(main) == ["question", "two ways", "by the way", "It works."]
 
 
 async def test_only_one_of_two_concurrent_merges_of_a_branch_is_written(main, session, hooks) -> None:
-    slow = model([Delay(0), "It works."], [Delay(0), "It works."])
+    slow = build_model([Delay(0), "It works."], [Delay(0), "It works."])
 
     outcomes = await asyncio.gather(
         *(merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=slow)) for _ in range(2)),
@@ -242,7 +242,7 @@ async def test_entries_merged_from_a_branch_are_not_merged_back(main, session, h
     with pytest.raises(InvalidOperation, match="branch 'main' has no entries to merge into 'cache'"):
         await merge(main, cache, hooks=hooks, summary="It works.")
     main.append(st.user("Go on."))
-    await merge(main, cache, hooks=hooks, summary="It is to go on.")
+    await merge(main, cache, hooks=hooks, summary="It continues.")
 
     with pytest.raises(InvalidOperation, match="branch 'cache' has no entries to merge into 'main'"):
         await merge(cache, main, hooks=hooks, summary="again")
@@ -255,7 +255,7 @@ async def test_branches_are_merged_within_one_session_and_not_into_themselves(ma
         await merge(st.memory().head, main, hooks=hooks, summary="x")
 
 
-# Undoing
+# Undo
 
 
 async def test_undo_after_a_merge_reverts_and_names_the_merge(main, session, hooks) -> None:
@@ -359,12 +359,12 @@ async def test_undo_reverts_operations_on_a_branch_that_is_not_current(main, ses
     assert session.undo().undo_description == "the switch from dict to main"
 
 
-# Promoting
+# Promote
 
 
-async def test_promoting_continues_from_the_winner_with_a_summary_of_the_others(main, session, hooks, told) -> None:
+async def test_promoting_continues_from_the_winner_with_a_summary_of_the_others(main, session, hooks, events) -> None:
     cache, by_key = session.branch("cache"), session.branch("dict")
-    makes = model("The cache grew.")
+    makes = build_model("The cache grew.")
 
     outcome = await promote(by_key, main, hooks=hooks, summary=SummaryRequest(model=makes))
 
@@ -376,7 +376,7 @@ async def test_promoting_continues_from_the_winner_with_a_summary_of_the_others(
     assert entry.body.details["sources"] == [cache.leaf]
     assert session.head == main
     assert {info.name for info in session.branches if info.archived} == {"cache", "dict"}
-    assert told[-1] == Merged(kind="promote", branch="main", sources=("cache",), summary_entry=entry)
+    assert events[-1] == Merged(kind="promote", branch="main", sources=("cache",), summary_entry=entry)
 
 
 async def test_undoing_a_promotion_unarchives_its_branches(main, session, hooks) -> None:
@@ -412,14 +412,14 @@ async def test_the_winner_of_a_promotion_may_be_the_current_branch(main, session
     assert session.branches == before
 
 
-async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, told) -> None:
+async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, events) -> None:
     session.archive_branch("cache")
 
     outcome = await promote(session.branch("dict"), main, hooks=hooks)
 
     assert outcome == MergeOutcome(new_leaf=session.branch("dict").leaf)
     assert main.leaf == session.branch("dict").leaf
-    assert isinstance(told[-1], Merged)
+    assert isinstance(events[-1], Merged)
 
 
 async def test_the_others_can_be_named_and_the_winner_may_be_the_branch_itself(main, session, hooks) -> None:
@@ -441,13 +441,13 @@ async def test_promoting_a_branch_to_its_own_place_changes_nothing(main, session
     assert session.branches == before
 
 
-async def test_a_branch_that_grew_is_not_moved(main, session, hooks, told) -> None:
+async def test_a_branch_that_grew_is_not_moved(main, session, hooks, events) -> None:
     main.append(st.user("meanwhile"))
 
     with pytest.raises(InvalidOperation, match="'dict' does not continue from the head of 'main'; merge it instead"):
         await promote(session.branch("dict"), main, hooks=hooks, summary="x")
 
-    assert told == []
+    assert events == []
 
 
 async def test_a_branch_at_root_may_be_promoted_into(session, hooks) -> None:
@@ -464,28 +464,28 @@ async def test_a_cancelled_or_aborted_promotion_changes_nothing(main, session, h
     signal.abort()
 
     aborted = await promote(
-        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()), signal=signal
+        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()), signal=signal
     )
     hooks.on("before_merge", lambda event, ctx: {"cancel": True})
-    cancelled = await promote(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    cancelled = await promote(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert (aborted.aborted, cancelled.cancelled, cancelled.aborted) == (True, True, False)
     assert session.read_lines() == before
 
 
-# Cherry-picking
+# Cherry-pick
 
 
-async def test_a_call_is_copied_with_its_result_to_the_head(main, session, hooks, told) -> None:
+async def test_a_call_is_copied_with_its_result_to_the_head(main, session, hooks, events) -> None:
     turn = session.branch("cache").path()[-2]
 
     outcome = await cherry_pick(main, [turn], hooks=hooks)
 
-    assert said(main) == ["question", "two ways", "cache done", "ok"]
+    assert list_texts(main) == ["question", "two ways", "cache done", "ok"]
     assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries] == [turn.id, session.branch("cache").leaf]
     assert outcome.new_leaf == main.leaf
-    assert told == [
-        BeforeCopy(kind="cherry_pick", branch="main", onto=outcome.old_leaf, entries=told[0].entries),
+    assert events == [
+        BeforeCopy(kind="cherry_pick", branch="main", onto=outcome.old_leaf, entries=events[0].entries),
         Copied(kind="cherry_pick", branch="main", entries=outcome.entries),
     ]
 
@@ -536,14 +536,14 @@ async def test_the_usage_of_a_copied_answer_does_not_count_for_the_target_conver
     assert count_context_tokens(main.path()) == main.context().tokens() < 100
 
 
-async def test_entries_that_cannot_be_picked_are_refused(main, hooks, told) -> None:
+async def test_entries_that_cannot_be_picked_are_refused(main, hooks, events) -> None:
     with pytest.raises(InvalidOperation, match="cannot copy root"):
         await cherry_pick(main, ["root"], hooks=hooks)
     with pytest.raises(InvalidOperation, match="no messages to copy"):
         await cherry_pick(main, [], hooks=hooks)
     with pytest.raises(NotFound):
         await cherry_pick(main, ["nowhere"], hooks=hooks)
-    assert told == []
+    assert events == []
 
 
 async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
@@ -578,24 +578,33 @@ async def test_copies_are_appended_to_a_branch_that_grew_while_a_handler_ran(mai
 
     await cherry_pick(main, ["cache"], hooks=hooks)
 
-    assert said(main)[-3:] == ["by the way", "cache done", "ok"]
+    assert list_texts(main)[-3:] == ["by the way", "cache done", "ok"]
 
 
-# Rebasing
+# Rebase
 
 
-async def test_a_rebase_copies_the_entries_and_keeps_the_originals(main, session, hooks, told) -> None:
+async def test_a_rebase_copies_the_entries_and_keeps_the_originals(main, session, hooks, events) -> None:
     cache = session.branch("cache")
     old, before = cache.leaf, session.read_lines()
 
     outcome = await rebase(cache, "dict", hooks=hooks)
 
-    assert said(cache) == ["question", "two ways", "try a dict", "dict done", "ok", "try a cache", "cache done", "ok"]
+    assert list_texts(cache) == [
+        "question",
+        "two ways",
+        "try a dict",
+        "dict done",
+        "ok",
+        "try a cache",
+        "cache done",
+        "ok",
+    ]
     assert (outcome.old_leaf, outcome.new_leaf) == (old, cache.leaf)
     assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries][-1] == old
     assert session.read_lines()[: len(before)] == before
     assert session.head == main
-    assert told[-1] == Copied(kind="rebase", branch="cache", entries=outcome.entries)
+    assert events[-1] == Copied(kind="rebase", branch="cache", entries=outcome.entries)
 
 
 async def test_compactions_and_edits_refer_to_the_copies(main, session, hooks) -> None:
@@ -609,16 +618,16 @@ async def test_compactions_and_edits_refer_to_the_copies(main, session, hooks) -
 
     await rebase(cache, "dict", hooks=hooks)
 
-    assert said(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
+    assert list_texts(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
     session.undo()
-    assert said(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
+    assert list_texts(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
 
 
-async def test_an_invalid_rebase_is_refused_before_hooks_are_asked(main, session, hooks, told) -> None:
+async def test_an_invalid_rebase_is_refused_before_hooks_are_asked(main, session, hooks, events) -> None:
     with pytest.raises(InvalidOperation, match="already"):
         await rebase(session.branch("cache"), "main", hooks=hooks)
 
-    assert told == []
+    assert events == []
 
 
 async def test_a_branch_that_moved_while_a_handler_ran_does_not_change(main, session, hooks) -> None:
@@ -632,4 +641,4 @@ async def test_a_branch_that_moved_while_a_handler_ran_does_not_change(main, ses
     with pytest.raises(BranchMoved):
         await rebase(cache, "dict", hooks=hooks)
 
-    assert said(cache)[-1] == "more"
+    assert list_texts(cache)[-1] == "more"

@@ -1,4 +1,4 @@
-"""Commands: what they print, how long they may take, and that nobody is left over."""
+"""Commands: output, time limits, and ending all processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output_limits as limits
 from sessiontree.agent.tools.command_runner import CommandError, run_command
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
-from tests.agent.conftest import alive
-from tests.agent.tools.conftest import Call, text
+from tests.agent.conftest import find_processes
+from tests.agent.tools.conftest import Call, get_text
 
 
-class Background:
-    """Something that a command leaves running, which prints more than a pipe holds once it is told to."""
+class BackgroundProcess:
+    """A background process that prints more than a pipe can hold when it is triggered."""
 
     command = "(read go <go; echo log; head -c 1000000 /dev/zero; seq 3 && echo alive >over) & echo started"
 
@@ -34,8 +34,8 @@ class Background:
             os.mkfifo(folder / name)
             self._ends.append(os.open(folder / name, os.O_RDWR))
 
-    def goes_on(self) -> bool:
-        """Whether it lives after it has printed."""
+    def survives_printing(self) -> bool:
+        """Trigger the output, and return whether the process survives."""
         go, over = self._ends
         os.write(go, b"\n")
         ready, _, _ = select.select([over], [], [], 10)
@@ -49,7 +49,7 @@ class Background:
 async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
     output = await call(bash, command="pwd; echo oops >&2")
 
-    assert text(output) == f"{folder}\noops"
+    assert get_text(output) == f"{folder}\noops"
     assert output.details == {"exitCode": 0}
     assert not output.is_error
 
@@ -57,20 +57,20 @@ async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call:
 async def test_a_failed_command_reports_its_exit_code(call: Call) -> None:
     output = await call(bash, command="echo no; exit 3")
 
-    assert text(output) == "no\n\nThe command exited with code 3."
+    assert get_text(output) == "no\n\nThe command exited with code 3."
     assert output.is_error
-    assert text(await call(bash, command="kill -9 $$")) == "The command exited with code 137."
-    assert text(await call(bash, command="true")) == "(no output)"
+    assert get_text(await call(bash, command="kill -9 $$")) == "The command exited with code 137."
+    assert get_text(await call(bash, command="true")) == "(no output)"
 
 
 async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
-    assert text(await call(bash, command="cat; echo done")) == "done"
+    assert get_text(await call(bash, command="cat; echo done")) == "done"
 
 
 async def test_long_output_shows_its_end_and_goes_to_a_private_file(call: Call) -> None:
     output = await call(bash, command=f"seq 1 {MAX_LINES * 2}")
 
-    lines = text(output).split("\n")
+    lines = get_text(output).split("\n")
     assert lines[MAX_LINES - 1] == str(MAX_LINES * 2)
     path = output.details["fullOutputPath"]
     assert f"The full output is in {path}" in lines[-1]
@@ -97,9 +97,9 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call
 
     output = await call(bash, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
 
-    assert text(output) == "begun\n\nThe command was stopped after 0.3 seconds."
+    assert get_text(output) == "begun\n\nThe command was stopped after 0.3 seconds."
     assert output.is_error
-    assert not alive(mark)
+    assert not find_processes(mark)
 
 
 async def test_aborting_ends_the_whole_process_group(call: Call) -> None:
@@ -112,8 +112,8 @@ async def test_aborting_ends_the_whole_process_group(call: Call) -> None:
     task.cancel()
     output = await asyncio.wait_for(task, 5)
 
-    assert text(output) == "begun\n\nThe command was aborted."
-    assert not alive(mark)
+    assert get_text(output) == "begun\n\nThe command was aborted."
+    assert not find_processes(mark)
 
 
 async def test_a_second_abort_kills_a_command_at_once_and_keeps_its_output(call: Call) -> None:
@@ -130,9 +130,9 @@ async def test_a_second_abort_kills_a_command_at_once_and_keeps_its_output(call:
     task.cancel()
     output = await asyncio.wait_for(task, 5)
 
-    assert text(output).startswith("begun\n")
-    assert text(output).endswith("The command was aborted.")
-    assert not alive(mark)
+    assert get_text(output).startswith("begun\n")
+    assert get_text(output).endswith("The command was aborted.")
+    assert not find_processes(mark)
 
 
 async def test_a_command_does_not_wait_for_its_background_processes(call: Call) -> None:
@@ -140,24 +140,24 @@ async def test_a_command_does_not_wait_for_its_background_processes(call: Call) 
 
     output = await call(bash, command=f"sleep {mark} & echo $!")
 
-    assert alive(mark)
-    os.kill(int(text(output)), signal.SIGKILL)
+    assert find_processes(mark)
+    os.kill(int(get_text(output)), signal.SIGKILL)
 
 
 @pytest.fixture
-def background(folder: Path) -> Iterator[Background]:
-    made = Background(folder)
+def background(folder: Path) -> Iterator[BackgroundProcess]:
+    made = BackgroundProcess(folder)
     yield made
     made.close()
 
 
-async def test_background_processes_may_print_any_amount(call: Call, background: Background) -> None:
-    assert text(await call(bash, command=background.command)) == "started"
+async def test_background_processes_may_print_any_amount(call: Call, background: BackgroundProcess) -> None:
+    assert get_text(await call(bash, command=background.command)) == "started"
 
-    assert await asyncio.to_thread(background.goes_on)
+    assert await asyncio.to_thread(background.survives_printing)
 
 
-def test_background_processes_outlive_the_program(folder: Path, background: Background) -> None:
+def test_background_processes_outlive_the_program(folder: Path, background: BackgroundProcess) -> None:
     program = f"""
 import asyncio
 from sessiontree.agent.tools.command_runner import run_command
@@ -165,7 +165,7 @@ asyncio.run(run_command({background.command!r}, cwd={str(folder)!r}))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
-    assert background.goes_on()
+    assert background.survives_printing()
 
 
 async def test_a_command_cancelled_while_it_starts_leaks_no_descriptors(folder: Path) -> None:
@@ -181,7 +181,7 @@ async def test_a_command_cancelled_while_it_starts_leaks_no_descriptors(folder: 
 
     await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert not alive("61.4567")
+    assert not find_processes("61.4567")
 
 
 async def test_a_command_in_a_deleted_folder_is_a_clear_error(call: Call, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What commands get of the environment: no key of a model, no password, whatever the configuration says."""
+"""The environment of commands: no API keys and no passwords, whatever the configuration."""
 
 from __future__ import annotations
 

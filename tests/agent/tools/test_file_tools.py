@@ -17,7 +17,7 @@ from sessiontree.agent.tools.file_tools import MAX_DIFFED_BYTES
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES
 from sessiontree.agent.tools.unified_diff import MAX_DIFF_CHARS
 from sessiontree.model.request_cleanup import Image, ImageFilter
-from tests.agent.tools.conftest import Call, text
+from tests.agent.tools.conftest import Call, get_text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
@@ -25,17 +25,17 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 async def test_a_file_is_read_as_it_is(call: Call, folder: Path) -> None:
     (folder / "a.py").write_text("one\ntwo\n")
 
-    assert text(await call(read, path="a.py")) == "one\ntwo"
-    assert text(await call(read, path="@a.py")) == "one\ntwo"
-    assert text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
+    assert get_text(await call(read, path="a.py")) == "one\ntwo"
+    assert get_text(await call(read, path="@a.py")) == "one\ntwo"
+    assert get_text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
 
 
 async def test_write_and_edit_use_exactly_the_named_file(call: Call, folder: Path) -> None:
     (folder / "types").mkdir()
     (folder / "types/index.d.ts").write_text("precious")
 
-    assert text(await call(write, path="@types/index.d.ts", content="new")) == "Created @types/index.d.ts: 3 bytes."
-    assert text(await call(read, path="@types/index.d.ts")) == "new"
+    assert get_text(await call(write, path="@types/index.d.ts", content="new")) == "Created @types/index.d.ts: 3 bytes."
+    assert get_text(await call(read, path="@types/index.d.ts")) == "new"
     with pytest.raises(ToolError, match="file @types/other not found"):
         await call(edit, path="@types/other", old_text="precious", new_text="")
 
@@ -47,40 +47,40 @@ async def test_dot_dot_after_a_link_is_resolved_by_the_system(call: Call, folder
     (folder / "a").mkdir()
     (folder / "b/sub").mkdir(parents=True)
     (folder / "a/link").symlink_to(folder / "b/sub")
-    (folder / "a/x").write_text("beside the link")
-    (folder / "b/x").write_text("beside its target")
+    (folder / "a/x").write_text("next to the link")
+    (folder / "b/x").write_text("next to its target")
 
-    assert text(await call(read, path="a/link/../x")) == "beside its target"
-    assert text(await call(ls, path="a/link/..")) == "sub/\nx"
-    assert text(await call(grep, pattern="beside", path="a/link/..")) == "a/link/../x:1: beside its target"
-    assert text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
-    await call(edit, path="a/link/../x", old_text="beside", new_text="by")
+    assert get_text(await call(read, path="a/link/../x")) == "next to its target"
+    assert get_text(await call(ls, path="a/link/..")) == "sub/\nx"
+    assert get_text(await call(grep, pattern="next to", path="a/link/..")) == "a/link/../x:1: next to its target"
+    assert get_text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
+    await call(edit, path="a/link/../x", old_text="next to", new_text="by")
     assert (folder / "b/x").read_text() == "by its target"
-    assert text(await call(write, path="a/link/../x", content="new")) == "Replaced a/link/../x: 3 bytes."
+    assert get_text(await call(write, path="a/link/../x", content="new")) == "Replaced a/link/../x: 3 bytes."
     assert (folder / "b/x").read_text() == "new"
-    assert (folder / "a/x").read_text() == "beside the link"
+    assert (folder / "a/x").read_text() == "next to the link"
 
 
 async def test_replacing_a_file_is_reported_for_every_spelling_of_its_path(call: Call, folder: Path) -> None:
     (folder / "a").write_text("old")
 
     for path in ("a/", "gone/../a", "./a"):
-        assert text(await call(write, path=path, content="new")) == f"Replaced {path}: 3 bytes."
+        assert get_text(await call(write, path=path, content="new")) == f"Replaced {path}: 3 bytes."
 
 
 async def test_a_partial_read_says_how_to_continue(call: Call, folder: Path) -> None:
     (folder / "a").write_text("".join(f"{number}\n" for number in range(1, 11)))
 
-    said = text(await call(read, path="a", offset=3, limit=2))
+    said = get_text(await call(read, path="a", offset=3, limit=2))
 
     assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Continue with offset=5.]"
-    assert text(await call(read, path="a", offset=9)) == "9\n10"
+    assert get_text(await call(read, path="a", offset=9)) == "9\n10"
 
 
 async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path) -> None:
     (folder / "a").write_text("x\n" * (MAX_LINES + 5))
 
-    said = text(await call(read, path="a"))
+    said = get_text(await call(read, path="a"))
 
     assert said.count("x") == MAX_LINES
     assert said.endswith(
@@ -91,7 +91,7 @@ async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path)
 async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, folder: Path) -> None:
     (folder / "a").write_text(("y" * 999 + "\n") * 100)
 
-    said = text(await call(read, path="a"))
+    said = get_text(await call(read, path="a"))
 
     assert said.count("y") == 999 * (MAX_BYTES // 1000)
     assert "of 100." in said
@@ -100,7 +100,7 @@ async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, fold
 async def test_a_line_that_is_too_long_is_cut_off_with_a_note(call: Call, folder: Path) -> None:
     (folder / "a").write_text("z" * (3 * MAX_BYTES) + "\nnext\n")
 
-    said = text(await call(read, path="a"))
+    said = get_text(await call(read, path="a"))
 
     assert said.count("z") == MAX_BYTES
     assert "Line 1 is longer" in said
@@ -152,15 +152,15 @@ async def test_reading_after_the_end_is_an_error(call: Call, folder: Path) -> No
 
     with pytest.raises(ToolError, match="has only 1 line"):
         await call(read, path="a", offset=2)
-    assert text(await call(read, path="empty")) == "empty is empty."
+    assert get_text(await call(read, path="empty")) == "empty is empty."
 
 
 async def test_a_file_is_written_with_its_folders(call: Call, folder: Path) -> None:
-    assert text(await call(write, path="a/b/c.txt", content="hé\n")) == "Created a/b/c.txt: 4 bytes."
+    assert get_text(await call(write, path="a/b/c.txt", content="hé\n")) == "Created a/b/c.txt: 4 bytes."
 
     assert (folder / "a/b/c.txt").read_text() == "hé\n"
     assert os.listdir(folder / "a/b") == ["c.txt"]
-    assert text(await call(write, path="a/b/c.txt", content="")) == "Replaced a/b/c.txt: 0 bytes."
+    assert get_text(await call(write, path="a/b/c.txt", content="")) == "Replaced a/b/c.txt: 0 bytes."
 
 
 async def test_writing_keeps_the_mode_of_a_file_and_follows_links(call: Call, folder: Path) -> None:
@@ -236,7 +236,7 @@ async def test_an_edit_replaces_one_piece_and_shows_the_diff(call: Call, folder:
     output = await call(edit, path="a.py", old_text="two", new_text="2")
 
     assert (folder / "a.py").read_text() == "one\n2\nthree\n"
-    assert text(output) == "Edited a.py at line 2."
+    assert get_text(output) == "Edited a.py at line 2."
     assert output.details == {
         "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
         "firstChangedLine": 2,
@@ -339,7 +339,7 @@ async def test_a_completed_write_is_reported_after_an_abort(
     await asyncio.sleep(0)
     go.set()
 
-    assert text(await task) == said
+    assert get_text(await task) == said
     assert (folder / "a").read_text() == "new"
 
 
@@ -348,8 +348,8 @@ async def test_a_folder_is_listed_in_order_with_folders_marked(call: Call, folde
     for name in ("c", "a", ".hidden"):
         (folder / name).touch()
 
-    assert text(await call(ls)) == ".hidden\na\nb/\nc"
-    assert text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
-    assert text(await call(ls, path="b")) == "b is empty."
+    assert get_text(await call(ls)) == ".hidden\na\nb/\nc"
+    assert get_text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
+    assert get_text(await call(ls, path="b")) == "b is empty."
     with pytest.raises(ToolError, match="folder nowhere not found"):
         await call(ls, path="nowhere")

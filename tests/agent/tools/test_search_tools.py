@@ -1,4 +1,4 @@
-"""Finding files and lines, and what is passed over."""
+"""Finding files and lines, and skipped files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessiontree.agent.tool import ToolError
 from sessiontree.agent.tools import find, gitignore, grep, ls, search_tools
 from sessiontree.agent.tools.gitignore import compile_glob, parse_ignore_rule, walk_files
 from sessiontree.agent.tools.output_limits import write_full_output
-from tests.agent.tools.conftest import Call, caller, text
+from tests.agent.tools.conftest import Call, create_caller, get_text
 
 SKIPPED = "[Skipped: 1 binary file.]"
 
@@ -43,14 +43,14 @@ def project(folder: Path) -> None:
 
 
 async def test_files_are_found_by_name_at_any_depth_or_by_path(call: Call) -> None:
-    assert text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "src/build/in.py"]
-    assert text(await call(find, pattern="src/**/*.py")) == "src/build/in.py"
-    assert text(await call(find, pattern="*.py", path="src")) == "src/build/in.py"
-    assert text(await call(find, pattern="*.rs")) == "No files match."
+    assert get_text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "src/build/in.py"]
+    assert get_text(await call(find, pattern="src/**/*.py")) == "src/build/in.py"
+    assert get_text(await call(find, pattern="*.py", path="src")) == "src/build/in.py"
+    assert get_text(await call(find, pattern="*.rs")) == "No files match."
 
 
 async def test_files_ignored_by_gitignore_are_not_found(call: Call) -> None:
-    found = text(await call(find, pattern="**")).split()
+    found = get_text(await call(find, pattern="**")).split()
 
     assert found == [
         ".gitignore",
@@ -77,44 +77,44 @@ def test_rules_apply_to_the_real_path_of_a_folder(folder: Path) -> None:
 
 
 async def test_lines_are_found_with_their_place(call: Call) -> None:
-    assert text(await call(grep, pattern=r"\bone\b")).split("\n") == [
+    assert get_text(await call(grep, pattern=r"\bone\b")).split("\n") == [
         "a.py:2: print('one')",
         "keep.log:1: one",
         "src/build/in.py:1: one",
         "",
         SKIPPED,
     ]
-    assert text(await call(grep, pattern="ONE", ignore_case=True, glob="*.py", path="src")).split("\n") == [
+    assert get_text(await call(grep, pattern="ONE", ignore_case=True, glob="*.py", path="src")).split("\n") == [
         "src/build/in.py:1: one",
         "src/build/in.py:5: One",
     ]
-    assert text(await call(grep, pattern="('one')", literal=True, path="a.py")) == "a.py:2: print('one')"
-    assert text(await call(grep, pattern="three", path="docs/x/final.md")) == "docs/x/final.md:1: three"
-    assert text(await call(grep, pattern="nowhere", path="src")) == "No lines match."
+    assert get_text(await call(grep, pattern="('one')", literal=True, path="a.py")) == "a.py:2: print('one')"
+    assert get_text(await call(grep, pattern="three", path="docs/x/final.md")) == "docs/x/final.md:1: three"
+    assert get_text(await call(grep, pattern="nowhere", path="src")) == "No lines match."
 
 
 async def test_lines_are_shown_with_their_context(call: Call) -> None:
-    assert text(await call(grep, pattern="t..ee|[oO]ne", path="src", context=1)).split("\n") == [
+    assert get_text(await call(grep, pattern="t..ee|[oO]ne", path="src", context=1)).split("\n") == [
         "src/build/in.py:1: one",
         "src/build/in.py-2- two",
         "src/build/in.py:3: three",
         "src/build/in.py-4- four",
         "src/build/in.py:5: One",
     ]
-    assert "--" in text(await call(grep, pattern="^one", context=1)).split("\n")
+    assert "--" in get_text(await call(grep, pattern="^one", context=1)).split("\n")
 
 
 async def test_a_search_stops_at_its_limit_with_a_note(call: Call) -> None:
     assert (
-        text(await call(find, pattern="*", limit=1))
+        get_text(await call(find, pattern="*", limit=1))
         == ".gitignore\n\n[Only the first 1 files are shown; there are more.]"
     )
-    said = text(await call(grep, pattern="one|two", path="src", limit=1))
+    said = get_text(await call(grep, pattern="one|two", path="src", limit=1))
     assert said == "src/build/in.py:1: one\n\n[Only the first 1 matching lines are shown; there are more.]"
 
 
 async def test_files_skipped_before_the_limit_are_reported(call: Call) -> None:
-    said = text(await call(grep, pattern="one", limit=1))
+    said = get_text(await call(grep, pattern="one", limit=1))
 
     assert said.endswith(f"[Only the first 1 matching lines are shown; there are more. {SKIPPED[1:]}")
 
@@ -125,11 +125,11 @@ async def test_links_out_of_the_folder_are_not_searched(call: Call, folder: Path
     (folder / "src" / "inside.txt").symlink_to(folder / "there.txt")
     (folder / "there.txt").write_text("needle inside\n")
 
-    said = text(await call(grep, pattern="needle"))
+    said = get_text(await call(grep, pattern="needle"))
     assert "outside" not in said
     assert "src/inside.txt:1: needle inside" in said
     assert "1 link out of the folder" in said
-    assert "src/inside.txt:1: needle inside" in text(await call(grep, pattern="needle", path="src"))
+    assert "src/inside.txt:1: needle inside" in get_text(await call(grep, pattern="needle", path="src"))
 
 
 async def test_files_of_sessiontree_are_not_searched(call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ async def test_files_of_sessiontree_are_not_searched(call: Call, folder: Path, m
     (folder / "own").mkdir()
     (folder / "own" / "token").write_text("needle\n")
 
-    assert "token" not in text(await call(grep, pattern="needle"))
+    assert "token" not in get_text(await call(grep, pattern="needle"))
 
 
 async def test_output_beyond_the_limit_goes_to_a_file(call: Call, folder: Path) -> None:
@@ -145,7 +145,7 @@ async def test_output_beyond_the_limit_goes_to_a_file(call: Call, folder: Path) 
 
     output = await call(grep, pattern="needle")
 
-    assert text(output).count("needle") < 60
+    assert get_text(output).count("needle") < 60
     path = output.details["fullOutputPath"]
     assert Path(path).read_text().count("needle") == 100
     os.unlink(path)
@@ -159,8 +159,8 @@ async def test_output_that_fits_is_shown_if_no_file_can_be_written(
 
     output = await call(grep, pattern="needle")
 
-    assert text(output).startswith("long.txt:1: needle")
-    assert "of 100 lines are shown. The rest could not be saved." in text(output)
+    assert get_text(output).startswith("long.txt:1: needle")
+    assert "of 100 lines are shown. The rest could not be saved." in get_text(output)
     assert output.details is None
 
 
@@ -208,9 +208,9 @@ async def test_a_file_whose_name_is_not_utf_8_is_found(call: Call, folder: Path)
     odd = folder / "src" / os.fsdecode(b"caf\xe9.txt")
     odd.write_text("needle\n")
 
-    assert text(await call(find, pattern="*.txt")) == "src/caf\ufffd.txt"
-    assert text(await call(grep, pattern="needle")) == f"src/caf\ufffd.txt:1: needle\n\n{SKIPPED}"
-    assert "caf\ufffd.txt" in text(await call(ls, path="src")).split("\n")
+    assert get_text(await call(find, pattern="*.txt")) == "src/caf\ufffd.txt"
+    assert get_text(await call(grep, pattern="needle")) == f"src/caf\ufffd.txt:1: needle\n\n{SKIPPED}"
+    assert "caf\ufffd.txt" in get_text(await call(ls, path="src")).split("\n")
 
 
 async def test_a_folder_whose_name_is_not_utf_8_is_searched(folder: Path) -> None:
@@ -218,8 +218,8 @@ async def test_a_folder_whose_name_is_not_utf_8_is_searched(folder: Path) -> Non
     odd.mkdir()
     (odd / "a.txt").write_text("needle\n")
 
-    assert text(await caller(odd)(find, pattern="*.txt")) == "a.txt"
-    assert text(await caller(odd)(grep, pattern="needle")) == "a.txt:1: needle"
+    assert get_text(await create_caller(odd)(find, pattern="*.txt")) == "a.txt"
+    assert get_text(await create_caller(odd)(grep, pattern="needle")) == "a.txt:1: needle"
 
 
 async def test_circular_links_are_skipped(call: Call, folder: Path) -> None:
@@ -227,7 +227,7 @@ async def test_circular_links_are_skipped(call: Call, folder: Path) -> None:
     (folder / "gone.py").symlink_to("nowhere")
     (folder / "link.py").symlink_to("a.py")
 
-    assert text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "link.py", "src/build/in.py"]
+    assert get_text(await call(find, pattern="*.py")).split() == ["a.py", "binary.py", "link.py", "src/build/in.py"]
 
 
 def test_very_deep_folders_are_walked(folder: Path) -> None:
@@ -237,7 +237,7 @@ def test_very_deep_folders_are_walked(folder: Path) -> None:
     os.makedirs(root)
     os.chdir(root)
     try:
-        for _ in range(1500):  # step by step, since the whole path may be too long to be named
+        for _ in range(1500):  # step by step: the whole path may be too long
             os.mkdir("d")
             os.chdir("d")
         Path("low.txt").write_text("found")
@@ -246,7 +246,7 @@ def test_very_deep_folders_are_walked(folder: Path) -> None:
 
         assert list(walk_files(str(root))) == [f"{inner}/low.txt", "zeta/high.txt"]
     finally:
-        Path("low.txt").unlink()  # what takes the folder of a test away goes only so deep
+        Path("low.txt").unlink()  # pytest cannot remove folders that are too deep
         for _ in range(1500):
             os.chdir("..")
             os.rmdir("d")
@@ -273,10 +273,10 @@ async def test_skipped_files_are_counted(call: Call, folder: Path) -> None:
         file.truncate(search_tools.MAX_GREP_BYTES + 1)
     (folder / "utf-16.txt").write_bytes("needle".encode("utf-16"))
 
-    assert text(await call(grep, pattern="needle")) == (
+    assert get_text(await call(grep, pattern="needle")) == (
         "No lines match.\n\n[Skipped: 2 binary files, 1 file larger than 16 MiB.]"
     )
-    assert text(await call(grep, pattern="needle", glob="large.*")) == (
+    assert get_text(await call(grep, pattern="needle", glob="large.*")) == (
         "No lines match.\n\n[Skipped: 1 file larger than 16 MiB.]"
     )
 
@@ -318,8 +318,8 @@ async def test_a_search_does_not_import_python_files_of_the_project(
     monkeypatch.chdir(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
-    assert text(await call(grep, pattern="import", glob="a.py")) == "a.py:1: import os"
-    assert text(await call(find, pattern="a.py")) == "a.py"
+    assert get_text(await call(grep, pattern="import", glob="a.py")) == "a.py:1: import os"
+    assert get_text(await call(find, pattern="a.py")) == "a.py"
     assert not (folder / "ran").exists()
 
 
