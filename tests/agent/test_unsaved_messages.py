@@ -36,7 +36,7 @@ from sessiontree.model.scripted import INFO, ScriptedModel
 from sessiontree.session import Session
 from tests.agent.conftest import format_messages, get_last_message, get_messages, record_events
 from tests.model.fake_server import Answer, FakeServer
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 MEGABYTE = 1 << 20
 
@@ -261,7 +261,7 @@ async def test_an_unsaved_answer_stays_in_memory_and_is_written_before_the_next_
     asking = asyncio.create_task(made.prompt("1"))
     while not format_messages(session.head):
         await asyncio.sleep(0)
-    with room_for(session.file.stat().st_size):
+    with limit_file_size(session.file.stat().st_size):
         filled.set()
         outcome = await asking
 
@@ -287,7 +287,7 @@ async def test_unsaved_tool_results_are_kept_and_can_be_saved_elsewhere(session:
     model = ScriptedModel([[ToolCall("c1", "look", {"at": "a"}), ToolCall("c2", "look", {"at": "b"})], "Never."])
     made = Agent(session.head, model, [look], system="")
     full = contextlib.ExitStack()
-    made.hooks.on("tool_start", lambda event, context: full.enter_context(room_for(session.file.stat().st_size)))
+    made.hooks.on("tool_start", lambda event, context: full.enter_context(limit_file_size(session.file.stat().st_size)))
     with full:
         outcome = await made.prompt("Go")
 
@@ -328,7 +328,7 @@ async def test_an_unsaved_answer_is_a_late_entry_if_the_branch_was_moved(session
 
     def fill() -> None:
         full_once.append(True)
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
 
     with full:
         assert isinstance((await made.prompt("1")).error, UnsavedMessages)

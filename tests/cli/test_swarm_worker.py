@@ -75,7 +75,7 @@ def test_a_database_of_another_kind_is_one_sentence_and_no_file(
     said = fails(*command, "--database", "mysql://ann:secret@db.example/work")
 
     assert said == (
-        "sessiontree: work cannot be kept in mysql://…: give postgresql://host/database, or the path of a SQLite file\n"
+        "sessiontree: mysql://… is not supported; use postgresql://host/database or the path of a SQLite file\n"
     )
     assert [path.name for path in here.iterdir()] == [file.name]
     assert st.sessions(all=True) == []
