@@ -84,7 +84,7 @@ async def test_output_of_a_command_is_written_to_the_branch_where_it_started(
     command = await begun(made)
     made.branch = session.create_branch("other", at=session.tree.entries[0])
 
-    await command.over()
+    await command.finish()
 
     (written,) = list_commands(session)
     assert (written.branch, written.parent) == ("main", answer.id)
@@ -100,7 +100,7 @@ async def test_after_a_move_up_the_output_is_a_late_entry_where_the_command_star
     command = await begun(agent())
     session.move(first)
 
-    await command.over()
+    await command.finish()
 
     (written,) = list_commands(session)
     assert (written.branch, written.parent) == (None, third.id)
@@ -113,7 +113,7 @@ async def test_moving_down_counts_as_a_move(agent: MakeAgent, session: Session, 
     command = await begun(agent())
     session.move(third)
 
-    await command.over()
+    await command.finish()
 
     (written,) = list_commands(session)
     assert (written.branch, written.parent) == (None, first.id)
@@ -125,7 +125,7 @@ async def test_messages_during_a_command_are_not_a_move(agent: MakeAgent, sessio
     command = await begun(made)
     await made.prompt("Meanwhile")
 
-    await command.over()
+    await command.finish()
 
     assert list_roles(session) == ["user", "assistant", "bashExecution"]
 
@@ -134,8 +134,8 @@ async def test_the_command_that_ends_first_is_written_first(agent: MakeAgent, se
     made = agent()
     one, two = await begun(made, "one"), await begun(made, "two")
 
-    await two.over()
-    await one.over()
+    await two.finish()
+    await one.finish()
 
     shown = [message["command"].rpartition("/")[2] for message in get_messages(session.head.path())]
     assert shown == ["two", "one"]
@@ -152,7 +152,7 @@ async def test_a_run_on_another_branch_is_not_affected_by_a_command(
         while not get_scripted_model(made).requests:
             await asyncio.sleep(0.01)
 
-    await command.over()
+    await command.finish()
     (written,) = list_commands(session)
     made.abort()
     await asking
@@ -175,7 +175,7 @@ async def test_a_prompt_cancelled_by_a_handler_leaves_nothing_queued(
     asking = asyncio.create_task(made.prompt("Go"))
     await asyncio.sleep(0)
     assert made.running
-    await command.over()
+    await command.finish()
     gate.set()
 
     assert (await asking).cancelled
@@ -195,7 +195,7 @@ async def test_output_of_a_command_is_written_after_a_running_compaction(
     compacting = asyncio.create_task(made.compact())
     await asyncio.sleep(0)
     command = await begun(made)
-    await command.over()
+    await command.finish()
     assert not list_commands(session)
     gate.set()
 
@@ -219,7 +219,7 @@ async def test_output_of_a_command_is_written_after_a_failed_run(
         await made.prompt("Go")
 
     (written,) = list_commands(session)
-    assert get_messages([written])[0]["output"] == "beside"
+    assert get_messages([written])[0]["output"] == "side"
 
 
 async def test_shutdown_waits_until_results_are_written(agent: MakeAgent, session: Session, begun: Any) -> None:
