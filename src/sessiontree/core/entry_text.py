@@ -25,8 +25,6 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
-    MessagePreview,
-    ToolCall,
     coerce_string,
     extract_text,
     get_answered_call,
@@ -37,6 +35,7 @@ from sessiontree.core.messages import (
     preview_message,
 )
 from sessiontree.core.number_text import format_tokens
+from sessiontree.core.preview import MessagePreview, ToolCall
 from sessiontree.core.tree import Tree
 
 CALL_SEARCH_LIMIT = 256
