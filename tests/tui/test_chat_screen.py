@@ -29,7 +29,7 @@ from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 from .conftest import Driver, NoModels, Running
 
@@ -176,7 +176,7 @@ async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def answer(request: Any) -> str:
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
         return "It cost much."
 
     try:
