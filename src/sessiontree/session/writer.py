@@ -306,9 +306,8 @@ class SessionWriter(SessionBase):
                 ):
                     return self._write((body,), parent, branch, expected)[0]
                 id, line = self._builder.build_message(body.message, head, target, current, state.tree)
-                entries = self._append_lines(
-                    state, before, (line,), state.add_written_message, id, head, target, current, line
-                )
+                message = id, head, target, current, line
+                entries = self._append_lines(state, before, (line,), state.add_written_message, message)
                 if entries is not None:
                     return entries[0]
                 branch = target
@@ -381,7 +380,7 @@ class SessionWriter(SessionBase):
 
     def _append_batch(self, state: SessionState, before: Cursor, batch: EntryBatch) -> Sequence[Entry] | None:
         """Append a batch that was built at `before`, as `_append_lines` does."""
-        return self._append_lines(state, before, batch.lines, state.add_written, *batch)
+        return self._append_lines(state, before, batch.lines, state.add_written, batch)
 
     def _append_lines(
         self,
@@ -389,7 +388,7 @@ class SessionWriter(SessionBase):
         before: Cursor,
         lines: Sequence[bytes],
         add: Callable[..., Sequence[Entry]],
-        *arguments: Any,
+        arguments: tuple[Any, ...],
     ) -> Sequence[Entry] | None:
         """Append lines that were built at `before`, and apply them with `add(*arguments, cursor)`.
 
