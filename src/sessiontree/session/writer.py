@@ -387,10 +387,10 @@ class SessionWriter(SessionBase):
         state: SessionState,
         before: Cursor,
         lines: Sequence[bytes],
-        add: Callable[..., Sequence[Entry]],
-        arguments: tuple[Any, ...],
+        add: Callable[[Any, Cursor], Sequence[Entry]],
+        written: Any,
     ) -> Sequence[Entry] | None:
-        """Append lines that were built at `before`, and apply them with `add(*arguments, cursor)`.
+        """Append lines that were built at `before`, and apply them with `add(written, cursor)`.
 
         If another writer appended first, apply its lines instead and return `None`. After an interrupt the state is
         marked as uncertain, and the next use loads it again.
@@ -400,7 +400,7 @@ class SessionWriter(SessionBase):
             self._pending_lines = lines
             cursor = self._store.append(lines, after=before)
             self._has_written = True
-            entries = self._find_written(state, lines) if cursor is before else add(*arguments, cursor)
+            entries = self._find_written(state, lines) if cursor is before else add(written, cursor)
             self._pending_lines = None
             return entries
         # A second signal may arrive here; make no calls.
