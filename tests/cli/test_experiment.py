@@ -17,6 +17,8 @@ from tests.cli.test_branch_ops import server as server
 from tests.cli.test_cli import complete
 from tests.model.fake_server import Answer, FakeServer, fail, slow
 
+LONG = 120
+"""Seconds after which a process is stuck, even on a busy machine."""
 ARMS = ("--arm", "short=In one word.", "--arm", "long=At length.")
 
 
@@ -121,18 +123,18 @@ def test_failed_runs_are_told_and_made_again(cli: Run, server: FakeServer, quest
 
 
 def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: FakeServer, question: str) -> None:
-    server.add(answer_arm, slow("word " * 2000), answer_arm)
+    server.add(answer_arm, slow("word " * 10_000), answer_arm)
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
     arguments = ["ab", "sums", *ARMS, "--runs", "1", "--concurrency", "1", "--no-tools"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as working:
-        assert server.wait_for(lambda server: len(server.requests) == 2, 60)
+        assert server.wait_for(lambda server: len(server.requests) == 2, LONG)
         working.send_signal(signal.SIGINT)
-        _, told = working.communicate(timeout=60)
+        _, err = working.communicate(timeout=LONG)
 
     (found,) = parse_lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
 
     assert working.returncode == 130
-    assert "resume with `sessiontree ab … --resume ab-1`" in told
+    assert "resume with `sessiontree ab … --resume ab-1`" in err
     assert [run["ok"] for run in found["runs"]] == [True, True]
     assert len(server.requests) == 3
 

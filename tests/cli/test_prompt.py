@@ -25,6 +25,8 @@ from tests.cli.conftest import Run, run_process
 from tests.model.fake_server import Answer, FakeServer, calls, cut, fail, slow
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
+LONG = 120
+"""Seconds after which a process is stuck, even on a busy machine."""
 
 
 @pytest.fixture
@@ -321,22 +323,36 @@ def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
     assert "using the default model" in captured.err
 
 
+COUNT_WORDS = """
+def setup(api):
+    def count(event, ctx):
+        with open({file!r}, "a") as file:
+            file.write(event.text)
+    api.on("message_delta", count)
+"""
+"""An extension that copies the text that has arrived to a file."""
+
+
 def run_interrupted(
-    server: FakeServer, *arguments: str, number: int = signal.SIGINT
+    server: FakeServer, here: Path, *arguments: str, number: int = signal.SIGINT
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, and send it a signal once it has asked the model."""
+    """Run a prompt, and send a signal once two words of the answer have arrived."""
+    arrived, extension = here / "arrived.txt", here / "count_words.py"
+    arrived.touch()
+    extension.write_text(COUNT_WORDS.format(file=str(arrived)))
     child = subprocess.Popen(
-        [*COMMAND, "-p", *arguments],
+        [*COMMAND, "-p", *arguments, "-e", str(extension)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        assert server.wait_for(lambda server: bool(server.requests), 20)
-        time.sleep(0.3)
+        while arrived.read_text().count("word") < 2:
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.02)
         child.send_signal(number)
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=LONG)
     finally:
         child.kill()
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
@@ -344,9 +360,9 @@ def run_interrupted(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_aborts_and_what_had_arrived_is_kept(server: FakeServer, here: Path, number: int) -> None:
-    server.add(slow())
+    server.add(slow("word " * 2000))
 
-    done = run_interrupted(server, "Talk", number=number)
+    done = run_interrupted(server, here, "Talk", number=number)
 
     assert done.returncode == 130
     assert done.stderr == "sessiontree: aborted\n"
@@ -362,7 +378,7 @@ def test_a_signal_that_is_to_be_ignored_is(server: FakeServer, here: Path) -> No
 
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started has it so too, as with nohup
     try:
-        done = run_interrupted(server, "Talk", number=signal.SIGHUP)
+        done = run_interrupted(server, here, "Talk", number=signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 
