@@ -19,7 +19,7 @@ from tests.model.fake_server import FakeServer, calls
 TOUCH = ("c1", "bash", {"command": "touch made"})
 
 
-def test_a_prompt_reads_and_everything_else_is_denied_and_named(
+def test_a_prompt_may_read_and_other_calls_are_denied_and_listed(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "a.txt").write_text("seen")
@@ -64,7 +64,7 @@ def test_a_flag_allows_nothing_else(cli: Run, server: FakeServer, here: Path, op
     assert not (here / "made").exists()
 
 
-def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: FakeServer, here: Path) -> None:
+def test_rules_in_the_configuration_apply_to_prompts(cli: Run, server: FakeServer, here: Path) -> None:
     config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
     config.write_text(config.read_text() + '[permissions]\nallow = ["bash:touch *"]\n')
     server.add(calls(TOUCH), "Done.")
@@ -74,7 +74,7 @@ def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: FakeServ
     assert (here / "made").exists()
 
 
-def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(fails: Run, server: FakeServer) -> None:
+def test_invalid_options_are_rejected_before_anything_runs(fails: Run, server: FakeServer) -> None:
     assert "--allow: expected TOOL or TOOL:PATTERN" in fails("-p", "--allow", "bash:", "x", code=2)
     both = fails("-p", "--allow", "bash", "--permission-mode", "read-only", "x", code=2)
     assert "--allow and --permission-mode read-only are mutually exclusive" in both
@@ -82,7 +82,7 @@ def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(f
     assert "permissions.toml: allow" in fails("-p", "x")
 
 
-def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
+def test_permissions_apply_to_fan_out_variants(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     st.create("fanned").close()
@@ -96,7 +96,7 @@ def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
     assert (here / "made").exists()
 
 
-def test_runs_of_an_experiment_are_denied_what_is_not_allowed_and_say_so(
+def test_permissions_apply_to_experiment_runs_and_denials_are_printed(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     st.create("tried").close()
@@ -108,7 +108,7 @@ def test_runs_of_an_experiment_are_denied_what_is_not_allowed_and_say_so(
     assert not (here / "made").exists()
 
 
-def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_so(
+def test_permissions_apply_to_swarm_agents_and_denials_are_saved(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
@@ -126,7 +126,7 @@ def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_s
     assert (here / "made").exists()
 
 
-def test_a_durable_swarm_takes_no_permissions_of_its_own(fails: Run, server: FakeServer, here: Path) -> None:
+def test_a_durable_swarm_rejects_permission_options(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
 
     told = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)

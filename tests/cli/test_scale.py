@@ -41,9 +41,7 @@ def measure_cost(file: Path, *options: str) -> TreeCost:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["drawing", "json"])
 @pytest.mark.parametrize("shape", ["comb", "wide", "labels", "calls", "nested_branches"])
-def test_the_tree_of_twice_the_session_takes_twice_as_much(
-    shape: str, options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_memory_of_tree_grows_linearly(shape: str, options: tuple[str, ...], tmp_path: Path) -> None:
     for name, count in (("none", 0), ("small", COUNT), ("large", 2 * COUNT)):
         (tmp_path / f"{name}.jsonl").write_bytes(content_of(shape, count))
 

@@ -39,9 +39,7 @@ def build_commands(file: str, out: Path) -> list[list[str]]:
     return words
 
 
-def test_no_command_fails_on_a_lone_surrogate_wherever_it_stands(
-    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_no_command_fails_on_a_lone_surrogate(here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     good = st.create("good")
     good.append(st.user("hello"))
     assert good.file is not None
