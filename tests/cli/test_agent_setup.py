@@ -211,9 +211,9 @@ def test_a_command_without_its_model_explains_how_to_get_one(
     monkeypatch.setenv("LLAMA_ARG_PORT", "1")
     (here / "trigger.py").write_text(TRIGGER)
 
-    told = fails("-p", "-e", "trigger.py", command)
+    message = fails("-p", "-e", "trigger.py", command)
 
-    assert "no model is available: set an API key" in told
+    assert "no model is available: set an API key" in message
 
 
 def test_the_selected_model_is_the_default_after_a_restart(cli: Run, server: FakeServer, home: Path) -> None:
@@ -240,5 +240,5 @@ def test_an_unavailable_selected_model_is_reported(
 
     assert run(["-p", "1"]) == 0
 
-    told = "groq:gone, the model chosen last, is not available; using openai:scripted"
-    assert told in capsys.readouterr().err
+    message = "groq:gone, the model chosen last, is not available; using openai:scripted"
+    assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Commands of operations, against a model server on loopback where a summary is to be made."""
+"""Commands that move, summarize and combine branches, with a fake model server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 
 @pytest.fixture
 def ids(here: Path) -> list[str]:
-    """A session with a question on `main`, and two ways to answer it on branches of their own; `main` is current."""
+    """A session with a question on `main` and two answers on branches; `main` is current."""
     with st.create("speed") as session:
         found = [session.append(body).id for body in (st.user("How?"), st.assistant("Two ways."))]
         for name in ("cache", "dict"):
@@ -49,7 +49,7 @@ def read_head(branch: str = "HEAD") -> st.Entry:
         return session.tree[place]
 
 
-# Moving
+# Navigation
 
 
 def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place(
@@ -62,7 +62,7 @@ def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place
 
     summary = read_head()
     assert shown.splitlines()[0] == f"{summary.id} summary of the branch you left"
-    assert shown.splitlines()[1].startswith(f"{ids[3][:8]} → {summary.id[:8]}")
+    assert shown.splitlines()[1].startswith(f"moved from {ids[3][:8]} to {summary.id[:8]},")
     assert summary.parent == ids[1]
     assert isinstance(summary.body, st.BranchSummary)
     assert "It needs memory." in summary.body.summary
@@ -113,7 +113,7 @@ def test_an_empty_summary_is_rejected(cli: Run, fails: Run, ids, command: list[s
 def test_a_label_without_a_summary_is_set_on_the_target(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[0], "--label", "start")
 
-    assert shown == f"{ids[1][:8]} → root leaving 2 entries behind\nHow?\n"
+    assert shown == f"moved from {ids[1][:8]} to root, leaving 2 entries behind\nHow?\n"
     assert read_head("start").id == ids[0]
 
 
@@ -122,7 +122,7 @@ def test_navigating_to_a_user_message_abandons_it(cli: Run, ids) -> None:
 
     shown = cli("pop", "speed", "--no-summary")
 
-    assert shown == f"{asked[:8]} → {ids[1][:8]} leaving 1 entry behind\nAnd now?\n"
+    assert shown == f"moved from {asked[:8]} to {ids[1][:8]}, leaving 1 entry behind\nAnd now?\n"
 
 
 def test_undoing_a_switch_prints_the_branch(cli: Run, ids) -> None:
@@ -130,14 +130,14 @@ def test_undoing_a_switch_prints_the_branch(cli: Run, ids) -> None:
 
     assert cli("undo", "speed").splitlines() == [
         "undid the switch from main to cache",
-        f"{ids[3][:8]} → {ids[1][:8]} leaving 3 entries behind, on branch main",
+        f"moved from {ids[3][:8]} to {ids[1][:8]}, leaving 3 entries behind, on branch main",
     ]
 
 
 def test_no_model_is_needed_if_nothing_is_abandoned(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[3], "--summarize")
 
-    assert shown == f"{ids[1][:8]} → {ids[3][:8]} leaving 0 entries behind\n"
+    assert shown == f"moved from {ids[1][:8]} to {ids[3][:8]}, leaving 0 entries behind\n"
 
 
 def test_a_failing_model_changes_nothing(cli: Run, fails: Run, ids, server: FakeServer) -> None:
@@ -211,7 +211,7 @@ def test_a_missing_model_is_the_only_error_reported(
     assert fails("pop", "speed") == "sessiontree: openai:scripted is not available: OPENAI_API_KEY is not set\n"
 
 
-# Compacting
+# Compaction
 
 
 def test_compact_asks_the_model_and_uncompact_reverts_it(cli: Run, ids, server: FakeServer) -> None:
@@ -225,7 +225,7 @@ def test_compact_asks_the_model_and_uncompact_reverts_it(cli: Run, ids, server: 
     assert compaction.body.summary == "They spoke."
     assert "speed" in read_last_prompt(server).splitlines()[-1]
     back = cli("uncompact", "speed")
-    assert back == f"{compaction.id[:8]} → {ids[5][:8]} leaving 1 entry behind\n"
+    assert back == f"moved from {compaction.id[:8]} to {ids[5][:8]}, leaving 1 entry behind\n"
     assert json.loads(cli("undo", "speed", "--json"))["newLeaf"] == compaction.id
 
 
@@ -247,7 +247,7 @@ def test_uncompact_without_a_compaction_fails(fails: Run, ids) -> None:
     assert "branch 'main' has no compaction" in fails("uncompact", "speed")
 
 
-# Merging
+# Merge
 
 
 def test_merge_asks_the_model_for_a_summary_of_the_branch(cli: Run, ids, server: FakeServer) -> None:
@@ -308,13 +308,13 @@ def test_promote_without_other_branches_needs_no_model(cli: Run, ids) -> None:
     assert cli("promote", "speed", "dict") == f"{ids[5]} on main, nothing to summarize\n"
 
 
-# Copying
+# Copies
 
 
 def test_cherry_pick_copies_messages_from_other_branches(cli: Run, ids) -> None:
     shown = cli("cherry-pick", "speed", ids[5], "cache")
 
-    assert shown == f"{ids[1][:8]} → {read_head().id[:8]} on main, 2 copies\n"
+    assert shown == f"2 copies on main, head moved from {ids[1][:8]} to {read_head().id[:8]}\n"
     assert json.loads(read_head().raw)["copiedFrom"] == ids[5]
 
 
@@ -328,10 +328,10 @@ def test_cherry_pick_copies_to_any_branch(cli: Run, ids) -> None:
 def test_a_branch_is_rebased_with_copies(cli: Run, ids) -> None:
     shown = cli("rebase", "speed", "dict", "--branch", "cache")
 
-    assert shown == f"{ids[3][:8]} → {read_head('cache').id[:8]} on cache, 2 copies\n"
+    assert shown == f"2 copies on cache, head moved from {ids[3][:8]} to {read_head('cache').id[:8]}\n"
     with st.open("speed", read_only=True) as session:
-        said = [message["role"] for message in session.branch("cache").context().messages]
-    assert said == ["user", "assistant"] * 3
+        roles = [message["role"] for message in session.branch("cache").context().messages]
+    assert roles == ["user", "assistant"] * 3
 
 
 def test_the_current_branch_is_rebased_by_default(cli: Run, ids) -> None:
@@ -395,7 +395,7 @@ def test_an_extension_can_write_the_summary(cli: Run, ids, server: FakeServer, h
     assert server.requests == []
 
 
-def test_a_dry_run_does_not_import_models(ids, here: Path) -> None:
+def test_a_dry_run_does_not_import_asyncio(ids, here: Path) -> None:
     import subprocess
     import sys
 

@@ -1,4 +1,4 @@
-"""How the app is started from the shell."""
+"""Start of the app from the shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as people and programs use it: through its arguments, output and exit codes."""
+"""The command line: arguments, output and exit codes."""
 
 import errno
 import json
@@ -43,7 +43,7 @@ def talk(data) -> list[str]:
     ]
 
 
-# Making and appending
+# Create and append
 
 
 def test_new_creates_a_session_file(data, here: Path) -> None:
@@ -118,7 +118,7 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("usage", "told"),
+    ("usage", "message"),
     [
         ({"input": "many"}, "input must be a number of at least 0, not 'many'"),
         ({"cost": "0.05"}, "cost must be a number of at least 0, not '0.05'"),
@@ -129,10 +129,10 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
         ({"cost": {"all": 1}}, "unknown field 'all'; fields: input, output, cacheRead, cacheWrite, total"),
     ],
 )
-def test_usage_with_unknown_fields_or_invalid_numbers_is_rejected(talk, fails, usage, told: str) -> None:
+def test_usage_with_unknown_fields_or_invalid_numbers_is_rejected(talk, fails, usage, message: str) -> None:
     before = st.open("@").read_lines()
 
-    assert told in fails("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage), code=2)
+    assert message in fails("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage), code=2)
     assert st.open("@").read_lines() == before
 
 
@@ -145,7 +145,7 @@ def test_usage_accepts_all_fields(data, talk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "told"),
+    ("option", "given", "message"),
     [
         ("--message", {"role": "user"}, "--message needs content"),
         ("--message", {"role": "assistant", "content": None}, "--message needs content"),
@@ -166,10 +166,10 @@ def test_usage_accepts_all_fields(data, talk) -> None:
         ("--entry", {"type": "branch_point", "branchName": "b"}, "--entry cannot create a branch"),
     ],
 )
-def test_entries_with_missing_fields_are_rejected(talk, fails, option: str, given, told: str) -> None:
+def test_entries_with_missing_fields_are_rejected(talk, fails, option: str, given, message: str) -> None:
     before = st.open("@").read_lines()
 
-    assert told in fails("append", "@", option, json.dumps(given), code=2)
+    assert message in fails("append", "@", option, json.dumps(given), code=2)
     assert st.open("@").read_lines() == before
 
 
@@ -214,10 +214,10 @@ def test_optional_fields_are_not_required(data, talk) -> None:
 def test_wrong_usage_has_exit_code_2(talk, fails, arguments) -> None:
     before = st.open("@").read_lines()
 
-    told = fails(*arguments, code=2)
+    message = fails(*arguments, code=2)
 
-    assert told.count("\n") == 1
-    assert told.endswith("--help`)\n")
+    assert message.count("\n") == 1
+    assert message.endswith("--help`)\n")
 
     assert st.open("@").read_lines() == before
 
@@ -254,7 +254,7 @@ def test_an_error_is_one_line_with_exit_code_1(talk, fails, here, arguments) -> 
     assert st.open("@").read_lines() == before
 
 
-# Reading
+# Inspect
 
 
 def test_tree_as_json_has_every_entry_in_drawing_order(data, talk) -> None:
@@ -360,8 +360,8 @@ def test_a_damage_warning_names_the_doctor_command(cli, data, talk, capsys) -> N
     file.write_bytes(file.read_bytes() + b"nonsense\n")
 
     assert run(["tree", "@"]) == 0
-    told = capsys.readouterr().err
-    assert f"(see `sessiontree doctor {file}`)" in told
+    message = capsys.readouterr().err
+    assert f"(see `sessiontree doctor {file}`)" in message
 
 
 def test_context_prints_one_json_line_per_place(cli, data, talk) -> None:
@@ -403,15 +403,15 @@ def test_explain_shows_for_every_entry_whether_the_model_sees_it(cli, data, talk
     explained = data("context", "@", "--explain")
     text = cli("context", "@", "--explain")
 
-    told = {item["id"]: (item["reaches"], item["representedBy"]) for item in explained["explain"]}
-    assert told[talk[0]] == (False, st.open("@").head.leaf)
-    assert told[talk[3]] == (True, None)
+    results = {item["id"]: (item["reaches"], item["representedBy"]) for item in explained["explain"]}
+    assert results[talk[0]] == (False, st.open("@").head.leaf)
+    assert results[talk[3]] == (True, None)
     assert explained["tokens"] == sum(item["tokens"] for item in explained["explain"]) > 0
     assert "summarized by a compaction" in text
     assert "one" in cli("context", "@", "--at", talk[0])
 
 
-# Branches and moves
+# Branches
 
 
 def test_branches_are_created_renamed_archived_and_listed(cli, data, talk) -> None:
@@ -489,10 +489,10 @@ def test_compare_and_diff_as_text_and_json(cli, data, talk) -> None:
     assert "no winner" in cli("compare", "@", "a", "main")
     assert difference["commonAncestor"] == talk[1]
     assert difference["b"]["entries"] == talk[2:]
-    told = cli("diff", "@", "a", "main")
-    assert f"+ {talk[3][:8]} assistant: four" in told
-    assert "--- a 10 tokens, $0.0500" in told
-    assert "+++ main tokens unknown, cost unknown" in told
+    output = cli("diff", "@", "a", "main")
+    assert f"+ {talk[3][:8]} assistant: four" in output
+    assert "--- a 10 tokens, $0.0500" in output
+    assert "+++ main tokens unknown, cost unknown" in output
 
 
 def test_migrate_rewrites_an_old_file_and_reports_it(cli, data, here: Path) -> None:
@@ -536,7 +536,7 @@ def test_a_folder_is_rejected_as_a_session(fails) -> None:
     assert "it is a folder" in fails("tree", ".")
 
 
-# Safety, help, colours, completion
+# Escaping, help, colors, completion
 
 
 def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path) -> None:
@@ -629,10 +629,10 @@ def test_help_shows_the_short_forms_and_truncates_nothing(cli) -> None:
 
 @pytest.mark.parametrize("arguments", [("completion",), ("models", "get"), ("append", "@", "--role")])
 def test_wrong_usage_is_reported_on_one_line_without_escapes(fails, arguments) -> None:
-    told = fails(*arguments, code=2)
+    message = fails(*arguments, code=2)
 
-    assert "\\x" not in told
-    assert told.count("\n") == 1
+    assert "\\x" not in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -686,8 +686,8 @@ def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, 
     out = cli("demo")
 
     assert list(tmp_path.glob("sessiontree-demo-*/*"))
-    for told in ("winner: dict", "← active", "no problems found", "The session files are in"):
-        assert told in out
+    for message in ("winner: dict", "← active", "no problems found", "The session files are in"):
+        assert message in out
 
 
 # As a real process
@@ -801,10 +801,10 @@ def test_doctor_examines_every_file_in_a_folder(cli, data, talk, here: Path) -> 
     os.mkfifo(here / "pipe.jsonl")
     (here / "folder.jsonl").mkdir()
 
-    told = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
+    results = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
     text = cli("doctor", ".", "--repair", code=1)
 
-    assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in told} == {
+    assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in results} == {
         "./good.jsonl": [],
         **{f"./{name}.jsonl": ["no_session"] for name in ("none", "loop", "link", "pipe", "folder")},
         "./sub/bad.jsonl": ["malformed_line"],
@@ -825,14 +825,14 @@ def test_doctor_examines_the_same_sessions_as_the_listing(cli, here: Path) -> No
     for name in ("sessions/own/a", "sessions/own/deep/b", "sessions/own/.c", "elsewhere/d", "elsewhere/deep/e"):
         (here / f"{name}.jsonl").write_text("garbage\n")
 
-    told = [json.loads(line)["file"] for line in cli("doctor", "sessions", "--json", code=1).splitlines()]
+    results = [json.loads(line)["file"] for line in cli("doctor", "sessions", "--json", code=1).splitlines()]
 
-    assert told == ["sessions/own/a.jsonl", "sessions/own/deep/b.jsonl", "sessions/linked/d.jsonl"]
+    assert results == ["sessions/own/a.jsonl", "sessions/own/deep/b.jsonl", "sessions/linked/d.jsonl"]
 
 
 def test_a_session_without_a_header_is_repaired(data, here: Path) -> None:
-    said = '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"Hello"}}'
-    (here / "lost.jsonl").write_text(f"garb\x00age\n{said}\n")
+    line = '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"Hello"}}'
+    (here / "lost.jsonl").write_text(f"garb\x00age\n{line}\n")
 
     report = data("doctor", "lost.jsonl", "--repair", code=1)
 
@@ -880,7 +880,7 @@ def test_an_unreadable_folder_is_a_fault(cli, here: Path) -> None:
     assert "fault no_session  Permission denied" in cli("doctor", ".", code=1)
 
 
-# What was found by trying
+# Regressions
 
 
 def test_a_line_of_invalid_json_cannot_control_the_terminal(cli, here: Path) -> None:

@@ -1,4 +1,4 @@
-"""Commands over sessions in a database, and between databases and files."""
+"""Commands on sessions in a database, and copies between databases and files."""
 
 from __future__ import annotations
 
@@ -60,19 +60,19 @@ def test_doctor_examines_every_session_of_a_database(cli: Run, database: str, he
     cli("new", "-o", "good.jsonl")
     cli("copy", "good.jsonl", database)
 
-    told = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
+    results = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
 
-    assert [[problem["kind"] for problem in one["problems"]] for one in told] == [[], ["malformed_line"]]
-    assert told[1]["file"] == f"{database}#bad"
+    assert [[problem["kind"] for problem in one["problems"]] for one in results] == [[], ["malformed_line"]]
+    assert results[1]["file"] == f"{database}#bad"
 
 
 def test_doctor_continues_after_an_unreadable_session(cli: Run, database: str) -> None:
     made = [st.create(name, dir=database).id for name in ("one", "two", "three")]
     lose_a_line(f"{database}#{made[1]}")
 
-    told = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
+    results = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
 
-    found = {one["file"]: [(problem["kind"], problem["message"]) for problem in one["problems"]] for one in told}
+    found = {one["file"]: [(problem["kind"], problem["message"]) for problem in one["problems"]] for one in results}
     assert [found[f"{database}#{id}"] for id in made] == [[], [("no_session", "lines are missing")], []]
     assert "fault no_session  lines are missing" in cli("doctor", f"{database}#two", "--repair", code=1)
 
@@ -113,10 +113,10 @@ def test_a_name_of_both_a_session_and_a_folder_is_ambiguous(
     (here / "auth").mkdir()
     (here / "@").mkdir()
 
-    said = fails(verb, "auth", *rest)
+    message = fails(verb, "auth", *rest)
 
-    assert "session or folder 'auth' is ambiguous: ./auth, " in said
-    assert str(session.file) in said
+    assert "session or folder 'auth' is ambiguous: ./auth, " in message
+    assert str(session.file) in message
     for clear in ("@", session.id, str(session.file)):
         assert cli(verb, clear, *rest)
     st.create(file=here / "auth" / "other.jsonl").close()
@@ -152,7 +152,7 @@ def test_a_folder_needs_no_database(cli: Run, here: Path, server: Server, monkey
 def test_an_unreachable_database_is_reported_on_one_line(fails: Run, server: object) -> None:
     url = f"{server.url('nowhere', password='s3cret')}#x"  # type: ignore[attr-defined]
 
-    said = fails("tree", url)
+    message = fails("tree", url)
 
-    assert "nowhere" in said
-    assert "s3cret" not in said
+    assert "nowhere" in message
+    assert "s3cret" not in message

@@ -1,4 +1,4 @@
-"""`sessiontree ab`, against a model server on loopback."""
+"""`sessiontree ab`, with a fake model server."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_failed_runs_are_reported_and_repeated(cli: Run, server: FakeServer, que
     shown = cli("ab", "@", "--resume", "ab-1", "--json")
 
     assert "no key" in failed
-    assert "tools" not in server.requests[-1]  # as it was begun
+    assert "tools" not in server.requests[-1]  # as in the first run
     assert [run["ok"] for run in parse_lines(shown)[0]["runs"]] == [True] * 4
     assert sum(arm["failed"] for arm in parse_lines(shown)[0]["arms"]) == 1
     assert len(server.requests) == 5
@@ -168,8 +168,8 @@ def test_each_run_is_reported_when_it_finishes(
 
     assert run(["ab", "@", *ARMS, "--runs", "1", "--no-tools", "--concurrency", "1"]) == 0
 
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in told] == ["1 of 2", "2 of 2"]
+    message = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in message] == ["1 of 2", "2 of 2"]
 
 
 def test_text_from_a_session_is_escaped(cli: Run, question: str) -> None:
@@ -185,7 +185,7 @@ def test_text_from_a_session_is_escaped(cli: Run, question: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--arm", "short"), "--arm: expected NAME=VALUE, not 'short'"),
         (("--arm", "a=1", "--arm", "a=2"), "--arm: arm 'a' has two values"),
@@ -203,13 +203,13 @@ def test_text_from_a_session_is_escaped(cli: Run, question: str) -> None:
     ],
 )
 def test_contradictory_options_are_wrong_usage(
-    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], said: str
+    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in fails("ab", "@", *arguments, code=2)
+    assert message in fails("ab", "@", *arguments, code=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--arm", "a=1"), "an experiment needs at least two arms"),
         ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is invalid"),
@@ -217,6 +217,6 @@ def test_contradictory_options_are_wrong_usage(
     ],
 )
 def test_an_impossible_experiment_is_reported_on_one_line(
-    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], said: str
+    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in fails("ab", "@", *arguments)
+    assert message in fails("ab", "@", *arguments)

@@ -1,4 +1,4 @@
-"""The command export: forms, parts, where it writes, and what redaction says."""
+"""The `export` command: formats, parts, targets and redaction."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def talk(here: Path) -> Path:
 
 
 def test_a_page_is_written_and_its_name_is_printed(cli: Run, talk: Path, here: Path) -> None:
-    told = cli("export", "talk.jsonl", "-o", "page.html")
+    output = cli("export", "talk.jsonl", "-o", "page.html")
 
-    assert told.startswith("page.html")
+    assert output.startswith("page.html")
     assert (here / "page.html").read_text().startswith("<!doctype html>")
     assert stat.S_IMODE((here / "page.html").stat().st_mode) == 0o600
 
 
 def test_without_a_file_the_page_is_named_after_the_session(cli: Run, talk: Path, here: Path) -> None:
-    told = cli("export", "talk.jsonl")
+    output = cli("export", "talk.jsonl")
 
-    assert (here / told.split()[0]).suffix == ".html"
+    assert (here / output.split()[0]).suffix == ".html"
 
 
 @pytest.mark.parametrize(
@@ -99,10 +99,10 @@ def test_an_export_never_overwrites_its_session(fails: Run, talk: Path, here: Pa
 
 
 def test_an_unknown_suffix_needs_a_format(cli: Run, fails: Run, talk: Path, here: Path) -> None:
-    told = fails("export", "talk.jsonl", "-o", "page.pdf", code=2)
+    message = fails("export", "talk.jsonl", "-o", "page.pdf", code=2)
 
-    assert "'page.pdf': unknown suffix; use one of .html, " in told
-    assert "--format" in told
+    assert "'page.pdf': unknown suffix; use one of .html, " in message
+    assert "--format" in message
     assert not (here / "page.pdf").exists()
     cli("export", "talk.jsonl", "-o", "page.pdf", "--format", "md")
     cli("export", "talk.jsonl", "-o", "page")

@@ -1,4 +1,4 @@
-"""`sessiontree fan-out`, against a model server on loopback."""
+"""`sessiontree fan-out`, with a fake model server."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def test_extensions_apply_to_all_variants(cli: Run, server: FakeServer, question
 
 
 def test_every_branch_needs_a_name_if_names_are_given(fails: Run, question: str) -> None:
-    said = fails("fan-out", "@", "--prompt", "a", "--name", "x", "--name", "y", code=2)
+    message = fails("fan-out", "@", "--prompt", "a", "--name", "x", "--name", "y", code=2)
 
-    assert "--name: expected 1, one for each branch, not 2" in said
+    assert "--name: expected 1, one for each branch, not 2" in message

@@ -1,4 +1,4 @@
-"""The command over models: models, models get."""
+"""The `models` commands."""
 
 import json
 import os
@@ -46,11 +46,11 @@ def test_an_unavailable_default_has_both_marks(cli: Run, home: Path) -> None:
 def test_the_list_is_an_object_in_json(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "x")
 
-    told = json.loads(cli("models", "--json"))
+    result = json.loads(cli("models", "--json"))
 
-    assert told["default"] == "groq:openai/gpt-oss-120b"
-    assert told["models"][0] == {"name": told["default"], "usable": True, "reason": "GROQ_API_KEY is set"}
-    assert {model["usable"] for model in told["models"][1:]} == {False}
+    assert result["default"] == "groq:openai/gpt-oss-120b"
+    assert result["models"][0] == {"name": result["default"], "usable": True, "reason": "GROQ_API_KEY is set"}
+    assert {model["usable"] for model in result["models"][1:]} == {False}
 
 
 def test_model_names_of_a_server_cannot_control_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:

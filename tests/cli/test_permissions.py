@@ -1,4 +1,4 @@
-"""What agents may do that are started from the shell, against a model server on loopback."""
+"""Permissions of agents that commands run, with a fake model server."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_a_prompt_may_read_and_other_calls_are_denied_and_listed(
 
     assert run(["-p", "go"]) == 0
 
-    told = capsys.readouterr()
-    assert told.out == "Done.\n"
-    assert "denied bash: touch made: it can change anything, and no user is present to approve it" in told.err
-    assert "--allow 'bash:touch made'" in told.err
-    assert "denied write: b" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == "Done.\n"
+    assert "denied bash: touch made: it can change anything, and no user is present to approve it" in captured.err
+    assert "--allow 'bash:touch made'" in captured.err
+    assert "denied write: b" in captured.err
     assert sorted(os.listdir(here)) == ["a.txt"]
     results = [text for text in read_asked(server) if text.startswith("tool")]
     assert results[0].startswith("tool: Permission denied: bash: touch made was not run")
@@ -102,9 +102,9 @@ def test_permissions_apply_to_experiment_runs_and_denials_are_printed(
     st.create("tried").close()
     server.add(calls(TOUCH), "Done.", calls(TOUCH), "Done.")
     assert run(["ab", "tried", "--arm", "a=go", "--arm", "b=go", "--runs", "1", "--concurrency", "1", "--json"]) == 0
-    told = capsys.readouterr()
-    assert "denied bash: touch made" in told.err
-    assert json.loads(told.out)["runs"][0]["denied"] == ["bash: touch made"]
+    captured = capsys.readouterr()
+    assert "denied bash: touch made" in captured.err
+    assert json.loads(captured.out)["runs"][0]["denied"] == ["bash: touch made"]
     assert not (here / "made").exists()
 
 
@@ -114,9 +114,9 @@ def test_permissions_apply_to_swarm_agents_and_denials_are_saved(
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
     server.add(calls(TOUCH), "Done.")
     assert run(["swarm", "run", "s.toml"]) == 0
-    told = capsys.readouterr()
-    assert "denied bash: touch made" in told.err
-    assert "denied bash: touch made" in told.out
+    captured = capsys.readouterr()
+    assert "denied bash: touch made" in captured.err
+    assert "denied bash: touch made" in captured.out
     assert not (here / "made").exists()
     (status,) = list_swarms(st.open("review", read_only=True))
     assert status.agents[0].denied == ("bash: touch made",)
@@ -129,6 +129,6 @@ def test_permissions_apply_to_swarm_agents_and_denials_are_saved(
 def test_a_durable_swarm_rejects_permission_options(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
 
-    told = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)
+    message = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)
 
-    assert "`sessiontree worker`" in told
+    assert "`sessiontree worker`" in message

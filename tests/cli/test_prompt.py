@@ -1,4 +1,4 @@
-"""`sessiontree -p`: what it says, prints and leaves, against a model server on loopback."""
+"""`sessiontree -p`: requests, output and saved sessions, with a fake model server."""
 
 from __future__ import annotations
 
@@ -117,8 +117,8 @@ def test_an_image_alone_is_a_prompt(cli: Run, server: FakeServer, here: Path) ->
     assert cli("-p", "@dot.png") == "A dot.\n"
 
     (session,) = st.sessions()
-    (said,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
-    assert [block["type"] for block in said["content"]] == ["image"]
+    (message,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
+    assert [block["type"] for block in message["content"]] == ["image"]
 
 
 def test_an_empty_prompt_is_rejected(fails: Run, server: FakeServer, here: Path) -> None:
@@ -374,7 +374,7 @@ def test_a_signal_aborts_and_the_partial_answer_is_saved(server: FakeServer, her
 def test_an_ignored_signal_stays_ignored(server: FakeServer, here: Path) -> None:
     server.add(slow("word " * 20))
 
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started has it so too, as with nohup
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the child inherits it, as with nohup
     try:
         done = run_interrupted(server, here, "Talk", number=signal.SIGHUP)
     finally:

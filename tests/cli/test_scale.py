@@ -1,4 +1,4 @@
-"""What `tree` prints and holds grows with the session, not with its square, whatever shape the session has."""
+"""Output and memory of `tree` grow linearly with the session, for every shape of tree."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MEASURED = """
 import atexit, re, sys
 from sessiontree.cli import main
 
-def tell():
+def print_peak():
     status = open("/proc/self/status").read()
     sys.stderr.write(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
 
-atexit.register(tell)
+atexit.register(print_peak)
 main()
 """
-"""The command, which tells in the end how many kilobytes it held at most. What `wait4` tells has our own in it."""
+"""Runs the command and prints its peak memory in kilobytes. `wait4` would include the memory of this process."""
 NOISE = 4_000
-"""Kilobytes that two runs of the same may differ by."""
+"""Kilobytes by which two identical runs may differ."""
 
 
 class TreeCost(NamedTuple):

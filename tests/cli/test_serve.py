@@ -1,4 +1,4 @@
-"""`sessiontree serve` and `sessiontree token`, as processes of their own."""
+"""`sessiontree serve` and `sessiontree token`, run as processes."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def test_a_port_in_use_is_reported_on_one_line(capsys: pytest.CaptureFixture[str
         code = run(["serve", "--port", str(port)])
 
     assert code == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"sessiontree: port {port} of 127.0.0.1 is taken")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"sessiontree: port {port} of 127.0.0.1 is taken")
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
@@ -114,10 +114,10 @@ def test_a_remote_server_prints_a_reachable_address_and_a_warning() -> None:
         assert httpx.get(f"{address}/api/health", headers={"authorization": f"Bearer {token}"}).status_code == 200
 
         assert process.stdout is not None
-        told = "".join(process.stdout.readline() for _ in range(3))
+        message = "".join(process.stdout.readline() for _ in range(3))
 
-    assert "plain HTTP" in told
-    assert "ssh -L" in told
+    assert "plain HTTP" in message
+    assert "ssh -L" in message
 
 
 def test_a_link_points_to_a_running_server_not_a_killed_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,7 +248,7 @@ def test_a_large_export_does_not_grow_the_memory_of_the_server() -> None:
         def export(id: str) -> int:
             return len(client.get(f"/api/sessions/{id}/export?format=html&redact=true").raise_for_status().content)
 
-        export(small)  # what is loaded once
+        export(small)  # imports modules that stay loaded
         before = read_resident_memory(process.pid)
 
         size = export(large)
@@ -268,7 +268,7 @@ def test_a_server_limits_parallel_exports_and_keeps_answering() -> None:
         most, answered, states = 0, 0, set[str]()
 
         while not states or states & {"queued", "running"}:
-            time.sleep(0.3)  # a token may ask only so often
+            time.sleep(0.3)  # stay below the rate limit of the token
             assert client.get("/api/sessions").status_code == 200
             answered += 1
             most = max(most, len(list_children(process.pid)))

@@ -1,4 +1,4 @@
-"""Commands over many sessions: ls, search, archive, delete."""
+"""Commands that list, search, archive and delete sessions."""
 
 import json
 import os
@@ -124,8 +124,8 @@ def test_search_prints_ids_that_other_commands_accept(rows, cli, talk: st.Sessio
 
 
 def test_ids_with_the_same_prefix_are_distinguished(cli, here: Path) -> None:
-    said = '{{"type":"message","id":"message-0000000{0}","message":{{"role":"user","content":"apple"}}}}'
-    lines = ['{"type":"session","version":3,"id":"s"}', said.format(1), said.format(2)]
+    line = '{{"type":"message","id":"message-0000000{0}","message":{{"role":"user","content":"apple"}}}}'
+    lines = ['{"type":"session","version":3,"id":"s"}', line.format(1), line.format(2)]
     (here / "s.jsonl").write_text("\n".join(lines) + "\n")
 
     text = cli("search", "apple", "--dir", ".")
@@ -178,12 +178,12 @@ def test_a_hidden_copy_makes_an_id_ambiguous(cli, talk: st.Session, where: str) 
     copy.write_bytes(talk.file.read_bytes())
     if where == "archived":
         trash.archive(copy)
-    said = talk.append(st.user("only here"))
+    message = talk.append(st.user("only here"))
 
     first, *_ = cli("search", "only here").splitlines()
 
     assert first == f"{talk.file} auth"
-    assert "only here" in cli("context", first.removesuffix(" auth"), "--at", said.id)
+    assert "only here" in cli("context", first.removesuffix(" auth"), "--at", message.id)
     assert str(talk.file) in cli("ls")
     assert (str(copy) in cli("ls", "--archived")) == (where == "archived")
 
@@ -256,7 +256,7 @@ def test_delete_requires_yes_without_a_terminal(cli, rows, fails, talk: st.Sessi
 
 
 def run_at_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
-    """Run the command at a terminal of its own, and give its exit code and what was shown."""
+    """Run the command on a new terminal, and return its exit code and output."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as child:
@@ -290,7 +290,7 @@ def test_delete_asks_for_confirmation_on_a_terminal(talk: st.Session) -> None:
 def test_delete_describes_a_session_by_its_id_or_file_if_it_has_no_name(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SESSIONTREE_HOME", str(here / ("deep" * 60)))  # so long that lists would cut it
+    monkeypatch.setenv("SESSIONTREE_HOME", str(here / ("deep" * 60)))  # long enough to be shortened in lists
     empty, broken = st.create(cwd=here), st.create(cwd=here)
     assert broken.file is not None
     broken.file.write_bytes(b"garbage\n")
@@ -331,10 +331,10 @@ def test_listed_text_cannot_control_the_terminal(cli, here: Path) -> None:
 
 
 def test_a_file_with_very_long_names_does_not_fill_the_terminal(cli, here: Path) -> None:
-    said = {"type": "message", "id": "i" * 9999, "parentId": "p" * 9999, "timestamp": "t" * 9999}
+    message = {"type": "message", "id": "i" * 9999, "parentId": "p" * 9999, "timestamp": "t" * 9999}
     lines = [
         {"type": "session", "version": 3, "id": "s" * 9999, "cwd": "/" * 9999, "parentSession": "p" * 9999},
-        {**said, "message": {"role": "r" * 9999, "content": "apple " * 999}},
+        {**message, "message": {"role": "r" * 9999, "content": "apple " * 999}},
         {"type": "session_info", "id": "n", "parentId": "i" * 9999, "name": "n" * 9999},
     ]
     (here / "long.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")

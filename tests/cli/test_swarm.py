@@ -1,4 +1,4 @@
-"""`sessiontree swarm`, against a model server on loopback."""
+"""`sessiontree swarm`, with a fake model server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_status(name: str = "review") -> SwarmStatus:
     return next(found for found in list_swarms(session) if found.branch == name)
 
 
-# Running
+# Run and resume
 
 
 def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: FakeServer, file: Path) -> None:
@@ -87,10 +87,10 @@ def test_each_step_is_reported_as_it_happens(
 
     assert run(["swarm", "run", "review.toml"]) == 0
 
-    told = capsys.readouterr().err
-    assert told.count("started as worker") == 2
-    assert told.count("completed, 17 tokens") == 2
-    assert "swarm completed" in told
+    message = capsys.readouterr().err
+    assert message.count("started as worker") == 2
+    assert message.count("completed, 17 tokens") == 2
+    assert "swarm completed" in message
 
 
 def test_the_status_is_printed_as_json(cli: Run, server: FakeServer, file: Path) -> None:
@@ -229,11 +229,11 @@ def test_another_process_can_stop_a_swarm(cli: Run, server: FakeServer, file: Pa
         assert server.wait_for(lambda server: len(server.requests) == 2, 60)
         listed = cli("swarm", "ls")
 
-        said = cli("swarm", "stop", "review", "--reason", "enough")
+        output = cli("swarm", "stop", "review", "--reason", "enough")
         out, err = working.communicate(timeout=60)
 
     assert listed.splitlines()[1].split()[:3] == ["review", "running", "parallel"]
-    assert said == "review cancelled enough\n"
+    assert output == "review cancelled enough\n"
     assert working.returncode == 3
     assert "review cancelled" in out
     assert "swarm cancelled: enough" in err
@@ -359,7 +359,7 @@ def test_a_write_error_is_reported_with_the_resume_command(
     assert "review completed" in cli("swarm", "resume", "review")
 
 
-# Looking
+# Listing
 
 
 def test_swarms_are_listed_and_shown(cli: Run, server: FakeServer, file: Path) -> None:
@@ -417,7 +417,7 @@ def test_text_from_a_swarm_cannot_control_the_terminal(cli: Run, server: FakeSer
     assert not any(set(text) & {"\x1b", "\x9b", "\u202e"} for text in shown)
 
 
-# What is wrong
+# Errors
 
 
 def test_a_missing_swarm_agent_or_event_is_reported_on_one_line(

@@ -1,4 +1,4 @@
-"""How a swarm is told: what nobody has measured is not shown as nothing."""
+"""Output about swarms: limits and unknown usage."""
 
 from __future__ import annotations
 

@@ -72,9 +72,9 @@ def test_running_workers_are_listed(cli: Run, roster: Roster) -> None:
 def test_an_unsupported_database_is_reported_on_one_line_and_creates_no_file(
     fails: Run, file: Path, here: Path, command: list[str]
 ) -> None:
-    said = fails(*command, "--database", "mysql://ann:secret@db.example/work")
+    message = fails(*command, "--database", "mysql://ann:secret@db.example/work")
 
-    assert said == (
+    assert message == (
         "sessiontree: work cannot be kept in mysql://…: give postgresql://host/database, or the path of a SQLite file\n"
     )
     assert [path.name for path in here.iterdir()] == [file.name]
@@ -82,8 +82,8 @@ def test_an_unsupported_database_is_reported_on_one_line_and_creates_no_file(
 
 
 def test_an_unreachable_database_is_reported_on_one_line(fails: Run) -> None:
-    said = fails("worker", "--database", "postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
-    assert "secret" not in said
+    message = fails("worker", "--database", "postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
+    assert "secret" not in message
 
 
 def test_a_swarm_whose_jobs_cannot_be_queued_leaves_no_session(fails: Run, file: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_stopped_durable_swarm_prints_the_resume_command(server: FakeServer, f
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
-    while "in session" not in running.stderr.readline():  # from then on it waits for workers
+    while "in session" not in running.stderr.readline():  # then the process waits for workers
         assert running.poll() is None
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=LONG)
@@ -155,9 +155,9 @@ async def test_a_swarm_waits_for_a_worker_and_the_worker_runs_it(
     workers.start()
     out, err = await asyncio.to_thread(running.communicate, timeout=LONG)
     assert running.returncode == 0, err
-    told: dict[str, Any] = json.loads(out)
-    assert told["status"] == "completed"
-    assert sorted(agent["text"] for agent in told["agents"]) == ["Fine.", "Good."]
+    message: dict[str, Any] = json.loads(out)
+    assert message["status"] == "completed"
+    assert sorted(agent["text"] for agent in message["agents"]) == ["Fine.", "Good."]
     first, second = server.requests
     assert [tool["function"]["name"] for tool in first["tools"]] == ["ls"]
     assert second["messages"][0]["content"] == "Be brief."
@@ -174,8 +174,8 @@ def test_workers_resume_with_the_tools_and_prompt_that_the_swarm_started_with(
     cli("swarm", "run", str(file), "--max-tokens", "10", code=3)
     workers.start()
 
-    told = cli("swarm", "resume", "review", "--durable", "--max-tokens", "0")
+    output = cli("swarm", "resume", "review", "--durable", "--max-tokens", "0")
 
-    assert "review completed" in told
+    assert "review completed" in output
     assert [[tool["function"]["name"] for tool in body["tools"]] for body in server.requests] == [["ls"]] * 2
     assert [body["messages"][0]["content"] for body in server.requests] == ["Be brief."] * 2
