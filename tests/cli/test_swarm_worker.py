@@ -75,7 +75,7 @@ def test_an_unsupported_database_is_reported_on_one_line_and_creates_no_file(
     message = fails(*command, "--database", "mysql://ann:secret@db.example/work")
 
     assert message == (
-        "sessiontree: work cannot be kept in mysql://…: give postgresql://host/database, or the path of a SQLite file\n"
+        "sessiontree: mysql://… is not supported; use postgresql://host/database or the path of a SQLite file\n"
     )
     assert [path.name for path in here.iterdir()] == [file.name]
     assert st.sessions(all=True) == []

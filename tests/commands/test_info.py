@@ -27,7 +27,7 @@ from tests.commands.conftest import (
     run,
     talk,
 )
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 
 async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
@@ -191,7 +191,7 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
     full = contextlib.ExitStack()
 
     def answer(request: Any) -> str:
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
         return "It cost much."
 
     at = desk(session=session, model=make_scripted_model("usual", answer))

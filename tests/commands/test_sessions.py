@@ -22,7 +22,7 @@ from tests.commands.conftest import (
     run,
     talk,
 )
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 
 async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeController, session: Session) -> None:
@@ -237,7 +237,7 @@ async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tr
     talk(session, "one", "1")
     at = desk()
 
-    with room_for(100), pytest.raises(StoreError, match="too large"):
+    with limit_file_size(100), pytest.raises(StoreError, match="too large"):
         await run(at, "/export copy.jsonl")
 
     assert list(Path(session.cwd).iterdir()) == []

@@ -143,7 +143,7 @@ def test_a_deleted_session_is_in_the_trash_until_it_is_restored_or_purged() -> N
     assert trash.list_trash() == []
 
 
-def test_a_session_that_was_written_to_meanwhile_is_not_purged() -> None:
+def test_a_session_with_new_entries_is_not_purged() -> None:
     session = create("used", "text")
     end = session.store.read_end().cursor
     session.append(st.user("more"))
@@ -190,7 +190,7 @@ def test_a_change_by_another_writer_ends_the_wait() -> None:
         writer.join()
 
 
-def test_a_session_may_contain_only_what_its_bytes_contain(kind: str) -> None:
+def test_a_byte_scan_finds_only_existing_text(kind: str) -> None:
     location = create("scanned", "apple").location
 
     assert catalog.may_contain(location, b"apple")

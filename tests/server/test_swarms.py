@@ -382,7 +382,7 @@ async def test_what_workers_have_is_not_done_by_the_server_too(
     answer = await client.post(f"/api/swarms/{done.stdout.strip()}/resume", json={})
 
     assert answer.status_code == 409
-    assert "workers have agents of swarm crew" in answer.json()["error"]["message"]
+    assert "workers are running agents of swarm crew" in answer.json()["error"]["message"]
 
 
 async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_path: Any) -> None:
