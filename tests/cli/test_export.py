@@ -158,7 +158,7 @@ def test_wrong_usage_is_reported(fails: Run, talk: Path, arguments: list[str], s
 
 
 def test_an_invalid_pattern_is_reported_on_one_line(fails: Run, talk: Path) -> None:
-    assert "no regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
+    assert "not a regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
 
 
 @pytest.mark.parametrize("form", ["md", "text", "json"])
