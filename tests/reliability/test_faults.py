@@ -1,9 +1,9 @@
-"""Every call to the operating system fails once, or is the last thing the process does.
+"""Every system call fails once, or is the last one of its process.
 
-A scenario of `child.py` is run under strace once to see which calls it makes on its files, and then once for each
-call and error with that call made to fail (`-e inject`), and once for each with the process killed there. Whatever
-happens: errors are ours, the file is as it was or as it should be, what was refused is absent, what was acknowledged
-is there once, and appending goes on, after a failed sync by opening anew.
+A scenario of `child.py` runs under strace once to record the calls on its files. It then runs once for each call and
+error with that call failing (`-e inject`), and once for each call with the process killed there. In every case all
+errors are ours, the file is in its old or its new state, refused entries are absent, acknowledged entries are present
+once, and appending works again; after a failed sync, once the session is reopened.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Fault(NamedTuple):
 
 class Outcome(NamedTuple):
     steps: list[tuple[str, str | None]]
-    """Each step with its error."""
+    """The error of each step."""
     folder: Path
     before: dict[str, bytes]
     killed: bool
@@ -115,7 +115,7 @@ class Scenario:
         file.chmod(0o600)
 
     def _paths(self, file: Path) -> Iterator[Path]:
-        """Every path that a scenario touches: strace counts calls on these alone."""
+        """Return every path that a scenario touches. strace counts only calls on these."""
         if self.name == "index":
             yield from (Path(f"{get_home()}/index.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock"))
             return
@@ -127,7 +127,7 @@ class Scenario:
                 yield path.with_name(path.name + suffix)
 
     def faults(self) -> Iterator[Fault]:
-        """One for each call of a run without faults, and each error."""
+        """Return a fault for each call of a run without faults, and each error."""
         for call, count in self._calls().items():
             every = 1 if TORTURE or (call in CHANGING and self.name != "index") else max(1, count // 5)
             for number in range(1, count + 1, every):
@@ -148,7 +148,7 @@ class Scenario:
 
 
 def texts(file: Path) -> Counter[str]:
-    """The first words of what is said in a file of whole lines."""
+    """Return the first words of the messages in a file of whole lines."""
     messages = [json.loads(line).get("message") for line in lines_of(file) if line.strip() and line != TORN]
     return Counter(str(message["content"]).split(".")[0].split(" ")[0] for message in messages if message)
 
@@ -209,7 +209,7 @@ def check_migrated(outcome: Outcome, label: str) -> None:
 
 
 def check_written(file: Path, outcome: Outcome, fault: Fault, label: str) -> None:
-    """What was refused is absent, what was acknowledged is there once, and one can go on."""
+    """Check that refused entries are absent, acknowledged ones present once, and appending works again."""
     if not file.exists():
         assert outcome.killed or not [step for step, error in outcome.steps if step in ("one", "two") and not error], (
             label
@@ -231,7 +231,7 @@ def check_written(file: Path, outcome: Outcome, fault: Fault, label: str) -> Non
 
 
 def check_what_follows(outcome: Outcome, fault: Fault, label: str) -> None:
-    """Appends go on; after a failed sync they are refused until the session is opened anew."""
+    """Check that appends work again; after a failed sync, only once the session is reopened."""
     steps = [step for step, _ in outcome.steps]
     first = next(index for index, (_, error) in enumerate(outcome.steps) if error)
     poisoned = fault.call == "fdatasync" and steps[first] not in ("reopen", "close")
@@ -241,7 +241,7 @@ def check_what_follows(outcome: Outcome, fault: Fault, label: str) -> None:
         if poisoned:
             assert error is not None, f"{label}: {step!r} was acknowledged after a failed sync"
         else:
-            assert error is None, f"{label}: {step!r} was refused although there was no fault any more"
+            assert error is None, f"{label}: {step!r} was refused although the fault was over"
 
 
 @strace

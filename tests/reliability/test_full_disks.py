@@ -1,4 +1,4 @@
-"""A disk that is full, or a file that may not grow: a typed error, nothing half written, and on when there is room."""
+"""A full disk, or a file size limit: a typed error, nothing half written, and recovery when there is space."""
 
 from __future__ import annotations
 

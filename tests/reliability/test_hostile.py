@@ -1,4 +1,4 @@
-"""No file, however broken or hostile, crashes, hangs or blows up the program."""
+"""No file, however broken or hostile, crashes, hangs or exhausts the program."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.reliability.harness import ROOT, run_child, times
 
 MILLION = 10**6
 SECONDS = 30
-"""The most that a bomb may take on a machine that has other things to do."""
+"""The time limit for a bomb on a busy machine, in seconds."""
 
 
 def message(content: bytes) -> bytes:
-    """A line with any bytes as the content of a message."""
+    """Return a line with any bytes as the content of a message."""
     raw = entry("a", None, {"type": "message", "message": {"role": "user", "content": "CONTENT"}}).raw
     return raw.replace(b'"CONTENT"', content)
 
@@ -84,7 +84,7 @@ def test_a_bomb_instead_of_a_header_is_refused_and_not_changed(tmp_path: Path, b
 
 
 def deeper(calls: int, act: Callable[[], Any]) -> Any:
-    """What is done when so many calls are under way already."""
+    """Call `work` at a given recursion depth."""
     return act() if calls == 0 else deeper(calls - 1, act)
 
 
@@ -174,11 +174,11 @@ def test_a_lock_that_is_not_a_file_is_refused_at_once(tmp_path: Path, odd: str) 
 
     told = asked(file, seconds=10)
 
-    assert odd == "pipe" or "error" in told  # a pipe can be locked like any other
+    assert odd == "pipe" or "error" in told  # a pipe can be locked like a file
 
 
 def test_blocks_of_blank_lines_are_skipped(tmp_path: Path) -> None:
-    """Also in this process, where coverage is measured."""
+    """The same in this process, where coverage is measured."""
     file = tmp_path / "s.jsonl"
     first = file_of(header(), entry("a").raw)
     for blank in (b"\n" * (1 << 19), b"\n\n" + b" " * (1 << 17) + b"\n\n"):

@@ -1,4 +1,4 @@
-"""Something breaks in on a write, as Ctrl-C does in a notebook, and the program goes on with the session."""
+"""Interrupts during a write, such as Ctrl+C in a notebook, after which the program keeps using the session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ chance = random.Random(int(sys.argv[2]))
 signal.signal(signal.SIGALRM, stop)
 stopped = 0
 """
-"""How a child begins that something breaks in on."""
+"""The start of the code of a child that is interrupted."""
 
 CHILD = (
     STOPPING
@@ -48,7 +48,7 @@ for number in range(int(sys.argv[3])):
     session = st.create(file=file, durability="none")
     if number % 2:
         time.sleep(0.03)  # from now on it is known that no name changes
-    said = set()
+    acknowledged = set()
     other = st.open(file, durability="none")
     for count in range(40):
         body = st.user(str(count))
@@ -62,15 +62,15 @@ for number in range(int(sys.argv[3])):
             armed = True
             entries = session.head.extend([body, body]) if count % 2 else [session.head.append(body)]
             armed = False
-            said |= {entry.id for entry in entries}
+            acknowledged |= {entry.id for entry in entries}
         except (Stop, BranchMoved):  # the branch moved if it was written after all
             stopped += 1
         armed = False
     signal.setitimer(signal.ITIMER_REAL, 0)
     session.refresh()
-    said.add(session.append(st.user("last")).id)
+    acknowledged.add(session.append(st.user("last")).id)
     fresh = st.open(file)
-    assert said <= {entry.id for entry in fresh.tree}, "what was acknowledged is there"
+    assert acknowledged <= {entry.id for entry in fresh.tree}, "acknowledged entries are present"
     assert [entry.raw for entry in session.tree] == [entry.raw for entry in fresh.tree]
     assert [entry.id for entry in session.head.path()] == [entry.id for entry in fresh.head.path()]
     assert not fresh.problems
@@ -188,9 +188,9 @@ def test_a_timeout_of_a_signal_handler_is_not_reported_as_a_disk_error(
             session.append(st.user("two"))
     session.append(st.user("three"))
 
-    said = ["one", "two", "three"] if late else ["one", "three"]
-    assert [message["content"] for message in session.context().messages] == said
-    assert [message["content"] for message in st.open(session.file).context().messages] == said
+    texts = ["one", "two", "three"] if late else ["one", "three"]
+    assert [message["content"] for message in session.context().messages] == texts
+    assert [message["content"] for message in st.open(session.file).context().messages] == texts
 
 
 def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
@@ -257,7 +257,7 @@ def test_a_timeout_is_raised_wherever_it_interrupts(
 def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    session.create_branch("side", current=False)  # so that closing it writes a head record
+    session.create_branch("side", current=False)  # closing the session then writes a head record
     works: dict[str, Callable[[], object]] = {
         "append": lambda: session.append(st.user("in between")),
         "extend": lambda: session.extend([st.user("in between")]),
@@ -376,7 +376,7 @@ def test_a_batch_whose_rollback_was_interrupted_is_not_part_of_the_session(
 def test_a_file_whose_close_was_interrupted_is_opened_again(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number is another file's soon, which must not be read, locked or closed."""
+    """The descriptor number may soon belong to another file, which must not be read, locked or closed."""
     store = session.store
     known = store.read()
     real = os.close

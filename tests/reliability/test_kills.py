@@ -1,4 +1,4 @@
-"""`kill -9` at any moment loses nothing that was acknowledged, and leaves a file that can be gone on with."""
+"""`kill -9` at any moment loses no acknowledged entry, and leaves a usable file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.reliability.harness import check_acks, lines_of, started, times, torn
 
 
 def kill_loop(folder: Path, durability: str, rounds: int, plants: tuple[str, ...] = (), seed: int = 1) -> int:
-    """Kill a writer so many times; how many unfinished lines that left."""
+    """Kill a writer `count` times, and return how many unfinished lines that left."""
     choose = random.Random(seed)
     torn = 0
     for round in range(rounds):
@@ -61,7 +61,7 @@ def test_the_kill_loop_finds_a_line_joined_with_an_unfinished_one(tmp_path: Path
 
 
 def die_at(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> tuple[list[str], int]:
-    """Kill a writer after exactly `at` bytes of a record; what it acknowledged, and how long the file was before."""
+    """Kill a writer after `at` bytes of a line. Return what it acknowledged, and the size of the file before."""
     st.create(file=file, durability="none").close()
     with started(die_in_a_write, str(file), sizes, at, plants) as child:
         acks = child.rest()
@@ -69,7 +69,7 @@ def die_at(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] 
 
 
 def check_death(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> bool:
-    """Whether the record or batch is there, all of it; everything else that must hold is asserted."""
+    """Check the file, and return whether the whole line or batch is present."""
     acks, start = die_at(file, sizes, at, plants)
     left = file.read_bytes()[start:]
     newline_missing = len(sizes) == 1 and left[-2:] == b"}}"
@@ -95,7 +95,7 @@ def record_length(folder: Path, sizes: tuple[int, ...]) -> int:
 
 
 def some_of(length: int, count: int) -> list[int]:
-    """Places in a record: its ends, and so many between."""
+    """Return offsets in a line: both ends, and some in between."""
     edges = {*range(min(4, length)), *range(max(0, length - 4), length + 1)}
     return sorted(edges | set(range(0, length, max(1, length // count))))
 

@@ -1,4 +1,4 @@
-"""Another program changes the file between two appends: taken in or refused, nothing lost, and one can always close."""
+"""Another program changes the file between two appends: accepted or refused, nothing lost, and close always works."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ Change = Callable[[Path], None]
 
 
 def made(folder: Path, *, settled: bool = False) -> tuple[Path, st.Session]:
-    """A session that was written to; `settled` where its writer has seen that no name in the folder changes."""
+    """Return a session that was written to; `settled` if its writer trusts the names in the folder."""
     file = folder / "here" / "s.jsonl"
     session = st.create(file=file, durability="none")
     session.append(st.user("one"))
@@ -181,7 +181,7 @@ def test_an_unloaded_session_reports_outside_changes_too(tmp_path: Path, change:
     change(file)
 
     with suppress(st.SessionTreeError):
-        assert len(session.tree) >= 3  # it still has the file that was
+        assert len(session.tree) >= 3  # it still has the old file
 
     session.close()
 

@@ -1,4 +1,4 @@
-"""Every file is for its user alone and every folder too, whatever the umask, at every moment."""
+"""Every file and folder is private to its user, whatever the umask, at every moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.reliability.harness import ROOT
 
 
 def made_under(umask: int, folder: Path, *plants: str) -> list[list[str | int]]:
-    """Every path that a long life of a session makes, with its mode when it was made and at the end."""
+    """Return every path created while a session is used, with its initial and its final mode."""
     command = [sys.executable, "-m", "tests.reliability.modes", oct(umask), str(folder), *plants]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,7 +1,7 @@
 """Opening a session or listing a folder runs no code, reads nothing else and touches no network.
 
-Python tells an audit hook about every file it opens, every module it imports, all code it runs, and every process and
-connection it starts. A child installs one, then opens and lists what lies in a folder full of traps.
+Python calls an audit hook for every file it opens, every module it imports, all code it runs, and every process and
+connection it starts. A child installs one, then opens and lists sessions in a folder full of traps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRAPS = {
 
 @pytest.fixture
 def project(tmp_path: Path, home: Path) -> Path:
-    """A folder of traps, and sessions of it, one of them hostile."""
+    """A folder of traps with sessions, one of them hostile."""
     project = tmp_path / "project"
     for name, text in TRAPS.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def project(tmp_path: Path, home: Path) -> Path:
 
 
 def watched(project: Path, work: str, *plants: str) -> list[list[str]]:
-    """What happened while `work` was done that has nothing to do with it."""
+    """Return the audit events during `work` that are unrelated to it."""
     command = [sys.executable, str(WATCHER), work, str(project / "s.jsonl"), *plants]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -1,6 +1,6 @@
-"""A process that is stopped while it holds a lock: others say what they wait for, give up in time, and can be ended.
+"""A process that is suspended while it holds a lock: others report their wait, time out, and can be cancelled.
 
-Nothing else is kept waiting: other sessions, and listings, which go on without the index.
+Other sessions are not blocked, and neither are listings, which work without the index.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def test_an_append_times_out_and_names_the_process_that_holds_the_lock(
         assert len(reported) == 1
         assert f"process {pid}" in reported[0]
         assert session.file.read_bytes() == before
-        writer.append(st.user("two"))  # it goes on when the lock is free
+        writer.append(st.user("two"))  # it continues when the lock is free
 
 
 def test_the_configuration_sets_the_lock_timeout(session: st.Session, home: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_command_reports_its_wait_and_times_out(session: st.Session, command: 
 def test_listing_and_opening_by_name_work_without_the_index(
     session: st.Session, home: Path, arguments: list[str]
 ) -> None:
-    assert run("ls")[0].returncode == 0  # it is there
+    assert run("ls")[0].returncode == 0  # it exists
 
     with stopped_holder(home / ".sessiontree" / "index.db.lock") as pid:
         done, _ = run(*arguments)
@@ -139,7 +139,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that waits for a lock, and has said so."""
+    """Start a command that waits for a lock and has reported its wait."""
     child = start(*arguments)
     try:
         assert child.stderr is not None
@@ -223,7 +223,7 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
             assert first.status_code == 503
             assert first.json()["error"]["code"] == "locked"
             assert f"process {pid}" in first.json()["error"]["message"]
-            # Others are served, and so are those who only read this one.
+            # Requests for other sessions are served, and so are reads of this one.
             assert (await client.patch(f"/api/sessions/{other}", **body)).status_code == 200
             assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
             assert pending, "nobody waited: nothing was tried"

@@ -1,4 +1,4 @@
-"""Many writers: processes that are killed at random, threads that share a session, and a reader who follows."""
+"""Many writers: processes killed at random, threads on one session, and a reader that follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class Follower:
-    """A reader who follows a file while others write, batch by batch and with a session."""
+    """A reader that follows a file while others write, both with a store and with a session."""
 
     def __init__(self, file: Path, *, torn: bool = False) -> None:
         self._torn = torn
@@ -45,7 +45,7 @@ class Follower:
                 self._session.refresh()
                 if last:
                     return
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:  # noqa: BLE001 - reported, and checked by the test
             self.wrong.append(repr(error))
 
     def __enter__(self) -> Follower:
@@ -67,7 +67,7 @@ class Follower:
 def write_and_kill(
     file: Path, writers: int, count: int, kills: int, *, largest: int = MIB, plants: tuple[str, ...] = ()
 ) -> list[str]:
-    """So many writers at once; some are killed and others take their places. All they acknowledged."""
+    """Run several writers at once, kill and replace some, and return all they acknowledged."""
     choose = random.Random(writers * count + kills)
     acks: list[str] = []
     running: list[Child] = []
@@ -87,7 +87,7 @@ def write_and_kill(
 
 
 def check_branches(session: st.Session, acks: list[str]) -> None:
-    """Every acknowledged entry is on the path of its branch: nobody was pushed aside."""
+    """Check that every acknowledged entry is on the path of its branch."""
     for name in session.heads.heads:
         path = {entry.id for entry in session.branch(name).path()}
         aside = [id for id in acks if session.tree[id].branch == name and id not in path]
@@ -99,9 +99,9 @@ def test_processes_killed_at_random_lose_nothing_and_block_no_other(tmp_path: Pa
     for round in range(times(1, torture=10)):
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
-        largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test holds all of it several times
+        largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test has several copies in memory
 
-        # The follower has the file open, so what a killed writer left of a line stays there; the kernel may cut short
+        # The follower has the file open, so the partial line of a killed writer stays there. The kernel may cut short
         # even a single write.
         with Follower(file, torn=True) as follower:
             acks = write_and_kill(file, 4, times(40, torture=400), times(8, torture=60), largest=largest, plants=plants)
@@ -143,7 +143,7 @@ def test_sessions_of_several_threads_in_one_process_exclude_each_other(tmp_path:
     check_branches(check_acks(file, acks), acks)
 
 
-# What is planted is found
+# Planted faults are found
 
 
 def write_in_rounds(folder: Path, plants: tuple[str, ...]) -> None:
@@ -196,7 +196,7 @@ def test_the_harness_notices_a_reader_that_sees_a_changed_line(tmp_path: Path) -
 
 
 def test_no_line_of_a_program_that_does_not_lock_is_cut_off(tmp_path: Path) -> None:
-    """A part of a long line is seen while its `write` runs. Whoever cuts that off cuts off the whole line."""
+    """Readers see part of a long line while its `write` runs. Truncating there would cut off the whole line."""
     for round in range(times(1, torture=40)):
         file = tmp_path / f"{round}.jsonl"
         session = st.create(file=file, durability="none")

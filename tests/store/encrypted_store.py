@@ -52,7 +52,7 @@ class EncryptedStore(JsonlStore):
     open_file = Store.open_file
 
     def open_reader(self) -> RangeReader:
-        return DecryptingReader(self.path)
+        return DecryptingReader(self.location)
 
 
 def _decrypt(chunk: LineChunk) -> LineChunk:

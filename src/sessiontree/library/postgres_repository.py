@@ -42,7 +42,7 @@ from sessiontree.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.advisory_lock import AdvisoryLock
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 
 class PostgresRepository:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import IO, BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -76,8 +76,6 @@ CURSOR_CONTEXT_SIZE = 64
 class JsonlStore(Store):
     """A session in a file of JSON lines."""
 
-    path: str
-    torn_files: list[str]
     _fd: int | None = None
     _read_fd: int | None = None
 
@@ -92,7 +90,6 @@ class JsonlStore(Store):
         self._fd_identity: Identity | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
-        self.torn_files = []
         try:
             # Processes that reach the file through different links must use the same lock.
             self._real_path = os.path.realpath(path)
@@ -236,16 +233,20 @@ class JsonlStore(Store):
         return read_pieces(self.open_file())
 
     def open_file(self) -> IO[bytes]:
+        return self._open_separately()
+
+    def _open_separately(self) -> IO[bytes]:
+        """Open the file at the path. Earlier reads stay valid even if the file was replaced."""
         try:
             return open(self._real_path, "rb")
         except FileNotFoundError:
-            raise NotFound("session file", self.path) from None
+            raise NotFound("session file", self.location) from None
         except OSError as error:
-            raise StoreError(self.location, format_os_error(error)) from error
+            self._raise_store_error(error)
 
     def open_reader(self) -> RangeReader:
         """Open the file for range reads, without loading it. Raises `OSError`."""
-        return RangeReader(self.path)
+        return RangeReader(self.location)
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._convert_read_errors():
@@ -270,13 +271,7 @@ class JsonlStore(Store):
             end, size = start, min(size * 2, 1 << 22)
 
     def stream_lines(self) -> Iterator[bytes]:
-        # Opened separately: earlier reads must stay valid even if the file was replaced.
-        try:
-            return read_lines(open(self._real_path, "rb"))
-        except FileNotFoundError:
-            raise NotFound("session file", self.location) from None
-        except OSError as error:
-            self._raise_store_error(error)
+        return read_lines(self._open_separately())
 
     @contextmanager
     def _convert_read_errors(self) -> Generator[None]:
@@ -764,13 +759,14 @@ class JsonlStore(Store):
         self._share_file()
         if truncate_if_unshared(fd, size, start):
             return True
-        discard(self.torn_files.pop())
+        *self.torn_files, saved = self.torn_files
+        discard(saved)
         return False
 
     def _save_torn_tail(self, start: int, tail: bytes) -> None:
         path, _ = self._write_sibling_file(f".torn-{start}", [tail], sync=True)
         sync_directory(self._folder)
-        self.torn_files.append(path)
+        self.torn_files = [*self.torn_files, path]
 
     def _write_sibling_file(self, suffix: str, parts: Iterable[bytes], *, sync: bool) -> tuple[str, Cursor]:
         """Write a new file next to the session, complete or not at all. Return its path and its end."""
@@ -866,7 +862,7 @@ class _FileShrank(Conflict):
     """The file is shorter than when its size was checked."""
 
 
-def read_lines(file: BinaryIO) -> Iterator[bytes]:
+def read_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the whole lines of an open session file up to its present size, and close it."""
     try:
         with file:

@@ -1,7 +1,8 @@
 """The store in PostgreSQL, shared by many machines.
 
 address          which database and which session; safe to show, cheap to import
-connection       connections, time limits and retries; the only module that imports psycopg
+driver           opening connections and classifying errors; the only module that imports psycopg
+connection       a pool of connections for each database, and retries
 schema           tables, functions, migrations and SQL statements
 rows             the columns stored with every line
 block_cache      lines that were read before, in memory

@@ -14,16 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sessiontree.errors import StoreError
 from sessiontree.store.postgres.address import parse_address
-from sessiontree.store.postgres.connection import (
-    PostgresDatabase,
-    build_store_error,
-    get_database,
-    get_driver_error,
-    is_unsupported,
-)
+from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.driver import build_store_error, get_driver_error, is_unsupported
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 CHECK_SECONDS = 1.0
 """Seconds between two checks of the connection."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sessiontree.store.postgres.connection import MAX_PAUSE, MIN_PAUSE, PostgresDatabase, get_driver_error
+from sessiontree.store.postgres.driver import MAX_PAUSE, MIN_PAUSE, get_driver_error
 from sessiontree.store.postgres.schema import CHANNEL
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 POLL_SECONDS = 1.0
 """Seconds between two polls."""
@@ -27,8 +28,8 @@ LINGER_SECONDS = 10.0
 class ChangeListener:
     """Listens for changes in one database."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
-        self._database = database
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
         self._lock = threading.Lock()
         self._subscribers: dict[int, set[threading.Event]] = {}
         self._thread: threading.Thread | None = None
@@ -54,7 +55,7 @@ class ChangeListener:
         pause = MIN_PAUSE
         idle_since: float | None = None
         while True:
-            with suppress(get_driver_error()), self._database.connect() as connection:
+            with suppress(get_driver_error()), self._connect() as connection:
                 connection.execute(f"LISTEN {CHANNEL}".encode())
                 pause = MIN_PAUSE
                 self._notify()  # for changes before LISTEN

@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sessiontree.errors import StoreError
-from sessiontree.store.postgres.connection import format_driver_error, get_driver_error, is_unsupported
+from sessiontree.store.postgres.driver import format_driver_error, get_driver_error, is_unsupported
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 CHANNEL = "sessiontree"
 """The NOTIFY channel. The payload is the key of the session that has grown."""

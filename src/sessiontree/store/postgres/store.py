@@ -40,7 +40,7 @@ from sessiontree.store.postgres.rows import (
 )
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 FETCH_SIZE = 1 << 18
 """Bytes fetched at a time."""
