@@ -160,7 +160,7 @@ def test_wrong_usage_is_told(fails: Run, talk: Path, arguments: list[str], sente
 
 
 def test_a_pattern_that_is_no_regular_expression_is_one_sentence(fails: Run, talk: Path) -> None:
-    assert "no regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
+    assert "not a regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
 
 
 @pytest.mark.parametrize("form", ["md", "text", "json"])
