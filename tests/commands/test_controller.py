@@ -472,4 +472,4 @@ async def test_what_is_done_at_a_desk_is_traced_where_something_collects_spans(
     await at.submit("hi")
     await at.close()
 
-    assert tracer.named == ["invoke_agent main", "chat usual"]
+    assert tracer.find_span == ["invoke_agent main", "chat usual"]

@@ -31,7 +31,6 @@ from sessiontree.core.entry_text import (
     format_entry,
     format_entry_row,
     get_speaker,
-    map_results_to_calls,
     normalize_case,
 )
 from sessiontree.core.heads import Heads
@@ -543,6 +542,12 @@ def test_a_row_names_as_many_calls_as_it_can_hold():
     assert row.startswith("assistant: [read: 0.txt], [read: 1.txt]")
     assert row.endswith(" more")
     assert len(row) < TEXT_LENGTH * 2
+
+
+def map_results_to_calls(tree):
+    """Return the call that each tool result answers, by the result's id."""
+    calls = CallLookup(tree)
+    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}
 
 
 def search_calls(tree):

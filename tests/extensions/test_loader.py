@@ -138,7 +138,7 @@ async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: 
     assert await run(loaded.desk, "/fresh") == ""
     with pytest.raises(NotFound):
         await run(loaded.desk, "/old")
-    with pytest.raises(Exception, match="extension count: it is no longer loaded"):
+    with pytest.raises(Exception, match="extension count: the extension is unloaded"):
         old.append_entry("count", 3)
 
 

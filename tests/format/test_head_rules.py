@@ -66,11 +66,11 @@ def test_a_digest_has_the_same_totals_as_the_decoded_entries(data: bytes) -> Non
 
 
 def test_a_line_moves_its_branch_and_makes_it_or_another_one_current() -> None:
-    assert get_effect("side", None, is_annotation=False, peer_branch=MAIN) == ("side", True, "side")
-    assert get_effect("side", "main", is_annotation=False, peer_branch=MAIN) == ("side", True, "main")
-    assert get_effect("side", None, is_annotation=True, peer_branch=MAIN) == ("side", False, "side")
-    assert get_effect(None, None, is_annotation=False, peer_branch=MAIN) == (None, False, None)
-    assert get_effect(UNSET, None, is_annotation=True, peer_branch="side") == ("side", True, "side")
+    assert get_effect("side", None, False, MAIN) == ("side", True, "side")
+    assert get_effect("side", "main", False, MAIN) == ("side", True, "main")
+    assert get_effect("side", None, True, MAIN) == ("side", False, "side")
+    assert get_effect(None, None, False, MAIN) == (None, False, None)
+    assert get_effect(UNSET, None, True, "side") == ("side", True, "side")
 
 
 def test_a_peer_writes_on_the_branch_of_the_line_before() -> None:

@@ -24,7 +24,7 @@ from sessiontree.swarm.agent_runner import MAX_DELAY, compute_retry_delay, has_f
 from sessiontree.swarm.executor import SwarmJob
 from sessiontree.swarm.records import CompleteAction, build_action_body
 from sessiontree.swarm.swarm import Swarm
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 from tests.swarm.conftest import (
     CallGate,
     build_model,
@@ -290,7 +290,7 @@ async def test_a_swarm_says_where_an_answer_is_that_could_not_be_written(
     full = contextlib.ExitStack()
 
     def answer(request: Request) -> str:
-        full.enter_context(room_for((tmp_path / "s.jsonl").stat().st_size))
+        full.enter_context(limit_file_size((tmp_path / "s.jsonl").stat().st_size))
         return "Paid for."
 
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(answer), retries=0)

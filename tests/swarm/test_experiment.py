@@ -30,7 +30,7 @@ from sessiontree.swarm.experiment.experiment import (
     run_experiment,
 )
 from sessiontree.swarm.experiment.scoring import Candidate, exact, judge_with, matches, score_with
-from tests.agent.conftest import said
+from tests.agent.conftest import format_messages
 
 ARMS = [Arm(name="short", prompt="In one word."), Arm(name="long", prompt="At length.")]
 
@@ -81,7 +81,7 @@ async def test_each_run_is_on_a_branch_of_its_own_and_nobody_is_moved(session: S
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
 
     assert [run.branch for run in result.runs] == ["ab-1/short-1", "ab-1/long-1", "ab-1/short-2", "ab-1/long-2"]
-    assert said(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
+    assert format_messages(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
     assert result.at == leaf
     assert not session.problems
@@ -742,7 +742,7 @@ async def test_the_best_run_is_promoted(session: Session) -> None:
 
     await promote(session.branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
 
-    assert said(session.head)[-1] == "assistant: 42"
+    assert format_messages(session.head)[-1] == "assistant: 42"
     assert "The others cost more." in str(session.head.context().to_llm()[-1])
     assert all(session.branch(run.branch).info.archived for run in result.runs)
 

@@ -264,7 +264,7 @@ async def test_the_app_quits_if_the_session_file_was_deleted(running: Running, t
         Path(talk.address or "").unlink()
         await app.press("ctrl+d")
         assert await app.wait_until(lambda: not app.app.is_running)
-        assert "deleted by another program" in str(app.app._exit_renderables)
+        assert "another program deleted the file" in str(app.app._exit_renderables)
         assert app.app.return_code == 0
 
 
@@ -396,7 +396,7 @@ async def test_fork_is_not_suggested_if_the_session_cannot_be_forked(running: Ru
     talk.file.write_bytes(talk.file.read_bytes().replace(b'"version":3', b'"version":9', 1))
     async with running(session=st.open(talk.file)) as app:
         await app.submit("Hello")
-        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only: it was written as version 9"))
+        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only: format version 9"))
         assert "/fork" not in app.blocks[-1]
 
 
@@ -492,7 +492,7 @@ async def test_switching_sessions_moves_the_presence_lock(running: Running, talk
 async def test_entries_of_other_processes_are_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))
-        assert await app.wait_for_text("▌ from another program", "another process writes")
+        assert await app.wait_for_text("▌ from another program", "Another process is writing")
 
 
 # Which sessions are kept

@@ -249,7 +249,7 @@ async def test_an_extension_can_render_entries_ask_and_bind_keys(running: Runnin
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
         assert await app.wait_for_text(
-            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed"
+            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "renderer failed"
         )
         await app.press("f7")
         assert await app.wait_for_text("hello from f7")
@@ -270,9 +270,13 @@ async def test_a_component_that_cannot_be_drawn_is_shown_as_text(running: Runnin
     for kind in ("number", "odd", "end"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
-        assert await app.wait_for_text("size\n   17", "words of number", "cannot be drawn: NotRenderableError")
         assert await app.wait_for_text(
-            "words of odd", "cannot be drawn: ZeroDivisionError", "failed with SystemExit: 1"
+            "size\n   17", "words of number", "cannot draw the result of the renderer: NotRenderableError"
+        )
+        assert await app.wait_for_text(
+            "words of odd",
+            "cannot draw the result of the renderer: ZeroDivisionError",
+            "renderer failed: SystemExit: 1",
         )
 
 

@@ -11,12 +11,12 @@ from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.markdown import split_pieces
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock, format_call
 
-PEN = BlockRenderer(build_styles(DARK))
+RENDERER = BlockRenderer(build_styles(DARK))
 HOSTILE = "\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r\x08\x7f"
 
 
 def render_text(block: TranscriptBlock, width: int = 60, unfolded: bool = False) -> str:
-    return "\n".join(strip.text.rstrip() for strip in PEN.render(block, width, unfolded))
+    return "\n".join(strip.text.rstrip() for strip in RENDERER.render(block, width, unfolded))
 
 
 def test_pieces_end_at_blank_lines_outside_of_fences_and_lists() -> None:
@@ -70,7 +70,7 @@ def test_no_control_sequence_is_rendered(kind: str, unfolded: bool) -> None:
         TranscriptBlock(kind, head=HOSTILE, text=text),
         TranscriptBlock(kind, head=HOSTILE, text=text, state="live", is_diff=True),
     ):
-        for strip in PEN.render(block, 50, unfolded):
+        for strip in RENDERER.render(block, 50, unfolded):
             assert not any(ord(letter) < 32 or 0x7F <= ord(letter) <= 0x9F for letter in strip.text)
             assert "\u202e" not in strip.text
             for segment in strip:
@@ -83,7 +83,7 @@ def test_no_control_sequence_is_rendered(kind: str, unfolded: bool) -> None:
 def test_no_line_is_longer_than_the_width(kind: str, text: str, width: int, unfolded: bool) -> None:
     block = TranscriptBlock(kind, head=text, text=text)
 
-    assert all(strip.cell_length <= width for strip in PEN.render(block, width, unfolded))
+    assert all(strip.cell_length <= width for strip in RENDERER.render(block, width, unfolded))
 
 
 def test_bash_output_is_collapsed_to_its_end() -> None:
@@ -98,10 +98,10 @@ def test_bash_output_is_collapsed_to_its_end() -> None:
 
 
 def test_a_collapsed_block_names_the_key_that_expands_it() -> None:
-    pen, lines = BlockRenderer(build_styles(DARK), unfold_hint="Ctrl+O to expand"), "\n".join(map(str, range(100)))
+    renderer, lines = BlockRenderer(build_styles(DARK), unfold_hint="Ctrl+O to expand"), "\n".join(map(str, range(100)))
     block = TranscriptBlock("tool", head="read a", text=lines)
 
-    assert pen.render(block, 60, False)[-1].text.strip() == "… 95 more lines, Ctrl+O to expand"
+    assert renderer.render(block, 60, False)[-1].text.strip() == "… 95 more lines, Ctrl+O to expand"
 
 
 DIFF = """--- a/x
@@ -138,7 +138,7 @@ def test_a_diff_has_line_numbers() -> None:
 
 
 def test_added_and_removed_lines_of_a_diff_are_colored() -> None:
-    strips = PEN.render(TranscriptBlock("tool", head="edit x", text=DIFF, is_diff=True), 60, False)
+    strips = RENDERER.render(TranscriptBlock("tool", head="edit x", text=DIFF, is_diff=True), 60, False)
     colors = {
         sign: {
             segment.style.color
@@ -165,7 +165,7 @@ def test_a_diff_in_another_format_is_shown_as_text() -> None:
 def test_no_line_of_a_diff_is_longer_than_the_width(text: str, width: int, unfolded: bool) -> None:
     block = TranscriptBlock("tool", head=text, text=f"@@ -1,9 +999999,9 @@\n{text}", is_diff=True)
 
-    assert all(strip.cell_length <= width for strip in PEN.render(block, width, unfolded))
+    assert all(strip.cell_length <= width for strip in RENDERER.render(block, width, unfolded))
 
 
 def test_a_block_folded_by_the_user_does_not_follow_the_others() -> None:
@@ -184,7 +184,7 @@ def test_the_last_column_of_a_table_wraps_below_itself() -> None:
 
 def test_both_themes_render_the_same_text() -> None:
     block = TranscriptBlock("answer", text="# a\n\n`b`")
-    words = [strip.text for strip in PEN.render(block, 40, False)]
+    words = [strip.text for strip in RENDERER.render(block, 40, False)]
 
     assert [strip.text for strip in BlockRenderer(build_styles(LIGHT)).render(block, 40, False)] == words
 

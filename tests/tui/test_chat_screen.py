@@ -29,7 +29,7 @@ from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 from .conftest import Driver, NoModels, Running
 
@@ -176,7 +176,7 @@ async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def answer(request: Any) -> str:
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
         return "It cost much."
 
     try:
@@ -631,7 +631,7 @@ async def test_a_draft_with_a_paste_is_moved_to_the_history_in_full(running: Run
         await app.type("!cat ")
         app.editor.post_message(events.Paste(pasted))
         await app.wait_until(lambda: "[paste" in app.editor.text)
-        app.chat.put_in_editor("Question")
+        app.chat.edit_message("Question")
         await app.press("up")
 
         assert app.editor.full_text == f"!cat {pasted}"
@@ -640,7 +640,7 @@ async def test_a_draft_with_a_paste_is_moved_to_the_history_in_full(running: Run
 async def test_without_a_draft_there_is_no_notification(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        app.chat.put_in_editor("Question")
+        app.chat.edit_message("Question")
         await app.pilot.pause()
 
         assert "Draft" not in app.screen
@@ -648,14 +648,14 @@ async def test_without_a_draft_there_is_no_notification(running: Running) -> Non
 
 async def test_the_root_of_a_session_with_messages_is_not_greeted_as_a_new_session(running: Running) -> None:
     async with running("One.") as app:
-        await app.wait_for_text("a new session")
+        await app.wait_for_text("New session")
         await app.submit_and_wait("Question")
         await app.submit("/clear")
         await app.wait_until(lambda: app.app.controller.branch.leaf is None)
         await app.wait_for_text("/undo")
 
         assert "New session" not in app.screen
-        assert await app.wait_for_text("the start of the session")
+        assert await app.wait_for_text("Start of the session")
 
 
 async def test_a_path_is_not_a_command(running: Running) -> None:
@@ -925,7 +925,7 @@ async def test_keys_follow_the_configuration(running: Running) -> None:
 async def test_the_key_list_shows_names_and_full_help_in_a_narrow_terminal(running: Running) -> None:
     async with running(size=(80, 24)) as app:
         await app.press("f1")
-        assert await app.wait_for_text("newline", "begin a new line (so does a", "backslash before enter)")
+        assert await app.wait_for_text("newline", "insert a line break (or type a", "backslash before Enter)")
 
 
 async def test_an_unknown_key_name_is_reported(running: Running) -> None:

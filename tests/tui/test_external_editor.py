@@ -12,7 +12,7 @@ from .conftest import Running
     [
         ("vi '", "", "cannot parse $VISUAL: No closing quotation"),
         ("", "ed \\", "cannot parse $EDITOR: No escaped character"),
-        (" ", "/nowhere/ed", "/nowhere/ed cannot be run here"),
+        (" ", "/nowhere/ed", "cannot run /nowhere/ed"),
     ],
 )
 async def test_an_editor_that_cannot_run_is_reported_and_the_text_is_kept(

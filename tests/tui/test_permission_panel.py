@@ -161,7 +161,7 @@ async def test_the_reason_for_declining_is_sent_to_the_model(running: Running, p
     async with running(REMOVE, "I see.") as app:
         await wait_for_panel(app)
         await app.press("up", "enter")
-        await app.wait_for_text("Why not?")
+        await app.wait_for_text("Reason (sent to the model)")
         await app.press(*"keep", "enter")
         await app.wait_until_idle()
 

@@ -134,7 +134,7 @@ async def test_renaming(running: Running, three: list[str]) -> None:
         await app.press(*"entirely")
         await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("ctrl+r")
-        assert await app.wait_for_text("Name of the session")
+        assert await app.wait_for_text("Session name")
         await app.press(*"Fresh", "enter")
         assert await app.wait_until(lambda: st.open(three[2]).name == "Fresh")
 
@@ -145,7 +145,7 @@ async def test_renaming_the_open_session_uses_the_open_session(running: Running)
         await app.press("ctrl+r")
         await app.wait_for_text("● ")
         await app.press("ctrl+r")
-        await app.wait_for_text("Name of the session")
+        await app.wait_for_text("Session name")
         await app.press(*"Fresh", "enter")
         assert await app.wait_for_text("Sessions", "Fresh")
         await app.app._refresh_session()
@@ -189,7 +189,7 @@ async def test_the_open_session_is_not_deleted(running: Running, three: list[str
         await app.press("ctrl+r")
         await app.wait_for_text("● ")
         await app.press("ctrl+x")
-        await app.wait_for_text("it is not deleted")
+        await app.wait_for_text("Cannot delete the open session")
         assert Path(three[0]).exists()
 
 

@@ -75,7 +75,7 @@ def test_a_long_path_is_listed_from_its_end(monkeypatch):
     session.extend([user(str(number)) for number in range(5)])
 
     assert render_context(session.tree, session.heads.leaf).plain.splitlines()[2:] == [
-        "… 3 before",
+        "… 3 earlier",
         "✓ user: 3 — as it is",
         "✓ user: 4 — as it is",
     ]

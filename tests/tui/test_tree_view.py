@@ -435,7 +435,7 @@ async def test_the_tree_is_usable_without_colors(monkeypatch):
 async def test_every_key_can_be_rebound():
     keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
     async with OpenTree(create_two_branches(), size=(120, 40), keys=keys) as tree:
-        await tree.wait_for_text("f5 filter")
+        await tree.wait_for_text("F5 filter")
         await tree.press("k", "f6")
         assert tree.view.filter == "no-tools"
         assert tree.view.query_text == ""

@@ -105,7 +105,7 @@ class SessionController:
         self._added_tools: dict[str, Tool] = {}
         self._moves = MoveGuard(self.hooks)
         self._shell = UserShell(self.hooks, self._write_shell_message)
-        """Runs shell commands while there is no agent."""
+        """Runs shell commands while no agent exists."""
         self._fresh = fresh
         self._editor_text: str | None = None
         self._branch = session.head if branch is None else branch
@@ -152,7 +152,7 @@ class SessionController:
 
     @property
     def agent(self) -> Agent:
-        """The agent. Raises `InvalidOperation` if there is no model."""
+        """The agent. Raises `InvalidOperation` without a model."""
         if self._agent is None:
             raise InvalidOperation(self.no_model_message)
         return self._agent
@@ -198,7 +198,7 @@ class SessionController:
     def begin_move(self) -> Generator[Signal]:
         """Start a move and yield the signal that `abort` sets. Raise `InvalidOperation` unless the controller is idle.
 
-        The handlers of the move find the controller idle, because the move is written by then.
+        The move is written before its handlers run. They find the controller idle.
         """
         self.ensure_idle()
         with self._moves.begin() as signal:

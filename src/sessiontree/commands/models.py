@@ -71,7 +71,7 @@ def get_model_name(state: State) -> str | None:
 def choose_model(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
     """Return the named model, the conversation's model or the default model, in this order, and a warning or `None`.
 
-    The warning says that the conversation's model or the one chosen last is unavailable. Raises `NoModel` or
+    The warning names the unavailable model: the conversation's, or the one chosen last. Raises `NoModel` or
     `NotFound`.
     """
     from sessiontree.model.selection import NoModel

@@ -269,7 +269,7 @@ async def _run_quit(controller: SessionController, args: Sequence[str]) -> Comma
 COMMANDS = (
     Command(
         name="fork",
-        help="Fork into a new session, before a message of yours, which you can edit, or at an entry",
+        help="Fork into a new session at an entry, or before one of your messages to edit it",
         run=_run_fork,
         arguments=(PROMPT,),
     ),
@@ -310,7 +310,7 @@ COMMANDS = (
     ),
     Command(
         name="export-branch",
-        help="Export the path of a branch, or an entry and everything below it; .jsonl is a session of its own",
+        help="Export the path of a branch, or an entry and everything below it; .jsonl is a new session",
         run=_run_export_branch,
         arguments=(replace(PLACE, name="BRANCH|PLACE"), FILE),
     ),

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-if TYPE_CHECKING:
-    from sessiontree.core.messages import MessagePreview
+from sessiontree.core.preview import MessagePreview
 
 EntryId: TypeAlias = str
 JsonObject: TypeAlias = dict[str, Any]

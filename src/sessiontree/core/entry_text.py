@@ -25,8 +25,6 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
-    MessagePreview,
-    ToolCall,
     coerce_string,
     extract_text,
     get_answered_call,
@@ -37,6 +35,7 @@ from sessiontree.core.messages import (
     preview_message,
 )
 from sessiontree.core.number_text import format_tokens
+from sessiontree.core.preview import MessagePreview, ToolCall
 from sessiontree.core.tree import Tree
 
 CALL_SEARCH_LIMIT = 256
@@ -150,7 +149,7 @@ def get_text_parts(entry: Entry) -> list[str]:
     """Return all text of `entry`, part by part. Head records have no text."""
     if entry.is_head_record:
         return []
-    return [part for part in _iter_body_texts(entry.decode()) if part]
+    return [part for part in _list_body_texts(entry.decode()) if part]
 
 
 def get_speaker(entry: Entry) -> str:
@@ -215,22 +214,21 @@ def fold_parts(parts: Iterable[str]) -> str:
     return "\n".join(map(fold, parts))
 
 
-def _iter_body_texts(body: Body) -> Iterator[str]:
+def _list_body_texts(body: Body) -> Iterable[str]:
     match body:
         case Message(message):
-            yield from _get_message_texts(message)
+            return _get_message_texts(message)
         case CustomMessage(content=content):
-            yield from _get_block_texts(content)
+            return _get_block_texts(content)
         case BranchSummary(summary=summary):
-            yield summary
+            return (summary,)
         case Compaction(summary=summary, system_message=system):
-            yield from (summary, *_get_message_texts(system or {}))
+            return (summary, *_get_message_texts(system or {}))
         case ContextEdit(replacement=replacement):
-            yield from _get_content_texts(replacement)
+            return _get_content_texts(replacement)
         case _:
             description = body.describe()
-            yield from description.texts
-            yield from _iter_strings(description.data)
+            return (*description.texts, *_iter_strings(description.data))
 
 
 MESSAGE_TEXT_KEYS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
@@ -362,9 +360,3 @@ class CallLookup:
         entry = self._tree.peek(id)
         body = entry.decode() if entry.type == "message" else None
         return body.message if isinstance(body, Message) else {}
-
-
-def map_results_to_calls(tree: Tree) -> dict[EntryId, ToolCall]:
-    """Return the call that each tool result answers, by the result's id."""
-    calls = CallLookup(tree)
-    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}

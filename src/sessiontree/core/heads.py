@@ -178,18 +178,18 @@ class Heads:
         if entry.is_head_record:
             self._apply_record(entry)
             return
-        point = entry.body.name if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) else None
-        effect = get_effect(
-            entry.branch,
-            entry.current,
-            is_annotation=entry.is_annotation,
-            peer_branch=choose_peer_branch(self._line_branch, self.heads, self.current, point),
-        )
+        is_annotation = entry.is_annotation
+        if entry.branch is UNSET:
+            point = entry.body.name if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) else None
+            peer_branch = choose_peer_branch(self._line_branch, self.heads, self.current, point)
+            effect = get_effect(UNSET, None, is_annotation, peer_branch)
+        else:
+            effect = get_effect(entry.branch, entry.current, is_annotation)
         if effect.branch is not None and effect.moves_head:
             self._start_branch(entry, effect.branch)
             if entry.branch is UNSET:  # a peer switches before it writes
                 self._make_current(effect.branch)
-            if entry.is_annotation:
+            if is_annotation:
                 self._move_head(effect.branch, tree.skip_annotations(entry.id))
             else:
                 self._advance(effect.branch, entry, tree)

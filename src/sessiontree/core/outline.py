@@ -29,7 +29,7 @@ from sessiontree.core.entry_text import (
     normalize_case,
 )
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import MessagePreview
+from sessiontree.core.preview import MessagePreview
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]

@@ -24,7 +24,8 @@ from sessiontree.core.entries import (
     read_raws,
 )
 from sessiontree.core.heads import Heads, is_full_record
-from sessiontree.core.messages import ToolCall, get_answered_call, get_tool_calls, is_failed_turn
+from sessiontree.core.messages import get_answered_call, get_tool_calls, is_failed_turn
+from sessiontree.core.preview import ToolCall
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 

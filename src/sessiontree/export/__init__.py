@@ -23,7 +23,7 @@ FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jso
 class ExportResult(Struct, frozen=True, kw_only=True):
     content: bytes
     report: RedactionReport | None
-    """What was redacted, if a redactor was given."""
+    """The redactions, if a redactor was given."""
 
 
 def detect_format(file: str) -> str | None:
@@ -63,7 +63,7 @@ def stream_export(
     subtree: str | None = None,
     redactor: Redactor | None = None,
 ) -> Iterator[bytes]:
-    """Yield the result of `export` in pieces, so that it is never in memory as a whole.
+    """Yield the result of `export` in pieces. It is never in memory as a whole.
 
     Invalid arguments raise before the first piece. The redactor's report is complete after the last piece.
     """

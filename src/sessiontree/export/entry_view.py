@@ -45,7 +45,7 @@ from sessiontree.core.sanitize import UNSAFE_IN_LINES
 MAX_DATA = 20 << 20
 """The maximum length of an image in base64."""
 MAX_PIXELS = 50_000_000
-"""The maximum number of pixels, so that a browser can decode the image."""
+"""The maximum number of pixels. A browser cannot decode much larger images."""
 HEAD_BYTES = 1 << 16
 """How many bytes of an image are read to measure it."""
 
@@ -63,7 +63,7 @@ class Picture(Struct, frozen=True, kw_only=True):
     """Why the image is not shown."""
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         return f"image, {self.width} × {self.height}" if self.kind else f"image not shown: {self.fault}"
 
 
@@ -83,7 +83,7 @@ def read_picture(block: JsonObject) -> Picture:
     if not kind:
         return Picture(fault="not a PNG, JPEG, GIF or WebP image")
     if not 0 < width * height <= MAX_PIXELS:
-        return Picture(fault=f"the size is {width} × {height}")
+        return Picture(fault=f"{width} × {height} pixels are too large")
     return Picture(kind=kind, data=data, width=width, height=height)
 
 

@@ -96,7 +96,7 @@ class PageChunk(Struct, frozen=True):
     """Consecutive entries of the active path."""
 
     html: str
-    later: bool
+    deferred: bool
     """Whether the chunk is inside a `noscript` element. The script inserts it later. Without a script, the browser
     shows it."""
 
@@ -324,7 +324,7 @@ FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
 
 @cache
 def load_asset(name: str) -> str:
-    """Read a file that is shipped beside this module."""
+    """Read a file of this package."""
     data = pkgutil.get_data("sessiontree.export", name)
     assert data is not None
     return data.decode()

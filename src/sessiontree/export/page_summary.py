@@ -42,7 +42,7 @@ class PageSummary(Struct, frozen=True, kw_only=True):
     title: str
     id: str
     cwd: str
-    begun: str
+    started: str
     ended: str
     models: list[str]
     tokens: str
@@ -66,7 +66,7 @@ def build_summary(whole: Snapshot) -> PageSummary:
         title=make_visible(whole.name or _find_first_words(map(tree.peek, tree.iter_ids())) or "Unnamed session"),
         id=make_visible(whole.header.id),
         cwd=make_visible(whole.header.cwd),
-        begun=_format_time(whole.header.timestamp),
+        started=_format_time(whole.header.timestamp),
         ended=_format_time(all.last_activity or ""),
         models=_format_models(all.models),
         tokens=format_count(all.tokens) if all.tokens else "",

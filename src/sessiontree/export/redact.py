@@ -1,7 +1,7 @@
-"""Redacts secrets in the lines of a session and reports what was redacted. Pure.
+"""Redacts secrets in the lines of a session and reports the redactions. Pure.
 
-Every string of every line is searched, including field names, so that a secret in an unknown field is found too. An id
-or a branch name with a secret is replaced in the same way everywhere, so that the tree stays valid. An unreadable line
+Every string of every line is searched, including field names and unknown fields. An id
+or a branch name with a secret has the same replacement everywhere, and the tree stays valid. An unreadable line
 cannot be searched, so it is omitted. `secret_patterns` defines what counts as a secret.
 """
 
@@ -51,7 +51,7 @@ _rate_name = lru_cache(maxsize=4096)(rate_name)
 
 
 class RedactionReport(Struct, frozen=True, kw_only=True):
-    """What was redacted."""
+    """The redactions of an export."""
 
     counts: dict[str, int]
     """The number of redactions, by kind."""
@@ -94,7 +94,7 @@ class Redactor:
 
     @property
     def report(self) -> RedactionReport:
-        """What was redacted so far."""
+        """The redactions so far."""
         return RedactionReport(counts=dict(sorted(self._counts.items())), skipped_lines=self._skipped_lines)
 
     def redact_text(self, text: str) -> str:

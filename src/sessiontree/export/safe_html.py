@@ -74,7 +74,7 @@ def _highlight_fence(text: str, language: str, attributes: str) -> str:
 
 
 def _render_image_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """Render an image as a link, so that opening a page sends no requests."""
+    """Render an image as a link. Opening a page must not send requests."""
     address = str(tokens[index].attrs.get("src", ""))
     words = tokens[index].content or address
     return f'<a href="{escape(address)}">image: {escape(words)}</a>'

@@ -1,6 +1,6 @@
 r"""Patterns of secrets in text, and names of fields whose values are secrets. `redact` applies them.
 
-Every pattern runs in linear time: repeats are bounded, or stand where nothing after them can fail. A match counts only
+Every pattern runs in linear time: repeats are bounded, or end the pattern. A match counts only
 if `SecretRule.is_secret` accepts it, so that a name in code or prose is not redacted.
 """
 

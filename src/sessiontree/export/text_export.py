@@ -175,7 +175,7 @@ def _format_markdown_part(part: ViewPart) -> list[str]:
             return [f"**{_escape(part.name)}**{subject}", *_write_parts(part.inner, _format_markdown_part)]
         case "image":
             assert part.picture is not None
-            return [f"*{_escape(part.picture.says)}*"]
+            return [f"*{_escape(part.picture.description)}*"]
         case "data":
             return [_fence(part.text, "json")]
         case "diff":
@@ -252,7 +252,7 @@ def _format_plain_entry(view: EntryView, id: str, label: str | None) -> list[str
 
 def _write_plain_parts(parts: tuple[ViewPart, ...]) -> Iterator[str]:
     for part in parts:
-        text = part.picture.says if part.picture is not None else part.text
+        text = part.picture.description if part.picture is not None else part.text
         lead = {"call": f"→ {part.name} ", "thinking": "(thinking) ", "error": "error: "}.get(part.kind, "")
         first, *others = f"{lead}{text}".rstrip().split("\n")
         yield from (f"  {line}".rstrip() for line in (first, *others))

@@ -73,7 +73,7 @@ class ExtensionApi:
     @property
     def _controller(self) -> SessionController:
         if self._closed:
-            raise ExtensionError(self.name, "it is no longer loaded")
+            raise ExtensionError(self.name, "the extension is unloaded")
         return self._session_controller
 
     # State
@@ -93,11 +93,11 @@ class ExtensionApi:
         return self._controller.branch
 
     def entries(self, custom_type: str | None = None) -> list[Entry]:
-        """Return all entries of the session in file order, or those of one custom type."""
+        """Return all entries of the session in file order, optionally of one custom type."""
         return _filter_by_type(list(self._controller.session.tree), custom_type)
 
     def path(self, custom_type: str | None = None) -> list[Entry]:
-        """Return the entries from the root to the current leaf, or those of one custom type."""
+        """Return the entries from the root to the current leaf, optionally of one custom type."""
         return _filter_by_type(self._controller.branch.path(), custom_type)
 
     def rebuild_context(self) -> ModelContext:

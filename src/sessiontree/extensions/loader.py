@@ -3,8 +3,8 @@
 Extensions come from installed packages, the home folder, the command line and the project, in this order. Their
 handlers run in the same order. An extension that fails to load is reported, and the others still load.
 
-Each extension is imported under a unique module name and compiled from its source. Compiled files beside it are never
-used, because nobody has reviewed them.
+Each extension is imported under a unique module name and compiled from its source. Existing compiled files are
+ignored, because the user has not reviewed them.
 """
 
 from __future__ import annotations
@@ -147,11 +147,11 @@ class ExtensionLoader:
         self._prompt_removers: dict[str, Callable[[], None]] = {}
         self._remove_restriction: Callable[[], None] = lambda: None
         self._reported_untrusted: set[str] = set()
-        """Digests of content that was reported as untrusted, so that it is reported once."""
+        """Digests of content that was already reported as untrusted."""
         controller.reload = self.reload
 
     async def load(self) -> list[str]:
-        """Load all extensions and prompt files, report failures, and return the names of what was loaded."""
+        """Load all extensions and prompt files, report failures, and return the loaded names."""
         for point in entry_points(group=GROUP) if self._installed else ():
             await self._set_up(point.name, str(point.value), None, point)
         await self._load_files(self._read_files(get_home()))

@@ -1,5 +1,4 @@
-"""Stores which content of which project may run. The file is in the home folder, so that no project can trust
-itself."""
+"""Stores the trusted content of projects. The file is in the home folder: a project cannot trust itself."""
 
 from __future__ import annotations
 

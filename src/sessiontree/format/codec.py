@@ -20,7 +20,8 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
-from sessiontree.core.messages import MessagePreview, coerce_number, is_list, is_object, preview_message
+from sessiontree.core.messages import coerce_number, is_list, is_object, preview_message
+from sessiontree.core.preview import MessagePreview
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_too_deep
 from sessiontree.format.splice import set_value

@@ -291,13 +291,13 @@ class Digest:
         if line.type == "custom" and line.custom_type == HEAD_RECORD:
             self._apply_record(line)
             return
-        point = line.branch_name or "" if line.type == "branch_point" else None
-        effect = get_effect(
-            line.branch,
-            line.current,
-            is_annotation=number in self._annotations,
-            peer_branch=choose_peer_branch(totals.line_branch, totals.heads, totals.current, point),
-        )
+        is_annotation = number in self._annotations
+        if line.branch is UNSET:
+            point = line.branch_name or "" if line.type == "branch_point" else None
+            peer_branch = choose_peer_branch(totals.line_branch, totals.heads, totals.current, point)
+            effect = get_effect(UNSET, None, is_annotation, peer_branch)
+        else:
+            effect = get_effect(line.branch, line.current, is_annotation)
         if effect.branch is not None and effect.moves_head:
             head = self._annotations.get(number, number)
             totals.heads[effect.branch] = None if head < 0 else self._ids[head]

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from sessiontree.core.context import Context, ContextNeeds, build_path_context
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, iter_entries
 from sessiontree.core.head_rules import get_effect
-from sessiontree.core.heads import MAIN, Heads, find_unreadable, is_activity, is_full_record
+from sessiontree.core.heads import Heads, find_unreadable, is_activity, is_full_record
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import LINE_LIMIT, LineSource, NotJson, read_entry, scan_lines
 from sessiontree.format.session_reader import SessionReader
@@ -144,7 +144,7 @@ def _find_leaf(tail: FileTail, branch: str | None) -> EntryId:
     if branch is None:
         last = next(tail.iter_backward(), None)
         if last is not None and not last.is_annotation:
-            effect = get_effect(last.branch, last.current, is_annotation=False, peer_branch=MAIN)
+            effect = get_effect(last.branch, last.current, False)
             if effect.moves_head and effect.current == effect.branch:
                 return last.id
     heads = _replay_heads(tail)

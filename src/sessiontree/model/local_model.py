@@ -207,7 +207,7 @@ def _choose_progress_bar(listed: str) -> str:
 def _explain_pip_failure(said: Sequence[str]) -> str:
     """Return the reason why pip failed.
 
-    Without a network, pip's last message says that the package does not exist, so look for connection errors first.
+    Without a network, pip's last message is misleading: it reports a missing package. Look for connection errors first.
     """
     if any("connection broken by" in line for line in said):
         return "cannot reach the package index; check the connection"

@@ -45,7 +45,7 @@ class ModelCandidate(Struct, frozen=True, kw_only=True):
     name: str
     usable: bool
     reason: str
-    """Why it is available, or what is missing."""
+    """The reason why the model is available or not."""
     default: bool = False
     """Whether it is used if no model is named."""
 
@@ -58,7 +58,7 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
     """
     configured = config.load() if settings is None else settings
     if name is None and (chosen_last := recall_model(configured.model)) is not None:
-        with suppress(NoModel, NotFound):  # it is no longer available; `list_candidates` says why
+        with suppress(NoModel, NotFound):  # unavailable by now; `list_candidates` gives the reason
             return find_model(chosen_last, configured)
     wanted = name or configured.model or _find_default(configured)
     if wanted is None:

@@ -148,7 +148,7 @@ class AppHost:
         self._app.chat.reload()
 
     def set_editor_text(self, text: str) -> None:
-        self._app.chat.put_in_editor(text)
+        self._app.chat.edit_message(text)
 
     def copy(self, text: str) -> str | None:
         return send_to_clipboard(self._app, text)

@@ -17,7 +17,7 @@ OVERFLOW = re.compile(
     r"|too many (input )?tokens|exceeds.{0,40}(tokens|token limit)|reduce the length|token limit exceeded",
     re.IGNORECASE,
 )
-"""Messages that say that a conversation is too long for the model."""
+"""Error messages for a conversation that is too long."""
 
 KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (exceptions.ModelContextWindowExceededError, "overflow"),
@@ -51,8 +51,8 @@ def convert_error(
 ) -> ModelError:
     """Return the `ModelError` for an exception. The message is stored and shown, so it must not contain the API key.
 
-    `key_variable` is the environment variable of the key, if the configuration names one. `has_started` says that part
-    of the answer had arrived.
+    `key_variable` is the environment variable of the key, if the configuration names one. `has_started` is
+    true if part of the answer arrived.
     """
     status: int | None = getattr(error, "status_code", None)
     said = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__

@@ -20,7 +20,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.entry_text import build_full_text, fold, get_speaker
 from sessiontree.core.head_rules import get_effect
-from sessiontree.core.heads import MAIN, Heads
+from sessiontree.core.heads import Heads
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
@@ -118,7 +118,7 @@ def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
         if isinstance(body, Custom) and entry.is_head_record:
             record = index
         if entry.branch is not UNSET:
-            effect = get_effect(entry.branch, entry.current, is_annotation=entry.is_annotation, peer_branch=MAIN)
+            effect = get_effect(entry.branch, entry.current, entry.is_annotation)
             current = current if effect.current is None else effect.current
             if effect.branch is not None and effect.moves_head:
                 written[effect.branch] = None

@@ -316,7 +316,7 @@ class ChatScreen(Screen[None]):
         if not self.editor.text:
             self.editor.set_prompts([text]) if is_prompt else self.editor.set_selected_text(text)
 
-    def put_in_editor(self, text: str) -> None:
+    def edit_message(self, text: str) -> None:
         """Put a message into the editor. The previous draft is added to the history."""
         editor = self.editor
         draft = editor.full_text.strip("\n")

@@ -191,32 +191,34 @@ class ComparisonView(ScrollView, can_focus=True):
     def _rebuild_lines(self) -> None:
         if not self._width or not self._columns_shown:
             return
-        pen = BlockRenderer(get_styles(self.app.theme))
+        renderer = BlockRenderer(get_styles(self.app.theme))
         self._head_lines, self._body_lines = (
-            self._render_columns(pen) if self._column_count > 1 else self._render_stacked(pen)
+            self._render_columns(renderer) if self._column_count > 1 else self._render_stacked(renderer)
         )
         if self._has_title:
-            self._head_lines[:0] = _truncate_lines([(self._title, pen.styles.strong)], self._width)
+            self._head_lines[:0] = _truncate_lines([(self._title, renderer.styles.strong)], self._width)
         self.virtual_size = Size(self._width, len(self._head_lines) + len(self._body_lines))
         self.refresh()
 
-    def _render_columns(self, pen: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
+    def _render_columns(self, renderer: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
         count = self._column_count
         shown = self._columns_shown[self._first_column : self._first_column + count]
         width = (self._width - GAP * (count - 1)) // count
-        bar = [Segment(" │ ", pen.styles.muted)]
+        bar = [Segment(" │ ", renderer.styles.muted)]
         heads = [
-            _truncate_lines([(side.name, pen.styles.strong), *((line, pen.styles.muted) for line in side.stats)], width)
+            _truncate_lines(
+                [(side.name, renderer.styles.strong), *((line, renderer.styles.muted) for line in side.stats)], width
+            )
             for side in shown
         ]
-        rule = [[Segment("─" * width, pen.styles.muted)]] * count
+        rule = [[Segment("─" * width, renderer.styles.muted)]] * count
         return (
-            [*_join_columns(heads, width, bar), Strip(_join_segments(rule, [Segment("─┼─", pen.styles.muted)]))],
-            _join_columns([self._render_side(side, pen, width) for side in shown], width, bar),
+            [*_join_columns(heads, width, bar), Strip(_join_segments(rule, [Segment("─┼─", renderer.styles.muted)]))],
+            _join_columns([self._render_side(side, renderer, width) for side in shown], width, bar),
         )
 
-    def _render_stacked(self, pen: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
-        width, look = self._width, pen.styles
+    def _render_stacked(self, renderer: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
+        width, look = self._width, renderer.styles
         head = [
             *_truncate_lines(
                 [(f"{side.name}: {' · '.join(side.stats[:2])}", look.strong) for side in self._columns_shown], width
@@ -227,15 +229,15 @@ class ComparisonView(ScrollView, can_focus=True):
         for side in self._columns_shown:
             rule = f"── {side.name} "
             lines += _truncate_lines([(rule.ljust(width, "─"), look.user)], width)
-            lines += self._render_side(side, pen, width)
+            lines += self._render_side(side, renderer, width)
         return head, lines
 
-    def _render_side(self, side: ComparisonSide, pen: BlockRenderer, width: int) -> list[Strip]:
+    def _render_side(self, side: ComparisonSide, renderer: BlockRenderer, width: int) -> list[Strip]:
         lines: list[Strip] = []
         for block in side.blocks:
-            lines += [*pen.render(block, width, self._unfolded), Strip([])]
+            lines += [*renderer.render(block, width, self._unfolded), Strip([])]
         note = f"… {side.hidden_count} more" if side.hidden_count else "" if side.blocks else "(no entries)"
-        return [*lines, *_truncate_lines([(note, pen.styles.muted)], width)] if note else lines
+        return [*lines, *_truncate_lines([(note, renderer.styles.muted)], width)] if note else lines
 
     def render_line(self, y: int) -> Strip:
         width, style = self.size.width, self.rich_style

@@ -68,11 +68,15 @@ class DraftFile:
 
     def read(self) -> EditorDraft:
         """Return the saved draft, or adopt one for a new session."""
-        kept = _read_draft(self.path)
-        if kept is None and self._is_new and not self._is_second:
+        stored = _read_draft(self.path)
+        if stored is None and self._is_new and not self._is_second:
             with suppress(*WRITE_ERRORS):
-                kept = self._adopt_orphan()
-        return EditorDraft() if kept is None else EditorDraft(text=kept.text, pastes=kept.pastes, queued=kept.queued)
+                stored = self._adopt_orphan()
+        return (
+            EditorDraft()
+            if stored is None
+            else EditorDraft(text=stored.text, pastes=stored.pastes, queued=stored.queued)
+        )
 
     def write(self, draft: EditorDraft) -> None:
         with suppress(*WRITE_ERRORS):
@@ -89,8 +93,8 @@ class DraftFile:
     def _write(self, draft: EditorDraft) -> None:
         new_in = self.session.cwd if self._is_new else None
         place = self.session.address or ""
-        kept = _StoredDraft(text=draft.text, pastes=draft.pastes, queued=draft.queued, place=place, new_in=new_in)
-        _write_private_file(self.path, msgspec.json.encode(kept))
+        stored = _StoredDraft(text=draft.text, pastes=draft.pastes, queued=draft.queued, place=place, new_in=new_in)
+        _write_private_file(self.path, msgspec.json.encode(stored))
 
     def _adopt_orphan(self) -> _StoredDraft | None:
         """Take over the newest draft of a deleted empty session in the same directory."""
@@ -100,11 +104,11 @@ class DraftFile:
             lock_file(fd, folder, LOCK_SECONDS)  # only one process may adopt it
             names = [entry for entry in os.scandir(folder) if entry.name.endswith(".json")]
             for entry in sorted(names, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
-                kept = _read_draft(entry.path)
-                if kept is not None and kept.new_in == self.session.cwd and not is_session_open(kept.place):
-                    self._write(kept)
+                stored = _read_draft(entry.path)
+                if stored is not None and stored.new_in == self.session.cwd and not is_session_open(stored.place):
+                    self._write(stored)
                     os.unlink(entry.path)
-                    return kept
+                    return stored
             return None
         except LockTimeout:  # leave the draft to a later session
             return None

@@ -54,10 +54,10 @@ class BlockRenderer:
         """Render a block as lines of at most `width` cells."""
         is_open = (unfolded if block.is_unfolded is None else block.is_unfolded) or not block.is_foldable
         key = (width, is_open, id(self))
-        kept = block.render_cache.get("lines")
-        if kept is None or kept[0] != key:
-            kept = block.render_cache["lines"] = (key, self._render_block(block, max(width, 12), is_open))
-        return kept[1]
+        cached = block.render_cache.get("lines")
+        if cached is None or cached[0] != key:
+            cached = block.render_cache["lines"] = (key, self._render_block(block, max(width, 12), is_open))
+        return cached[1]
 
     def _render_block(self, block: TranscriptBlock, width: int, is_open: bool) -> list[Strip]:
         styles, inner = self.styles, width - GUTTER
@@ -208,15 +208,15 @@ class BlockRenderer:
     def _render_markdown(self, block: TranscriptBlock, width: int) -> list[Strip]:
         """Render Markdown, reusing unchanged pieces from the cache."""
         key = (width, id(self))
-        kept: list[tuple[str, list[Strip]]] = block.render_cache.get("pieces", [])
+        cached: list[tuple[str, list[Strip]]] = block.render_cache.get("pieces", [])
         if block.render_cache.get("pieces_key") != key:
-            kept = []
+            cached = []
         now: list[tuple[str, list[Strip]]] = []
         from sessiontree.tui.widgets.markdown import split_pieces
 
         for index, piece in enumerate(split_pieces(block.text)):
-            if index < len(kept) and kept[index][0] == piece:
-                now.append(kept[index])
+            if index < len(cached) and cached[index][0] == piece:
+                now.append(cached[index])
             else:
                 now.append((piece, self._render_piece(piece, width)))
         block.render_cache["pieces"], block.render_cache["pieces_key"] = now, key
