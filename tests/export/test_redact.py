@@ -586,7 +586,7 @@ def test_user_patterns_are_redacted_and_format_words_stay() -> None:
 
 
 def test_an_invalid_regular_expression_is_refused() -> None:
-    with pytest.raises(InvalidOperation, match="no regular expression"):
+    with pytest.raises(InvalidOperation, match="not a regular expression"):
         Redactor(["("])
 
 
