@@ -82,7 +82,7 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(capsys: pytest.CaptureFixt
 
     assert code == 1
     said = capsys.readouterr().err
-    assert said.startswith(f"sessiontree: port {port} of 127.0.0.1 is taken")
+    assert said.startswith(f"sessiontree: port {port} on 127.0.0.1 is in use")
     assert said.count("\n") == 1
 
 
