@@ -1,10 +1,10 @@
-"""How fast the tree view answers on a large session, against an empty `ScrollView` under the same keys.
+"""Measure the response time of the tree view on a large session, compared with an empty `ScrollView`.
 
     python bench/tree_view.py SESSION.jsonl
 
-A key's time is what the process computes from pressing it until the screen is painted, as Textual's pilot presses; the
-pilot's own waiting is left out, and so is animation. Shown is the median. The time until the rows of the tree, a filter
-or a search are there is told by the clock, and what was computed in it.
+The time of a key is the median CPU time from the key press until the screen is painted, without animation and without
+the waiting of Textual's pilot. The time until the rows of the tree, a filter or a search appear is given as wall-clock
+time and as CPU time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MORE = ("alt+up", "alt+down", "ctrl+left", "ctrl+right")
 
 
 class Empty(App[None]):
-    """A scroll view over nothing, with as many lines."""
+    """An empty scroll view with the same number of lines."""
 
     def compose(self) -> ComposeResult:
         view = ScrollView()
@@ -39,28 +39,28 @@ class Empty(App[None]):
         yield view
 
 
-async def measure(action: Callable[[], Awaitable[object]]) -> str:
-    start, computing = time.perf_counter(), time.process_time()
+async def format_time(action: Callable[[], Awaitable[object]]) -> str:
+    start, cpu_start = time.perf_counter(), time.process_time()
     await action()
-    took, computed = time.perf_counter() - start, time.process_time() - computing
-    return f"{took * 1000:6.0f}, computing {computed * 1000:.0f},"
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+    return f"{seconds * 1000:6.0f} ms (CPU {cpu_seconds * 1000:.0f} ms)"
 
 
-async def measure_layout(action: Callable[[], Awaitable[object]]) -> float:
+async def measure_cpu_ms(action: Callable[[], Awaitable[object]]) -> float:
     start = time.process_time()
     await action()
     return (time.process_time() - start) * 1000
 
 
-async def measure_key(pilot: Pilot[object], keys: tuple[str, ...]) -> dict[str, float]:
+async def measure_keys(pilot: Pilot[object], keys: tuple[str, ...]) -> dict[str, float]:
     found: dict[str, list[float]] = {key: [] for key in keys}
     for _ in range(TIMES):
         for key in keys:
-            found[key].append(await measure_layout(lambda key=key: pilot.press(key)))
+            found[key].append(await measure_cpu_ms(lambda key=key: pilot.press(key)))
     return {key: statistics.median(times) for key, times in found.items()}
 
 
-async def measure_arrange(screen: TreeScreen) -> None:
+async def wait_for_rows(screen: TreeScreen) -> None:
     while screen.view.outline is None or screen.view.progress is not None:
         await asyncio.sleep(0.001)
 
@@ -72,26 +72,26 @@ async def main() -> None:
     empty = Empty()
     empty.animation_level = "none"
     async with empty.run_test(size=SIZE) as pilot:
-        bare = await measure_key(pilot, KEYS)
+        bare = await measure_keys(pilot, KEYS)
     print(f"{len(session.tree):,} entries, {SIZE[0]}x{SIZE[1]}, median of {TIMES}, in ms")
     app = TreeApp(session, Config())
     app.animation_level = "none"
     async with app.run_test(size=SIZE) as pilot:
         screen = app.screen_stack[1]
         assert isinstance(screen, TreeScreen)
-        print(f"after {await measure(lambda: measure_arrange(screen))} the rows are there")
-        await pilot.press("tab", "tab")  # without the pane
-        ours = await measure_key(pilot, (*KEYS, *MORE))
+        print(f"first rows after {await format_time(lambda: wait_for_rows(screen))}")
+        await pilot.press("tab", "tab")  # hide the pane
+        ours = await measure_keys(pilot, (*KEYS, *MORE))
         for key, took in ours.items():
-            beside = f"{bare[key]:6.2f}  {took / bare[key]:.2f}x" if key in bare else ""
-            print(f"{key:12} {took:6.2f} {beside}")
+            baseline = f"{bare[key]:6.2f}  {took / bare[key]:.2f}x" if key in bare else ""
+            print(f"{key:12} {took:6.2f} {baseline}")
         for key in ("ctrl+o", "ctrl+u", "ctrl+a", "c", "a", "c", "h", "e"):
 
-            async def measure_answer(key: str = key) -> None:
+            async def press_and_wait(key: str = key) -> None:
                 await pilot.press(key)
-                await measure_arrange(screen)
+                await wait_for_rows(screen)
 
-            print(f"{key:12} {await measure(measure_answer)} until {len(screen.view.outline or ()):,} rows are there")
+            print(f"{key:12} {await format_time(press_and_wait)} until {len(screen.view.outline or ()):,} rows appear")
 
 
 if __name__ == "__main__":

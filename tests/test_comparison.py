@@ -113,7 +113,7 @@ def test_branches_without_entries_of_their_own_have_no_winner(session: st.Sessio
 
     result = st.compare(session, ["main", "a"], "entries")
 
-    assert (result.winner, result.reason) == (None, "not enough data: main has no entries after the branches part")
+    assert (result.winner, result.reason) == (None, "not enough data: main has no entries after the common ancestor")
 
 
 def test_differences_are_given_for_every_pair_and_metric(session: st.Session) -> None:

@@ -1,4 +1,4 @@
-"""The configuration: what a file says, what holds without one, and what a wrong one is told."""
+"""The configuration: reading the file, defaults, and errors."""
 
 import os
 import re
@@ -43,20 +43,20 @@ submit = ["enter", "ctrl+j"]
 """
 
 
-def written(home: Path, text: str) -> Path:
+def write_config(home: Path, text: str) -> Path:
     file = home / ".sessiontree" / "config.toml"
     file.parent.mkdir(parents=True)
     file.write_text(text)
     return file
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_without_a_file_the_defaults_apply() -> None:
     assert config.load() == Config()
     assert config.load().sessions is None
 
 
 def test_every_setting_is_read(home: Path) -> None:
-    written(home, WHOLE)
+    write_config(home, WHOLE)
 
     loaded = config.load()
 
@@ -73,7 +73,7 @@ def test_every_setting_is_read(home: Path) -> None:
 
 
 def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> None:
-    written(home, WHOLE)
+    write_config(home, WHOLE)
 
     loaded = config.load()
 
@@ -83,7 +83,7 @@ def test_a_model_may_have_its_own_compaction_and_shares_the_rest(home: Path) -> 
 
 
 def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
-    file = written(home, 'sessions = "talks"')
+    file = write_config(home, 'sessions = "talks"')
 
     assert config.load().sessions == str(file.parent / "talks")
 
@@ -91,14 +91,14 @@ def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "key", "reason"),
     [
-        ("modl = 1", "modl", "there is no such setting"),
-        ("[compaction]\nreserve = 1", "compaction.reserve", "there is no such setting"),
+        ("modl = 1", "modl", "unknown setting"),
+        ("[compaction]\nreserve = 1", "compaction.reserve", "unknown setting"),
         ("[compaction]\nreserve_tokens = 0", "compaction.reserve_tokens", "expected int >= 1"),
-        ('[models."a:b"]\nurl = "x"', 'models."a:b".url', "there is no such setting"),
+        ('[models."a:b"]\nurl = "x"', 'models."a:b".url', "unknown setting"),
         ('[models."a:b".prices]\ninput = "x"', 'models."a:b".prices.input', "expected float, got str"),
         ('[models."a:b"]\nbase_url = "localhost"', 'models."a:b".base_url', "expected str matching regex '^https?://'"),
         ('[models."a:b"]\nthinking = "x"', 'models."a:b".thinking', "expected bool | null, got str"),
-        ("[models.gpt]", 'models."gpt"', "a model is named provider:model"),
+        ("[models.gpt]", 'models."gpt"', "the name of a model has the form provider:model"),
         ("models = 1", "models", "expected object, got int"),
         ("[keys]\nquit = 1", 'keys."quit"', "expected str | array, got int"),
         ('double_escape = "x"', "double_escape", "choose one of tree, fork, none"),
@@ -106,8 +106,8 @@ def test_a_folder_of_sessions_is_relative_to_the_file(home: Path) -> None:
         ("[retry]\nbase_delay = nan", "retry.base_delay", "expected float >= 0.0"),
     ],
 )
-def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, key: str, reason: str) -> None:
-    file = written(home, text)
+def test_an_invalid_setting_is_reported_with_its_file_and_key(home: Path, text: str, key: str, reason: str) -> None:
+    file = write_config(home, text)
 
     with pytest.raises(ConfigError) as caught:
         config.load()
@@ -119,13 +119,13 @@ def test_a_wrong_setting_is_told_with_its_file_and_key(home: Path, text: str, ke
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"a = = 1", "it is no TOML: Invalid value"),
-        (b'a = "\xff"', "it is no UTF-8"),
+        (b"a = = 1", "not valid TOML: Invalid value"),
+        (b'a = "\xff"', "not valid UTF-8"),
         (b"a = " + b"[" * 9000, "nested"),
     ],
 )
-def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
-    written(home, "").write_bytes(raw)
+def test_a_file_that_is_not_toml_is_reported_as_a_whole(home: Path, raw: bytes, reason: str) -> None:
+    write_config(home, "").write_bytes(raw)
 
     with pytest.raises(ConfigError, match=reason) as caught:
         config.load()
@@ -133,18 +133,18 @@ def test_a_file_that_is_no_toml_is_told_as_a_whole(home: Path, raw: bytes, reaso
     assert caught.value.key is None
 
 
-def test_a_file_that_cannot_be_read_is_no_missing_file(home: Path) -> None:
+def test_an_unreadable_file_is_not_treated_as_missing(home: Path) -> None:
     (home / ".sessiontree" / "config.toml").mkdir(parents=True)
 
-    with pytest.raises(ConfigError, match="it cannot be read: Is a directory"):
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         config.load()
 
 
-# What commands get of the environment
+# The environment of commands
 
 
 def test_commands_get_the_variables_that_the_file_names(home: Path) -> None:
-    written(home, '[tools]\nenvironment = ["NODE_ENV", "SSH_AUTH_SOCK"]\n')
+    write_config(home, '[tools]\nenvironment = ["NODE_ENV", "SSH_AUTH_SOCK"]\n')
 
     assert config.load().tools.environment == ("NODE_ENV", "SSH_AUTH_SOCK")
 
@@ -153,25 +153,25 @@ def test_commands_get_the_variables_that_the_file_names(home: Path) -> None:
 def test_no_setting_gives_commands_the_key_of_a_provider(provider: Provider, home: Path) -> None:
     for at, name in enumerate(provider.keys):
         folder = home / str(at)
-        written(folder, f'[tools]\nenvironment = ["{name}"]\n')
+        write_config(folder, f'[tools]\nenvironment = ["{name}"]\n')
 
-        with pytest.raises(ConfigError, match=rf"tools.environment: {name} is never given to commands: .*provider"):
+        with pytest.raises(ConfigError, match=rf"tools.environment: {name} is never passed to commands: .*provider"):
             config.load(folder / ".sessiontree" / "config.toml")
 
 
 @pytest.mark.parametrize("name", ["QWEN_KEY", "SESSIONTREE_STORE", "PGPASSWORD"])
-def test_no_setting_gives_commands_another_secret_of_ours(name: str, home: Path) -> None:
-    written(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
+def test_no_setting_gives_commands_another_secret(name: str, home: Path) -> None:
+    write_config(home, f'[tools]\nenvironment = ["{name}"]\n[models."a:b"]\nkey_variable = "QWEN_KEY"\n')
 
-    with pytest.raises(ConfigError, match=f"{name} is never given to commands"):
+    with pytest.raises(ConfigError, match=f"{name} is never passed to commands"):
         config.load()
 
 
-# Files that are no configuration
+# Files that are not a configuration
 
 
-def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Path) -> None:
-    file = written(home, "")
+def test_a_fifo_instead_of_the_file_is_refused_without_blocking(home: Path) -> None:
+    file = write_config(home, "")
     file.unlink()
     os.mkfifo(file)
 
@@ -179,15 +179,15 @@ def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Pat
         [sys.executable, "-c", "from sessiontree import config; config.load()"], capture_output=True, timeout=60
     )
 
-    assert b"config.toml: it cannot be read: not a regular file" in done.stderr
+    assert b"config.toml: cannot be read: not a regular file" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ('sessions = "\\u0000"', "sessions: it cannot contain a NUL character"),
-        ('sessions = "a\\u0000b"', "sessions: it cannot contain a NUL character"),
-        (f"[retry]\nattempts = {'9' * 10_000}", "it is no TOML: "),
+        ('sessions = "\\u0000"', "sessions: must not contain a NUL character"),
+        ('sessions = "a\\u0000b"', "sessions: must not contain a NUL character"),
+        (f"[retry]\nattempts = {'9' * 10_000}", "not valid TOML: "),
         (f"[retry]\nattempts = {'9' * 4000}", "retry.attempts: "),
         (f"[retry]\nbase_delay = {'9' * 400}", "retry.base_delay: "),
         ("[retry]\nbase_delay = 1e400", "retry.base_delay: "),
@@ -201,8 +201,8 @@ def test_a_fifo_in_the_place_of_the_file_is_refused_and_not_waited_for(home: Pat
         ('[tools]\nuser = "\\u0000"', "tools.user: "),
     ],
 )
-def test_what_no_setting_can_be_is_told_as_an_error_of_the_file(text: str, told: str, home: Path) -> None:
-    written(home, text)
+def test_impossible_values_are_reported_as_errors_of_the_file(text: str, told: str, home: Path) -> None:
+    write_config(home, text)
 
     with pytest.raises(ConfigError, match=f"config.toml: {re.escape(told)}"):
         config.load()

@@ -39,7 +39,7 @@ from sessiontree.format.session_reader import SessionReader
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md"), *(ROOT / "changelog").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("**/*.md")])
 HEADER = b'{"type":"session","version":3,"id":"s","timestamp":"2026-01-02T09:30:00.000Z","cwd":"/project"}'
 
 

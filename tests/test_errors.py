@@ -60,35 +60,35 @@ ONE_OF_EACH = [
 ]
 
 
-def classes(base: type[Exception] = SessionTreeError) -> Iterator[type[Exception]]:
+def list_classes(base: type[Exception] = SessionTreeError) -> Iterator[type[Exception]]:
     yield base
     for kind in base.__subclasses__():
-        yield from classes(kind)
+        yield from list_classes(kind)
 
 
-def test_there_is_one_of_each_error_below() -> None:
-    public = {kind for kind in classes() if kind.__module__.startswith("sessiontree.") and kind.__name__[0] != "_"}
+def test_every_error_class_has_an_example_below() -> None:
+    public = {kind for kind in list_classes() if kind.__module__.startswith("sessiontree.") and kind.__name__[0] != "_"}
 
     assert public == {type(error) for error in ONE_OF_EACH}
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 @pytest.mark.parametrize("error", ONE_OF_EACH, ids=lambda error: type(error).__name__)
-def test_an_error_comes_back_from_a_pickle_with_its_sentence_and_its_facts(
-    error: SessionTreeError, protocol: int
-) -> None:
+def test_an_error_survives_pickling_with_its_message_and_attributes(error: SessionTreeError, protocol: int) -> None:
     back = pickle.loads(pickle.dumps(error, protocol))
 
-    assert facts_of(back) == facts_of(error)
+    assert collect_facts(back) == collect_facts(error)
 
 
-def facts_of(error: BaseException) -> tuple[object, ...]:
-    """All that an error tells. Two errors are never equal themselves, and one may hold another."""
-    held = {name: facts_of(value) if isinstance(value, BaseException) else value for name, value in vars(error).items()}
+def collect_facts(error: BaseException) -> tuple[object, ...]:
+    """Return the message and attributes of an error. Errors do not compare equal, and one may contain another."""
+    held = {
+        name: collect_facts(value) if isinstance(value, BaseException) else value for name, value in vars(error).items()
+    }
     return type(error), str(error), error.args, held
 
 
-def test_an_error_can_be_copied_with_the_notes_on_it() -> None:
+def test_an_error_can_be_copied_with_its_notes() -> None:
     error = NotFound("branch", "gone")
     error.add_note("while looking for it")
 
@@ -96,14 +96,14 @@ def test_an_error_can_be_copied_with_the_notes_on_it() -> None:
         assert (str(made), vars(made)) == ("branch 'gone' not found", vars(error))
 
 
-def refused(branch: str) -> None:
+def switch_to(branch: str) -> None:
     st.memory().switch(branch)
 
 
-def test_a_refusal_in_a_worker_process_reaches_whoever_waits_and_leaves_the_pool_whole() -> None:
+def test_an_error_in_a_worker_process_reaches_the_caller_and_keeps_the_pool_usable() -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         with pytest.raises(NotFound, match="place 'nowhere' not found") as caught:
-            pool.submit(refused, "nowhere").result(timeout=60)
+            pool.submit(switch_to, "nowhere").result(timeout=60)
 
         assert caught.value.name == "nowhere"
-        assert pool.submit(refused, "main").result(timeout=60) is None
+        assert pool.submit(switch_to, "main").result(timeout=60) is None

@@ -20,7 +20,7 @@ IMPURE_MODULES = {
 }  # fmt: skip
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval"}
 DOORS = {
-    "dbos": "swarm/durable", "psycopg": "store/postgres/connection.py", "pydantic_ai": "model/adapter",
+    "dbos": "swarm/durable", "psycopg": "store/postgres/driver.py", "pydantic_ai": "model/adapter",
     "sqlalchemy": "swarm/durable",
 }  # fmt: skip
 """What changes often, and the one place that knows it."""

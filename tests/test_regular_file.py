@@ -1,4 +1,4 @@
-"""Reading a file that may be anything: nothing is waited for, and what is no regular file is refused."""
+"""Reading files of unknown type: only regular files are read, and nothing blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "a\0b"])
-def test_devices_and_what_is_no_path_are_refused(path: str) -> None:
+def test_devices_and_invalid_paths_are_refused(path: str) -> None:
     with pytest.raises(OSError, match=r"not a regular file|null"):
         read_regular_file(path)
 
@@ -51,7 +51,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ("trust.json", "from sessiontree.extensions.trust import TrustStore; TrustStore({home!r})._read()", True),
         (
             "swarm.toml",
-            "from sessiontree.cli.swarm_file import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
+            "from sessiontree.cli.swarm_setup import load_swarm_file; load_swarm_file({home!r} + '/swarm.toml')",
             True,
         ),
         (
@@ -67,7 +67,7 @@ def test_a_socket_and_a_folder_are_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_no_file_of_ours_that_is_a_fifo_is_waited_for(name: str, code: str, told: bool, tmp_path: Path) -> None:
+def test_a_fifo_instead_of_one_of_our_files_does_not_block(name: str, code: str, told: bool, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Twins: the same program in another process, wherever that is started."""
+"""Running this program in another process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sessiontree as st
 from sessiontree.self_process import build_self_command
 
 
-def test_a_twin_has_the_modules_of_here_and_none_of_the_current_folder_or_the_environment(
+def test_a_process_of_this_program_ignores_modules_of_the_current_folder_and_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("sessiontree", "msgspec", "click"):

@@ -1,11 +1,11 @@
-"""Conversations of LLM agents, kept as trees.
+"""Conversations of LLM agents as trees, in files or a database.
 
     import sessiontree as st
 
     session = st.create(name="auth")
     session.head.append(st.user("How do I optimise this?"))
 
-See `docs/` for a page on each noun.
+See `docs/` for guides and reference.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and no more: the command starts in a few milliseconds."""
+    """Import a public name on first use, which keeps start-up fast."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

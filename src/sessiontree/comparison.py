@@ -95,7 +95,7 @@ def compare(tree: Tree, branches: Sequence[tuple[str, EntryId | None]], metric: 
     if metric not in METRICS:
         raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(METRICS)}")
     if len(branches) < 2:
-        raise InvalidOperation("comparing takes two branches or more")
+        raise InvalidOperation("a comparison needs at least two branches")
     ancestor = tree.find_common_ancestor(*(leaf for _, leaf in branches))
     stats = tuple(compute_stats(name, leaf, tree.path(leaf, after=ancestor)) for name, leaf in branches)
     winner, reason = _find_winner(stats, metric)
@@ -314,7 +314,7 @@ def _compute_difference(metric: str, a: BranchStats, b: BranchStats) -> Differen
 def _find_winner(stats: Sequence[BranchStats], metric: str) -> tuple[str | None, str]:
     missing = [item.name for item in stats if not (metric in item.measured if metric in RECORDED else item.entries)]
     if missing:
-        what = f"no recorded {metric}" if metric in RECORDED else "no entries after the branches part"
+        what = f"no recorded {metric}" if metric in RECORDED else "no entries after the common ancestor"
         return None, f"not enough data: {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} {what}"
     ordered = sorted(stats, key=lambda item: item.get_metric(metric))
     if ordered[0].get_metric(metric) == ordered[1].get_metric(metric):

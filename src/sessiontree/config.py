@@ -1,7 +1,7 @@
-"""The configuration: `config.toml` in the home of sessiontree, read into frozen values.
+"""The configuration: `config.toml` in the home folder, as frozen values.
 
-A file that is not there means the defaults; one that is wrong is a `ConfigError`, never half of it taken.
-Nothing here knows what the settings do, and nothing is ever written.
+Without the file, the defaults apply. An invalid file raises `ConfigError`, and none of it is used. The file is never
+written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sessiontree.regular_file import read_regular_file
 ThinkingLevel: TypeAlias = Literal["off", "minimal", "low", "medium", "high", "xhigh"]
 DoubleEscape: TypeAlias = Literal["tree", "fork", "none"]
 PermissionMode: TypeAlias = Literal["read-only", "ask", "allow-edits", "allow-all"]
-"""From the strictest to the most lenient."""
+"""From the strictest to the most permissive."""
 
 CHOICES = {
     "thinking": get_args(ThinkingLevel),
@@ -31,7 +31,7 @@ CHOICES = {
 }
 
 DEFAULT_ANSWER_LIMIT = 128 << 20
-"""Bytes of one answer: far more than any model writes, so a stream that goes on has no end."""
+"""Bytes of one answer. No model writes that much; it stops an endless stream."""
 
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 40)]
 Price: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
@@ -49,24 +49,24 @@ PROVIDER_KEY_VARIABLES = frozenset(
         *("MOONSHOT", "ZAI", "GROQ", "CEREBRAS", "TOGETHER", "FIREWORKS"),
     )
 )
-"""Environment variables with the keys of providers, as `model/providers.py` has them."""
+"""Environment variables with the API keys of the providers in `model/providers.py`."""
 DATABASE_SECRET_VARIABLES = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICEFILE", "DATABASE_URL"})
-"""Environment variables that let their reader into a database."""
+"""Environment variables with credentials of a database."""
 
 
 class ConfigError(SessionTreeError):
-    """The configuration says something that cannot be understood."""
+    """The configuration is invalid."""
 
     def __init__(self, file: str, key: str | None, reason: str) -> None:
         super().__init__(f"{file}: {reason}" if key is None else f"{file}: {key}: {reason}")
         self.file = file
         self.key = key
-        """With dots, as in `compaction.enabled`; `None` where the file as a whole is wrong."""
+        """The dotted key, such as `compaction.enabled`; `None` if the file as a whole is invalid."""
         self.reason = reason
 
 
 class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """In dollars for a million tokens."""
+    """Prices in dollars per million tokens."""
 
     input: Price = 0
     output: Price = 0
@@ -76,15 +76,15 @@ class Prices(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 class CompactionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     enabled: bool = True
-    """Whether a context that grows too long is compacted without being asked."""
+    """Whether a context that grows too long is compacted automatically."""
     reserve_tokens: Count | None = None
-    """Room kept for the answer; by default it scales with the model's window."""
+    """Tokens reserved for the answer; by default a share of the model's context window."""
     keep_recent_tokens: Count | None = None
-    """How much of the newest messages stays as it is; by default it scales with the model's window."""
+    """Tokens of the newest messages that are not summarized; by default a share of the context window."""
 
 
 class CompactionOverride(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one model has otherwise; what is not set is as for all."""
+    """Compaction settings of one model. Unset values are those of all models."""
 
     enabled: bool | None = None
     reserve_tokens: Count | None = None
@@ -92,45 +92,45 @@ class CompactionOverride(Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SummarySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of branches that are left."""
+    """Settings for summaries of abandoned branches."""
 
     reserve_tokens: Count | None = None
-    """Room kept for the summary; by default it scales with the model's window."""
+    """Tokens reserved for the summary; by default a share of the model's context window."""
     skip_prompt: bool = False
-    """Whether navigating goes on without asking for a summary."""
+    """Whether navigation skips the question about a summary."""
 
 
 class RetrySettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     attempts: Annotated[int, Meta(ge=1, le=100)] = 4
-    """How often a request is made in all; 1 never tries again."""
+    """The number of attempts in total; 1 never retries."""
     base_delay: Seconds = 2.0
-    """Seconds before the second attempt; each further one waits twice as long."""
+    """Seconds before the second attempt. The delay doubles with every further attempt."""
 
 
 class ToolSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     environment: tuple[Variable, ...] = ()
-    """Environment variables that commands get beside the usual ones; never the keys of models."""
+    """Environment variables that commands get in addition to the usual ones; never API keys."""
     user: Annotated[str, Meta(min_length=1)] | None = None
-    """The user that commands of the server's agents run as, where the server runs as root."""
+    """The user that runs the commands of the server's agents, if the server runs as root."""
 
 
 class PermissionSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which tool calls may be made."""
+    """Which tool calls are allowed."""
 
     mode: PermissionMode | None = None
-    """What holds where no rule says otherwise: `ask` by default."""
+    """The mode for calls without a matching rule: `ask` by default."""
     allow: tuple[RuleText, ...] = ()
     ask: tuple[RuleText, ...] = ()
     deny: tuple[RuleText, ...] = ()
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is said of one model; it wins over what is known of it."""
+    """Settings of one model. They override the built-in data."""
 
     base_url: Url | None = None
-    """An OpenAI-compatible server, or another address of the provider's own."""
+    """The URL of an OpenAI-compatible server, or another URL of the provider."""
     key_variable: str | None = None
-    """The environment variable with its key."""
+    """The environment variable with the API key."""
     context_window: Count | None = None
     output_limit: Count | None = None
     images: bool | None = None
@@ -140,44 +140,46 @@ class ModelSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole configuration."""
+
     sessions: str | None = None
-    """The folder where sessions live; `None` is `sessions` in the home."""
+    """The folder of sessions; `None` is `sessions` in the home folder."""
     model: str | None = None
-    """The model to use where none is named, as `provider:model`."""
+    """The default model, as `provider:model`."""
     thinking: ThinkingLevel = "off"
     double_escape: DoubleEscape = "tree"
-    """What pressing escape twice opens."""
+    """What pressing Escape twice opens."""
     lock_timeout: Seconds = 30.0
-    """Seconds that a session or the index is waited for while another process has it locked."""
+    """Seconds to wait for a session or the index while another process holds its lock."""
     compaction: CompactionSettings = CompactionSettings()
     summary: SummarySettings = SummarySettings()
     retry: RetrySettings = RetrySettings()
     tools: ToolSettings = ToolSettings()
     answer_limit: Count = DEFAULT_ANSWER_LIMIT
-    """How many bytes one answer may have. A longer one is stopped there, and what has arrived is kept."""
+    """The maximum size of one answer, in bytes. A longer one is cut off there and kept."""
     permissions: PermissionSettings = PermissionSettings()
     models: dict[str, ModelSettings] = {}
-    """By `provider:model`."""
+    """Settings of models, by `provider:model`."""
     keys: dict[str, str | list[str]] = {}
-    """Key bindings: what is done, and the key or keys that do it."""
+    """Key bindings: the key or keys of each action."""
 
     def get_model_settings(self, name: str) -> ModelSettings:
-        """What is said of the model `provider:model`."""
+        """Return the settings of the model `provider:model`."""
         return self.models.get(name) or ModelSettings()
 
     def find_secret_reason(self, name: str) -> str | None:
-        """Say why commands never get the environment variable `name`; `None` where they may."""
+        """Return why commands never get the environment variable `name`; `None` if they may."""
         if name in PROVIDER_KEY_VARIABLES:
-            return "it holds the key of a provider of models"
+            return "it contains the API key of a provider"
         for model, settings in self.models.items():
             if name == settings.key_variable:
-                return f'it holds the key of models."{model}"'
+                return f'it contains the API key of models."{model}"'
         if name.startswith("SESSIONTREE_") and name != "SESSIONTREE_HOME":
-            return "it is for sessiontree alone"
-        return "it holds the password of a database" if name in DATABASE_SECRET_VARIABLES else None
+            return "it is reserved for sessiontree"
+        return "it contains credentials of a database" if name in DATABASE_SECRET_VARIABLES else None
 
     def get_compaction_settings(self, name: str) -> CompactionSettings:
-        """How contexts of the model `provider:model` are compacted."""
+        """Return the compaction settings of the model `provider:model`."""
         override = msgspec.structs.asdict(self.get_model_settings(name).compaction)
         return msgspec.structs.replace(
             self.compaction, **{key: value for key, value in override.items() if value is not None}
@@ -185,14 +187,14 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def load(file: str | os.PathLike[str] | None = None) -> Config:
-    """What `file` says, by default `config.toml` in the home. Raises `ConfigError`."""
+    """Load the configuration from `file`, by default `config.toml` in the home folder. Raises `ConfigError`."""
     path = os.path.join(get_home(), CONFIG_NAME) if file is None else os.fspath(file)
     try:
         raw = read_regular_file(path)
     except FileNotFoundError:
         return Config()
     except OSError as error:
-        raise ConfigError(path, None, f"it cannot be read: {error.strerror or error}") from error
+        raise ConfigError(path, None, f"cannot be read: {error.strerror or error}") from error
     config = _build_config(path, parse_toml(path, raw))
     if config.sessions is None:
         return config
@@ -201,52 +203,54 @@ def load(file: str | os.PathLike[str] | None = None) -> Config:
 
 
 def parse_toml(path: str, raw: bytes) -> dict[str, Any]:
-    """The tables of a TOML file. Raises `ConfigError`."""
+    """Parse a TOML file. Raises `ConfigError`."""
     import tomllib
 
     try:
         return tomllib.loads(raw.decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(path, None, "it is no UTF-8") from error
-    except ValueError as error:  # what `tomllib` raises, and Python for numbers of thousands of digits
-        raise ConfigError(path, None, f"it is no TOML: {error}") from error
+        raise ConfigError(path, None, "not valid UTF-8") from error
+    except ValueError as error:  # from `tomllib`, and from Python for numbers with thousands of digits
+        raise ConfigError(path, None, f"not valid TOML: {error}") from error
     except RecursionError as error:
-        raise ConfigError(path, None, "it is too deeply nested") from error
+        raise ConfigError(path, None, "nested too deeply") from error
 
 
 def _build_config(path: str, table: dict[str, Any]) -> Config:
-    # What is wrong inside a table of free names would be told without the name, so these go one by one.
+    # Tables with free names are converted one by one: only then does an error message contain the name.
     table = dict(table)
     for name, kind in (("models", ModelSettings), ("keys", str | list[str])):
-        free = table.get(name)
-        if is_object(free):
-            table[name] = {key: convert_setting(path, kind, said, f'{name}."{key}"') for key, said in free.items()}
+        named_tables = table.get(name)
+        if is_object(named_tables):
+            table[name] = {
+                key: convert_setting(path, kind, value, f'{name}."{key}"') for key, value in named_tables.items()
+            }
     _check_no_nul(path, table)
     config = convert_setting(path, Config, table)
     for name in config.models:
         provider, _, model = name.partition(":")
         if not (provider and model):
-            raise ConfigError(path, f'models."{name}"', "a model is named provider:model")
+            raise ConfigError(path, f'models."{name}"', "the name of a model has the form provider:model")
     for name in config.tools.environment:
         reason = config.find_secret_reason(name)
         if reason is not None:
-            raise ConfigError(path, "tools.environment", f"{name} is never given to commands: {reason}")
+            raise ConfigError(path, "tools.environment", f"{name} is never passed to commands: {reason}")
     return config
 
 
 def _check_no_nul(path: str, table: dict[str, Any], prefix: str = "") -> None:
-    """No path, name or address contains a NUL: the system refuses it, wherever it is used. Raises `ConfigError`."""
+    """Raise `ConfigError` if a value contains a NUL, which the system accepts in no path, name or address."""
     for key, value in table.items():
         key = f'{prefix}."{key}"' if prefix == "models" else f"{prefix}.{key}" if prefix else key
         value = msgspec.to_builtins(value)
         if is_object(value):
             _check_no_nul(path, value, key)
         elif "\0" in "".join(text for text in (value if is_list(value) else [value]) if isinstance(text, str)):
-            raise ConfigError(path, key, "it cannot contain a NUL character")
+            raise ConfigError(path, key, "must not contain a NUL character")
 
 
 def convert_setting(path: str, kind: Any, value: Any, prefix: str = "") -> Any:
-    """What a table of a file says, which is at `prefix` there. Raises `ConfigError`."""
+    """Convert a value at the key `prefix` of a file to a type. Raises `ConfigError`."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -1,22 +1,21 @@
-"""The exceptions of sessions. All that sessiontree raises on purpose are `SessionTreeError`s: those of models, tools
-and swarms stand beside what raises them.
+"""The exceptions of sessions and stores. All errors that sessiontree raises on purpose are `SessionTreeError`s.
+
+Models, tools and swarms define further ones in their own modules.
 
     SessionTreeError
-    ├── NotFound            a name or id names nothing (entry, session, branch, place)
-    │   └── Ambiguous       a name or prefix names several things
-    ├── FormatError         bytes are not what the format says
-    ├── InvalidOperation    the request makes no sense for this session
-    │   └── ReadOnly        this session can be read, not written
-    ├── BranchMoved         another writer moved the branch; says where its head is now
+    ├── NotFound            no entry, session, branch or place has this name or id
+    │   └── Ambiguous       several things match this name or prefix
+    ├── FormatError         bytes do not follow the format
+    ├── InvalidOperation    the request is not possible for this session
+    │   └── ReadOnly        this session can be read, but not written
+    ├── BranchMoved         another writer moved the branch; has its new head
     └── StoreError          the back end failed
-        ├── Conflict        somebody else wrote first; read on and try again
-        ├── LockTimeout     another process kept a lock for too long
-        └── OutcomeUnknown  a write was on its way when the back end was lost
+        ├── Conflict        another writer was first; refresh and retry
+        ├── LockTimeout     another process held a lock for too long
+        └── OutcomeUnknown  the back end was lost during a write
 
-Constructors take facts and build the sentence; the facts stay as attributes.
-Damage found while reading is not an error but a value, `Problem`.
-Cancelling is not an error either: operations that can be cancelled return a
-result that says so.
+Constructors take facts and build the message; the facts are attributes. Damage found while reading is a value,
+`Problem`, and not an error. Operations that can be cancelled return a result instead of raising.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from contextlib import contextmanager
 from typing import Any
 
 MAX_NAMES = 10
-"""So many candidates are named in a sentence."""
+"""The maximum number of names listed in a message."""
 
 
 def format_names(names: Sequence[str]) -> str:
-    """The first names of many, as part of a sentence."""
+    """Join the first names of a list for a message."""
     more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
     return f"{', '.join(names[:MAX_NAMES])}{more}"
 
@@ -43,12 +42,12 @@ class SessionTreeError(Exception):
 
 
 def _rebuild_error(kind: type[SessionTreeError], *args: Any) -> SessionTreeError:
-    """An error as it comes out of a pickle: without its constructor, which takes facts and not the sentence."""
+    """Unpickle an error without calling its constructor, which takes facts and not the message."""
     return kind.__new__(kind, *args)
 
 
 class NotFound(SessionTreeError):
-    """A name or id names nothing."""
+    """No entry, session, branch or place has this name or id."""
 
     def __init__(self, kind: str, name: str, hint: str = "") -> None:
         super().__init__(f"{kind} {name!r} not found{f'; {hint}' if hint else ''}")
@@ -57,7 +56,7 @@ class NotFound(SessionTreeError):
 
 
 class Ambiguous(NotFound):
-    """A name or prefix names several things; `candidates` lists them, the sentence the first few."""
+    """Several things match a name or prefix. `candidates` has all of them, the message the first few."""
 
     def __init__(self, kind: str, name: str, candidates: Sequence[str]) -> None:
         SessionTreeError.__init__(self, f"{kind} {name!r} is ambiguous: {format_names(candidates)}")
@@ -67,33 +66,33 @@ class Ambiguous(NotFound):
 
 
 class FormatError(SessionTreeError):
-    """Bytes are not what the format says."""
+    """Bytes do not follow the format."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.location = where
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"{location}: {reason}")
+        self.location = location
         self.reason = reason
 
 
 class InvalidOperation(SessionTreeError):
-    """The request makes no sense for this session."""
+    """The request is not possible for this session."""
 
 
 class ReadOnly(InvalidOperation):
-    """This session can be read, not written."""
+    """This session can be read, but not written."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where} is read-only: {reason}")
-        self.location = where
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"{location} is read-only: {reason}")
+        self.location = location
         self.reason = reason
 
 
 class BranchMoved(SessionTreeError):
-    """Another writer moved the branch while we were writing to it."""
+    """Another writer moved the branch. Nothing was written."""
 
     def __init__(self, branch: str, expected: str | None, head: str | None) -> None:
         super().__init__(
-            f"branch {branch!r} was moved by another writer: its head is {head or 'root'}, not {expected or 'root'}"
+            f"another writer moved branch {branch!r}: its head is {head or 'root'}, expected {expected or 'root'}"
         )
         self.branch = branch
         self.expected = expected
@@ -103,46 +102,46 @@ class BranchMoved(SessionTreeError):
 class StoreError(SessionTreeError):
     """The back end failed."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.location = where
+    def __init__(self, location: str, reason: str) -> None:
+        super().__init__(f"{location}: {reason}")
+        self.location = location
         self.reason = reason
 
 
 class Conflict(StoreError):
-    """Somebody else wrote first. Reading on and trying again is always right."""
+    """Another writer was first. It is always safe to refresh and retry."""
 
 
 class LockTimeout(StoreError):
-    """Another process kept a lock for too long. Nothing was written; trying again is safe."""
+    """Another process held a lock for too long. Nothing was written; it is safe to retry."""
 
-    def __init__(self, where: str, seconds: float, pid: int | None = None, is_stopped: bool = False) -> None:
-        advice = "resume or end it, then try again" if is_stopped else "try again when it is done"
+    def __init__(self, location: str, seconds: float, pid: int | None = None, is_stopped: bool = False) -> None:
+        advice = "resume or end that process, then retry" if is_stopped else "retry when it is done"
         holder = self.describe_holder(pid, is_stopped)
-        super().__init__(where, f"gave up after waiting {seconds:.1f} s for the lock, held by {holder}; {advice}")
+        super().__init__(location, f"timed out after {seconds:.1f} s waiting for the lock, held by {holder}; {advice}")
         self.seconds = seconds
         self.pid = pid
-        """The process that holds the lock; `None` where the system does not tell."""
+        """The process that holds the lock; `None` if unknown."""
 
     @staticmethod
     def describe_holder(pid: int | None, is_stopped: bool) -> str:
         holder = "another process" if pid is None else f"process {pid}"
-        return f"{holder}, which is stopped" if is_stopped else holder
+        return f"{holder} (suspended)" if is_stopped else holder
 
 
 class OutcomeUnknown(StoreError):
-    """A write was on its way when the back end was lost: it may have been done. The same write again settles it."""
+    """The back end was lost during a write, which may have been done. Repeating the same write is safe."""
 
 
 @contextmanager
-def isolate_errors(where: str) -> Generator[None]:
-    """Raise any unforeseen error as a `StoreError` of the session at `where`.
+def isolate_errors(location: str) -> Generator[None]:
+    """Raise any unexpected error as a `StoreError` of the session at `location`.
 
-    Code that goes through many sessions can then skip this one, and the others are not affected.
+    Code that processes many sessions can then skip this one.
     """
     try:
         yield
     except (OSError, SessionTreeError):
         raise
     except Exception as error:
-        raise StoreError(where, f"cannot be read: internal error, {type(error).__name__}: {error}") from error
+        raise StoreError(location, f"cannot be read: internal error, {type(error).__name__}: {error}") from error

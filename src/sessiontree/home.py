@@ -1,25 +1,25 @@
-"""Homes: the folder where sessiontree keeps its files, and the user's own. What files say is read elsewhere."""
+"""The home folder of sessiontree, and the home folder of the user."""
 
 from __future__ import annotations
 
 import os
 
 CONFIG_NAME = "config.toml"
-"""The configuration, in the home."""
+"""The configuration file in the home folder."""
 
 PUBLIC_FILES = frozenset({CONFIG_NAME, "AGENTS.md"})
-"""Files in the home that anybody who works for the user may look at."""
+"""Files in the home folder that tools may read."""
 
 
 def get_home() -> str:
-    """Where sessiontree keeps its files. A relative `SESSIONTREE_HOME` is taken from the current folder."""
+    """Return the home folder of sessiontree. A relative `SESSIONTREE_HOME` is resolved in the current folder."""
     return os.path.abspath(os.path.expanduser(os.environ.get("SESSIONTREE_HOME") or "~/.sessiontree"))
 
 
 def is_private(path: str) -> bool:
-    """Whether `path` leads to a file in the home that no tool may touch: tokens, trust and whatever else is there.
+    """Return whether `path` leads to a file in the home folder that tools must not touch, such as tokens.
 
-    Configuration and instructions are not private, nor is what lies in folders, such as extensions.
+    Configuration and instructions are not private, and neither are files in subfolders, such as extensions.
     """
     real = os.path.realpath(path)
     folder, name = os.path.split(real)
@@ -27,11 +27,11 @@ def is_private(path: str) -> bool:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or lies in it. Both are real paths, without links."""
+    """Return whether `path` is `folder` or inside it. Both must be real paths, without links."""
     return path == folder or path.startswith(os.path.join(folder, ""))
 
 
 def list_user_homes() -> list[str]:
-    """The user's own home, to be taken out of exports; none where it is no folder of one's own."""
+    """Return the home folder of the user, for redaction; nothing if it is `/` or not absolute."""
     folder = os.path.expanduser("~")
     return [folder] if folder.startswith(os.sep) and len(folder) > 1 else []

@@ -1,4 +1,4 @@
-"""Reading a whole file that may be anything: only regular files are read, and nothing is waited for."""
+"""Reading a file of unknown type: only regular files are read, and nothing blocks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import stat
 from typing import BinaryIO
 
 MAX_FILE_SIZE = 32 << 20
-"""Bytes. Larger files are refused."""
+"""The default size limit of a file, in bytes."""
 
 
 def open_regular_file(path: str) -> BinaryIO:
     """Open a regular file for reading; links are followed.
 
-    Raises `OSError`, also for a FIFO, a device or a socket, which could make the program wait.
+    Raises `OSError`, also for a FIFO, a device or a socket, which could block.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)

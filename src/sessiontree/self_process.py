@@ -1,4 +1,4 @@
-"""Twins: how work is given to another process that is this same program. Starting it is for whoever asks."""
+"""The command that runs a module of this program in another process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def build_self_command(module: str, *arguments: str) -> list[str]:
-    """The command that calls `main` of a module: with the modules of here, and no others of the current folder."""
+    """Return the command that calls `main` of a module. The current folder is not on its import path."""
     paths = [path for path in sys.path if os.path.isabs(path)]
     code = f"import sys; sys.path[:] = {paths!r}; from {module} import main; main()"
     return [sys.executable, "-I", "-c", code, *arguments]

@@ -1,4 +1,4 @@
-"""What tests of agents share: a session in memory, an agent on it that answers from a script, and what was written."""
+"""Shared helpers of agent tests: a session in memory, an agent with a scripted model, and the written messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def session() -> Session:
 
 @pytest.fixture
 def agent(session: Session) -> MakeAgent:
-    """An agent on the current branch, with these answers to come."""
+    """Create an agent on the current branch with scripted answers."""
 
     def make(*answers: Any, **options: Any) -> Agent:
         options.setdefault("system", "Be brief.")
@@ -38,45 +38,45 @@ def agent(session: Session) -> MakeAgent:
     return make
 
 
-def scripted(agent: Agent) -> ScriptedModel:
+def get_scripted_model(agent: Agent) -> ScriptedModel:
     assert isinstance(agent.model, ScriptedModel)
     return agent.model
 
 
-def said(branch: Branch) -> list[str]:
-    """The messages on a branch's path, each as `role: text`."""
-    return [f"{get_role(message)}: {extract_text(message.get('content'))}" for message in messages(branch.path())]
+def format_messages(branch: Branch) -> list[str]:
+    """Return the messages on the path of a branch as `role: text`."""
+    return [f"{get_role(message)}: {extract_text(message.get('content'))}" for message in get_messages(branch.path())]
 
 
-def messages(entries: list[Entry]) -> list[dict[str, Any]]:
+def get_messages(entries: list[Entry]) -> list[dict[str, Any]]:
     return [entry.body.message for entry in entries if isinstance(entry.body, Message)]
 
 
-def last(branch: Branch) -> dict[str, Any]:
-    return messages(branch.path())[-1]
+def get_last_message(branch: Branch) -> dict[str, Any]:
+    return get_messages(branch.path())[-1]
 
 
-def sent(agent: Agent, index: int = -1) -> list[str]:
-    """What a request had in it, each message as `role: text`."""
+def format_request(agent: Agent, index: int = -1) -> list[str]:
+    """Return the messages of a request as `role: text`."""
     return [
         f"{get_role(message)}: {extract_text(message.get('content'))}"
-        for message in scripted(agent).requests[index].messages
+        for message in get_scripted_model(agent).requests[index].messages
     ]
 
 
-def recorded(hooks: Hooks) -> list[Event]:
+def record_events(hooks: Hooks) -> list[Event]:
     events: list[Event] = []
     hooks.listen(events.append)
     return events
 
 
-def names(events: list[Event]) -> list[str]:
-    """Names of events in their order, deltas left out."""
+def list_event_names(events: list[Event]) -> list[str]:
+    """Return the names of events in order, without deltas."""
     return [name for event in events if (name := EVENT_NAMES[type(event)]) != "message_delta"]
 
 
-def alive(mark: str) -> list[str]:
-    """Processes, zombies aside, that have `mark` among their arguments."""
+def find_processes(mark: str) -> list[str]:
+    """Return the command lines of running processes that contain `mark`."""
     found: list[str] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-"""Room in the window: when the loop compacts, and how it recovers from a conversation that is too long."""
+"""Automatic compaction: when it starts, and how a run recovers from a context that is too long."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from sessiontree.hooks.events import Compacted, CompactFailed, RetryScheduled
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, ScriptedUsage
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
+from tests.agent.conftest import (
+    MakeAgent,
+    format_messages,
+    format_request,
+    get_last_message,
+    get_scripted_model,
+    record_events,
+)
 
 SMALL = msgspec.structs.replace(INFO, context_window=4000)
 TOO_LONG = ModelError("scripted:scripted", "overflow", "too long", status=400)
 
 
-def full(answer: str, tokens: int = 3500) -> list[Any]:
-    """An answer after which the window is nearly full."""
+def build_full_answer(answer: str, tokens: int = 3500) -> list[Any]:
+    """Return an answer that nearly fills the window."""
     return [answer, ScriptedUsage({"input": tokens, "output": 10})]
 
 
-def small(*answers: Any) -> ScriptedModel:
+def build_small_model(*answers: Any) -> ScriptedModel:
     return ScriptedModel(answers, info=SMALL)
 
 
-def types(session: Session) -> list[str]:
+def list_entry_types(session: Session) -> list[str]:
     return [
         get_role(entry.body.message) if entry.type == "message" else entry.type  # type: ignore[union-attr]
         for entry in session.head.path()
@@ -44,24 +51,24 @@ LONG = "word " * 800
 
 
 async def test_a_conversation_that_is_too_long_is_compacted_after_the_run(agent: MakeAgent, session: Session) -> None:
-    made = agent(model=small("One.", "Two.", full(LONG), "The summary.", "The turn so far."))
-    events = recorded(made.hooks)
+    made = agent(model=build_small_model("One.", "Two.", build_full_answer(LONG), "The summary.", "The turn so far."))
+    events = record_events(made.hooks)
     await made.prompt("1")
     await made.prompt("2")
 
     await made.prompt("3")
 
     assert [event.reason for event in events if isinstance(event, Compacted)] == ["threshold"]
-    assert types(session)[-1] == "compaction"
+    assert list_entry_types(session)[-1] == "compaction"
     assert isinstance(session.head.path()[-1].body, Compaction)
     assert "The summary." in session.head.path()[-1].body.summary
 
 
-async def test_a_compaction_whose_stream_breaks_off_is_made_again(agent: MakeAgent, session: Session) -> None:
+async def test_a_compaction_whose_stream_breaks_off_is_retried(agent: MakeAgent, session: Session) -> None:
     broken = ["Half a", ModelError("scripted:scripted", "network", "the connection broke")]
-    model = small("One.", "Two.", full(LONG), broken, "The summary.", "The turn so far.")
+    model = build_small_model("One.", "Two.", build_full_answer(LONG), broken, "The summary.", "The turn so far.")
     made = agent(model=model, settings=Config(retry=RetrySettings(base_delay=0.001)))
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     for words in "123":
         assert (await made.prompt(words)).ok
 
@@ -74,17 +81,20 @@ async def test_a_conversation_that_is_too_long_is_compacted_before_the_prompt(
     agent: MakeAgent, session: Session
 ) -> None:
     no = Config(compaction=CompactionSettings(enabled=False))
-    made = agent(model=small("One.", full(LONG), "The summary.", "The turn so far.", "Three."), settings=no)
+    made = agent(
+        model=build_small_model("One.", build_full_answer(LONG), "The summary.", "The turn so far.", "Three."),
+        settings=no,
+    )
     await made.prompt("1")
     await made.prompt("2")
-    assert "compaction" not in types(session)
+    assert "compaction" not in list_entry_types(session)
 
     made.settings = Config()
     assert (await made.prompt("3")).text == "Three."
 
-    assert types(session) == ["user", "assistant", "user", "assistant", "compaction", "user", "assistant"]
-    assert sent(made)[-1] == "user: 3"
-    assert "The summary." in sent(made)[0]
+    assert list_entry_types(session) == ["user", "assistant", "user", "assistant", "compaction", "user", "assistant"]
+    assert format_request(made)[-1] == "user: 3"
+    assert "The summary." in format_request(made)[0]
 
 
 async def test_a_turn_that_grows_too_long_is_compacted_between_its_results_and_the_next_request(
@@ -95,33 +105,43 @@ async def test_a_turn_that_grows_too_long_is_compacted_between_its_results_and_t
         """Fetch much."""
         return LONG + LONG[:1000]
 
-    model = small("One.", [ToolCall("c1", "fetch", {})], "The summary.", "The beginning of the turn.", "Done.")
+    model = build_small_model(
+        "One.", [ToolCall("c1", "fetch", {})], "The summary.", "The beginning of the turn.", "Done."
+    )
     made = agent(model=model, tools=[fetch])
     await made.prompt(LONG * 2)
 
     assert (await made.prompt("2")).text == "Done."
 
-    assert types(session) == ["user", "assistant", "user", "assistant", "toolResult", "compaction", "assistant"]
-    assert "The beginning of the turn." in sent(made)[0]
+    assert list_entry_types(session) == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "toolResult",
+        "compaction",
+        "assistant",
+    ]
+    assert "The beginning of the turn." in format_request(made)[0]
 
 
-async def test_a_result_that_the_window_has_no_room_for_is_summarized(agent: MakeAgent, session: Session) -> None:
+async def test_a_result_too_long_for_the_window_is_summarized(agent: MakeAgent, session: Session) -> None:
     @tool
     async def fetch() -> str:
         """Fetch too much."""
         return LONG * 4
 
-    made = agent(model=small([ToolCall("c1", "fetch", {})], "What was fetched.", "Done."), tools=[fetch])
+    made = agent(model=build_small_model([ToolCall("c1", "fetch", {})], "What was fetched.", "Done."), tools=[fetch])
 
     assert (await made.prompt("Go")).text == "Done."
 
-    assert types(session) == ["user", "assistant", "toolResult", "compaction", "assistant"]
-    (asked,) = sent(made, 2)
-    assert asked.startswith("user: Everything said so far")
+    assert list_entry_types(session) == ["user", "assistant", "toolResult", "compaction", "assistant"]
+    (asked,) = format_request(made, 2)
+    assert asked.startswith("user: Summary of the conversation")
     assert "What was fetched." in asked
 
 
-async def test_a_result_that_a_provider_has_no_room_for_is_summarized_though_the_window_is_not_known(
+async def test_a_result_too_long_for_the_provider_is_summarized_with_an_unknown_window(
     agent: MakeAgent, session: Session
 ) -> None:
     @tool
@@ -133,14 +153,14 @@ async def test_a_result_that_a_provider_has_no_room_for_is_summarized_though_the
 
     assert (await made.prompt("Go")).text == "Done."
 
-    (asked,) = sent(made, 3)
-    assert asked.startswith("user: Everything said so far")
+    (asked,) = format_request(made, 3)
+    assert asked.startswith("user: Summary of the conversation")
     assert "What was fetched." in asked
 
 
 async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "The summary.", "Two.")
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     await made.prompt("1")
 
     outcome = await made.prompt("2")
@@ -148,7 +168,7 @@ async def test_a_request_refused_as_too_long_is_compacted_and_asked_again(agent:
     assert outcome.ok
     assert outcome.text == "Two."
     failed = session.head.path()[-4]
-    assert types(session) == [
+    assert list_entry_types(session) == [
         "user", "assistant", "user", "assistant", "context_edit", "compaction", "assistant",
     ]  # fmt: skip
     assert failed.body.message["stopReason"] == "error"  # type: ignore[union-attr]
@@ -164,11 +184,11 @@ async def test_the_second_refusal_in_a_row_ends_the_run(agent: MakeAgent, sessio
     outcome = await made.prompt("2")
 
     assert outcome.error is TOO_LONG
-    assert types(session)[-1] == "assistant"
-    assert last(session.head)["stopReason"] == "error"
+    assert list_entry_types(session)[-1] == "assistant"
+    assert get_last_message(session.head)["stopReason"] == "error"
 
 
-async def test_every_user_message_has_a_recovery_of_its_own(agent: MakeAgent, session: Session) -> None:
+async def test_every_user_message_allows_another_recovery(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, "Summary 1.", "Two.", TOO_LONG, "Summary 2.", "Three.")
     await made.prompt("1")
     await made.follow_up("3")
@@ -176,7 +196,7 @@ async def test_every_user_message_has_a_recovery_of_its_own(agent: MakeAgent, se
     assert (await made.prompt("2")).text == "Three."
 
 
-async def test_every_answer_in_between_allows_for_another_recovery(agent: MakeAgent) -> None:
+async def test_every_successful_answer_allows_another_recovery(agent: MakeAgent) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -192,7 +212,7 @@ async def test_every_answer_in_between_allows_for_another_recovery(agent: MakeAg
     assert outcome.ok
 
 
-async def test_giving_up_a_recovery_is_an_abort(agent: MakeAgent) -> None:
+async def test_aborting_a_recovery_is_an_abort(agent: MakeAgent) -> None:
     summarizing = asyncio.Event()
 
     async def summary(request: Any) -> Any:
@@ -212,23 +232,23 @@ async def test_giving_up_a_recovery_is_an_abort(agent: MakeAgent) -> None:
     assert (await made.continue_()).text == "Two."
 
 
-async def test_an_empty_answer_to_a_full_window_is_a_refusal_too(agent: MakeAgent) -> None:
+async def test_an_empty_answer_with_a_full_window_is_an_overflow(agent: MakeAgent) -> None:
     nothing = ["", ScriptedStop("length"), ScriptedUsage({"input": 3990, "output": 0})]
-    made = agent(model=small("One.", nothing, "The summary.", "Two."))
+    made = agent(model=build_small_model("One.", nothing, "The summary.", "Two."))
     await made.prompt("1")
 
     assert (await made.prompt("2")).text == "Two."
 
 
-async def test_without_compaction_a_refusal_is_only_told(agent: MakeAgent, session: Session) -> None:
+async def test_without_compaction_an_overflow_is_only_reported(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", TOO_LONG, settings=Config(compaction=CompactionSettings(enabled=False)))
     await made.prompt("1")
 
     assert (await made.prompt("2")).error is TOO_LONG
-    assert types(session) == ["user", "assistant", "user", "assistant"]
+    assert list_entry_types(session) == ["user", "assistant", "user", "assistant"]
 
 
-async def test_a_compaction_that_fails_does_not_end_the_run_and_is_not_tried_after_every_turn(
+async def test_a_failed_compaction_neither_ends_the_run_nor_is_retried_after_every_turn(
     agent: MakeAgent, session: Session
 ) -> None:
     @tool
@@ -238,17 +258,17 @@ async def test_a_compaction_that_fails_does_not_end_the_run_and_is_not_tried_aft
 
     broken = ModelError("scripted:scripted", "server", "broken")
     calls = [ToolCall("c1", "look", {}), LONG, ScriptedUsage({"input": 3500, "output": 10})]
-    made = agent(model=small(LONG, calls, broken, calls, full("Done.")), tools=[look])
-    events = recorded(made.hooks)
+    made = agent(model=build_small_model(LONG, calls, broken, calls, build_full_answer("Done.")), tools=[look])
+    events = record_events(made.hooks)
     await made.prompt("1")
 
     assert (await made.prompt("2")).text == "Done."
 
     assert len([event for event in events if isinstance(event, CompactFailed)]) == 1
-    assert "compaction" not in types(session)
+    assert "compaction" not in list_entry_types(session)
 
 
-async def test_compacting_by_hand_gives_up_what_runs(agent: MakeAgent, session: Session) -> None:
+async def test_a_manual_compaction_aborts_the_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", ["Half", Delay(30)], "The summary.", "Two.")
     await made.prompt("1")
     asking = asyncio.create_task(made.prompt("2"))
@@ -258,7 +278,7 @@ async def test_compacting_by_hand_gives_up_what_runs(agent: MakeAgent, session: 
 
     assert (await asking).aborted
     assert outcome.entry is not None
-    assert "Only the facts" in str(scripted(made).requests[-1].messages)
+    assert "Only the facts" in str(get_scripted_model(made).requests[-1].messages)
     assert (await made.prompt("3")).text == "Two."
 
 
@@ -267,23 +287,24 @@ async def test_a_compaction_can_be_aborted(agent: MakeAgent, session: Session) -
     await made.prompt("1")
     compacting = asyncio.create_task(made.compact())
     await asyncio.sleep(0.05)
-    before = said(session.head)
+    before = format_messages(session.head)
 
     made.abort()
     outcome = await asyncio.wait_for(compacting, 5)
 
     assert outcome.aborted
-    assert said(session.head) == before
+    assert format_messages(session.head) == before
     assert (await made.prompt("2")).ok
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_aborting_during_a_compaction_loses_nothing_that_was_said(
-    agent: MakeAgent, session: Session, when: str
-) -> None:
+async def test_aborting_during_a_compaction_loses_no_messages(agent: MakeAgent, session: Session, when: str) -> None:
     no = Config(compaction=CompactionSettings(enabled=False))
-    made = agent(model=small("One.", full(LONG), [Delay(30), "Never."]), settings=no if when == "before" else None)
-    events = recorded(made.hooks)
+    made = agent(
+        model=build_small_model("One.", build_full_answer(LONG), [Delay(30), "Never."]),
+        settings=no if when == "before" else None,
+    )
+    events = record_events(made.hooks)
     await made.prompt("1")
     if when == "before":
         await made.prompt("2")
@@ -297,4 +318,4 @@ async def test_aborting_during_a_compaction_loses_nothing_that_was_said(
     outcome = await asyncio.wait_for(asking, 5)
 
     assert outcome.aborted
-    assert any(line == "user: last" for line in said(session.head))
+    assert any(line == "user: last" for line in format_messages(session.head))

@@ -1,4 +1,4 @@
-"""Fanning out: several ways on from one place, at the same time, and the best of them promoted."""
+"""Fan-outs: several variants from one place at the same time, and promoting the best one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.ops.merge import promote
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Session
-from tests.agent.conftest import said
+from tests.agent.conftest import format_messages
 
 
 @pytest.fixture
@@ -31,24 +31,26 @@ def echo(request: Request) -> str:
     return f"I heard {request.messages[-1]['content']!r}"
 
 
-def echoing(count: int = 2, name: str = "echo") -> ScriptedModel:
+def build_echo_model(count: int = 2, name: str = "echo") -> ScriptedModel:
     return ScriptedModel([echo] * count, info=ModelInfo(provider="scripted", model=name))
 
 
-async def test_prompts_are_answered_on_sibling_branches_and_nobody_is_moved(session: Session, asked: str) -> None:
-    cache, table = await fan_out(session, "HEAD", ["a cache", Variant(prompt="a table", name="table")], model=echoing())
+async def test_prompts_are_answered_on_sibling_branches_and_no_branch_moves(session: Session, asked: str) -> None:
+    cache, table = await fan_out(
+        session, "HEAD", ["a cache", Variant(prompt="a table", name="table")], model=build_echo_model()
+    )
 
     assert (cache.branch.name, table.branch.name) == ("variant-1", "table")
-    assert said(cache.branch)[2:] == ["user: a cache", "assistant: I heard 'a cache'"]
-    assert said(table.branch)[2:] == ["user: a table", "assistant: I heard 'a table'"]
+    assert format_messages(cache.branch)[2:] == ["user: a cache", "assistant: I heard 'a cache'"]
+    assert format_messages(table.branch)[2:] == ["user: a table", "assistant: I heard 'a table'"]
     assert session.heads.current == "main"
     assert session.head.leaf == asked
     assert not session.problems
 
 
-async def test_models_answer_the_same_message_side_by_side(session: Session, asked: str) -> None:
+async def test_several_models_can_answer_the_same_message(session: Session, asked: str) -> None:
     question = session.append(st.user("Which?")).id
-    models = [echoing(1, "small"), echoing(1, "large")]
+    models = [build_echo_model(1, "small"), build_echo_model(1, "large")]
 
     attempts = await fan_out(session, question, [Variant(model=model) for model in models])
 
@@ -57,7 +59,7 @@ async def test_models_answer_the_same_message_side_by_side(session: Session, ask
     assert models[0].requests[0].messages == models[1].requests[0].messages
 
 
-async def test_they_run_at_the_same_time(session: Session, asked: str) -> None:
+async def test_variants_run_at_the_same_time(session: Session, asked: str) -> None:
     both = asyncio.Barrier(2)
 
     async def answer(request: Request) -> str:
@@ -70,16 +72,16 @@ async def test_they_run_at_the_same_time(session: Session, asked: str) -> None:
     assert [attempt.outcome.text for attempt in attempts] == ["Met.", "Met."]
 
 
-async def test_one_that_fails_does_not_disturb_the_others(session: Session, asked: str) -> None:
+async def test_a_failing_variant_does_not_affect_the_others(session: Session, asked: str) -> None:
     broken = ScriptedModel([ModelError("scripted:scripted", "auth", "no key")])
 
-    bad, good = await fan_out(session, "HEAD", [Variant(prompt="a", model=broken), "b"], model=echoing(1))
+    bad, good = await fan_out(session, "HEAD", [Variant(prompt="a", model=broken), "b"], model=build_echo_model(1))
 
     assert isinstance(bad.outcome.error, ModelError)
     assert good.outcome.ok
 
 
-async def test_an_error_that_nobody_foresaw_does_not_take_the_others_away(session: Session, asked: str) -> None:
+async def test_an_unexpected_error_does_not_affect_the_other_variants(session: Session, asked: str) -> None:
     def faulty(request: Request) -> str:
         raise ConnectionError("reset by peer")
 
@@ -96,7 +98,7 @@ async def test_an_error_that_nobody_foresaw_does_not_take_the_others_away(sessio
     assert good.outcome.text == "Late."
 
 
-async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: str) -> None:
+async def test_handlers_see_the_branch_of_their_agent(session: Session, asked: str) -> None:
     hooks = Hooks(HookContext(session=session, branch=session.head))
     seen, watched = set[str](), set[tuple[str, str]]()
 
@@ -131,20 +133,20 @@ async def test_handlers_know_on_whose_branch_they_are(session: Session, asked: s
         ([Variant(prompt="a", name="x"), Variant(prompt="b", name="x")], "'x' already"),
     ],
 )
-async def test_what_cannot_begin_is_refused_before_anything_is_written(
+async def test_a_variant_that_cannot_start_is_refused_before_any_write(
     session: Session, asked: str, variants: list[Variant], reason: str
 ) -> None:
     before = len(session.tree)
 
     with pytest.raises(InvalidOperation, match=reason):
-        await fan_out(session, "HEAD", variants, model=echoing())
+        await fan_out(session, "HEAD", variants, model=build_echo_model())
     with pytest.raises(InvalidOperation, match="no model"):
         await fan_out(session, "HEAD", ["a"])
 
     assert len(session.tree) == before
 
 
-async def test_giving_up_aborts_them_all_and_writes_that_down(session: Session, asked: str) -> None:
+async def test_cancelling_a_fan_out_aborts_all_variants_and_writes_that(session: Session, asked: str) -> None:
     model = ScriptedModel([["So", Delay(30)], ["So", Delay(30)]])
     fanning = asyncio.create_task(fan_out(session, "HEAD", ["a", "b"], model=model))
     async with asyncio.timeout(10):
@@ -161,7 +163,7 @@ async def test_giving_up_aborts_them_all_and_writes_that_down(session: Session, 
 
 async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Session, asked: str) -> None:
     hooks = Hooks()
-    cache, table = await fan_out(session, "HEAD", ["a cache", "a table"], model=echoing(), hooks=hooks)
+    cache, table = await fan_out(session, "HEAD", ["a cache", "a table"], model=build_echo_model(), hooks=hooks)
 
     await promote(
         table.branch,
@@ -171,7 +173,7 @@ async def test_the_best_is_promoted_with_a_summary_of_the_others(session: Sessio
     )
 
     assert session.heads.current == "main"
-    assert said(session.head)[-1] == "assistant: I heard 'a table'"
+    assert format_messages(session.head)[-1] == "assistant: I heard 'a table'"
     assert "The cache was too large." in str(session.head.context().to_llm()[-1])
     assert all(session.branch(name).info.archived for name in ("variant-1", "variant-2"))
     assert cache.branch.leaf is not None

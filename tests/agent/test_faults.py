@@ -1,4 +1,4 @@
-"""Handlers that fail at any event of a run: the run goes on, or is undone, and the session is whole."""
+"""Handlers that fail at any event: the run continues or is cancelled, and the session stays valid."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sessiontree.core.messages import ToolCall
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import EVENT_NAMES, BeforeToolCall, Notice
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, recorded, said, scripted
+from tests.agent.conftest import MakeAgent, format_messages, get_scripted_model, record_events
 
 EVENTS = [
     "input", "run_start", "before_message", "message_start", "turn_start", "before_request", "message_delta",
@@ -20,15 +20,15 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def broken(event: Any, context: Any) -> Any:
+def raise_error(event: Any, context: Any) -> Any:
     raise RuntimeError("a bug in an extension")
 
 
-def junk(event: Any, context: Any) -> Any:
+def return_junk(event: Any, context: Any) -> Any:
     return {"no such field": 1}
 
 
-async def hanging(event: Any, context: Any) -> Any:
+async def hang(event: Any, context: Any) -> Any:
     await asyncio.sleep(60)
 
 
@@ -38,27 +38,27 @@ async def look() -> str:
     return "seen"
 
 
-@pytest.mark.parametrize("handler", [broken, junk, hanging], ids=lambda handler: handler.__name__)
+@pytest.mark.parametrize("handler", [raise_error, return_junk, hang], ids=lambda handler: handler.__name__)
 @pytest.mark.parametrize("name", EVENTS)
-async def test_a_handler_that_fails_is_told_of_and_the_run_goes_on(
+async def test_a_failing_handler_is_reported_and_the_run_continues(
     agent: MakeAgent, session: Session, name: str, handler: Any
 ) -> None:
     hooks = Hooks()
     hooks.on(name, handler, deadline=0.02)
     made = agent([ToolCall("c1", "look", {})], "Done.", "More.", tools=[look], hooks=hooks)
-    events = recorded(hooks)
+    events = record_events(hooks)
     await made.follow_up("And then?")
 
     outcome = await asyncio.wait_for(made.prompt("Go"), 20)
 
     assert outcome.text == "More."
     blocked = name == EVENT_NAMES[BeforeToolCall]
-    told = [event.text for event in events if isinstance(event, Notice)]
-    assert all(f"(at {name})" in text for text in told)
-    assert told or handler is junk
-    lines = said(session.head)
+    reported = [event.text for event in events if isinstance(event, Notice)]
+    assert all(f"(at {name})" in text for text in reported)
+    assert reported or handler is return_junk
+    lines = format_messages(session.head)
     assert lines[:2] == ["user: Go", "assistant: "]
     assert ("blocked" in lines[2]) if blocked else (lines[2] == "toolResult: seen")
     assert lines[3:] == ["assistant: Done.", "user: And then?", "assistant: More."]
     assert [problem for problem in session.problems if problem.severity == "fault"] == []
-    assert not scripted(made)._answers
+    assert not get_scripted_model(made)._answers

@@ -1,4 +1,4 @@
-"""Plain values: whatever is given, something of it can be written."""
+"""Conversion to JSON: a part of every value can be written."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from sessiontree.core.messages import assistant, tool_call
 from sessiontree.format.nesting import NESTING_LIMIT
 
 DEEPEST = NESTING_LIMIT - 5
-"""Above an argument stand the arguments, their block, the content, the message and the line."""
+"""An argument is nested in the arguments, the block, the content, the message and the line."""
 
 
-def nested(depth: int) -> Any:
+def build_nested(depth: int) -> Any:
     value: Any = 1
     for _ in range(depth):
         value = [value]
     return value
 
 
-def holding_itself() -> dict[str, Any]:
+def build_recursive() -> dict[str, Any]:
     value: dict[str, Any] = {}
     value["self"] = value
     return value
@@ -39,22 +39,27 @@ class Mute:
         (None, None),
         ({"path": Path("/x"), 1: 2}, {"path": "/x", "1": 2}),
         ({(1, 2): 3}, "{(1, 2): 3}"),
-        (nested(100), nested(100)),
-        (nested(300), "[" * 300 + "1" + "]" * 300),
-        (holding_itself(), "{'self': {...}}"),
-        (Mute(), "(this cannot be written down)"),
+        (build_nested(100), build_nested(100)),
+        (build_nested(300), "[" * 300 + "1" + "]" * 300),
+        (build_recursive(), "{'self': {...}}"),
+        (Mute(), "(cannot be converted to text)"),
     ],
     ids=["nothing", "odd", "odd keys", "deep", "too deep", "endless", "mute"],
 )
-def test_what_json_cannot_hold_is_text(value: Any, made: Any) -> None:
+def test_values_that_json_cannot_represent_become_text(value: Any, made: Any) -> None:
     assert make_jsonable(value) == made
 
 
-def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
-    fine, deep = tool_call("1", "read", {"x": nested(DEEPEST)}), tool_call("2", "read", {"x": nested(DEEPEST + 1)})
+def test_only_the_deeply_nested_parts_of_a_message_become_text() -> None:
+    fine, deep = (
+        tool_call("1", "read", {"x": build_nested(DEEPEST)}),
+        tool_call("2", "read", {"x": build_nested(DEEPEST + 1)}),
+    )
     message = assistant([{"type": "text", "text": "Hm."}, fine, deep]).message
 
-    made = make_message_jsonable({**message, "content": [*message["content"], nested(300)], "odd": nested(300)})
+    made = make_message_jsonable(
+        {**message, "content": [*message["content"], build_nested(300)], "odd": build_nested(300)}
+    )
 
     assert find_write_problem(made) is None
     assert made["content"][:2] == message["content"][:2]
@@ -63,11 +68,11 @@ def test_of_a_message_only_what_is_nested_too_deep_becomes_text() -> None:
     assert isinstance(made["odd"], str)
     assert made["role"] == "assistant"
     assert make_message_jsonable(made) is made
-    assert isinstance(make_message_jsonable({"role": "user", "content": {"x": nested(300)}})["content"], str)
+    assert isinstance(make_message_jsonable({"role": "user", "content": {"x": build_nested(300)}})["content"], str)
 
 
-@pytest.mark.parametrize("odd", [object(), nested(300), holding_itself()], ids=["object", "deep", "endless"])
-def test_it_is_told_why_a_message_cannot_be_written(odd: Any) -> None:
+@pytest.mark.parametrize("odd", [object(), build_nested(300), build_recursive()], ids=["object", "deep", "endless"])
+def test_an_unwritable_message_has_a_reason(odd: Any) -> None:
     assert find_write_problem({"role": "user", "content": "x"}) is None
     assert find_write_problem({"role": "user", "content": "x", "odd": odd})
 
@@ -77,5 +82,5 @@ def test_a_message_that_fills_more_than_a_line_cannot_be_written() -> None:
 
     assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around)}) is None
     assert find_write_problem({"content": "x" * (MAX_MESSAGE_BYTES - around + 1)}) == (
-        f"its {MAX_MESSAGE_BYTES + 1} bytes are more than the {MAX_MESSAGE_BYTES} that an entry can hold"
+        f"its {MAX_MESSAGE_BYTES + 1} bytes exceed the {MAX_MESSAGE_BYTES} bytes that an entry can hold"
     )

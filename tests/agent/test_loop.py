@@ -1,4 +1,4 @@
-"""The loop: what is asked, what is written, and what happens when something goes wrong."""
+"""The agent loop: requests, written entries, and failures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,22 @@ from sessiontree.hooks.events import MessageDelta, MessageEnd, Navigated, Notice
 from sessiontree.model.base import ModelError, TextDelta
 from sessiontree.model.scripted import INFO, Delay, ScriptedModel, ScriptedStop, Thinking
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, alive, last, messages, names, recorded, said, scripted, sent
+from tests.agent.conftest import (
+    MakeAgent,
+    find_processes,
+    format_messages,
+    format_request,
+    get_last_message,
+    get_messages,
+    get_scripted_model,
+    list_event_names,
+    record_events,
+)
 
 
 @tool(concurrent=True)
 async def echo(text: str, after: float = 0) -> str:
-    """Say it again."""
+    """Return the text."""
     await asyncio.sleep(after)
     return text
 
@@ -45,11 +55,11 @@ async def fail() -> None:
 
 @tool
 def leave() -> None:
-    """End the program, as commands do that do not like their arguments."""
+    """Exit the program."""
     sys.exit(2)
 
 
-def call(id: str, name: str = "echo", **arguments: Any) -> ToolCall:
+def build_call(id: str, name: str = "echo", **arguments: Any) -> ToolCall:
     return ToolCall(id, name, arguments)
 
 
@@ -70,11 +80,11 @@ async def test_a_prompt_is_answered_and_both_are_written(agent: MakeAgent, sessi
 
     assert outcome.ok
     assert outcome.text == "Hello there."
-    assert said(session.head) == ["user: Hi", "assistant: Hello there."]
-    assert last(session.head)["stopReason"] == "stop"
-    assert last(session.head)["usage"]["output"] > 0
-    assert sent(made) == ["user: Hi"]
-    assert scripted(made).requests[0].system == "Be brief."
+    assert format_messages(session.head) == ["user: Hi", "assistant: Hello there."]
+    assert get_last_message(session.head)["stopReason"] == "stop"
+    assert get_last_message(session.head)["usage"]["output"] > 0
+    assert format_request(made) == ["user: Hi"]
+    assert get_scripted_model(made).requests[0].system == "Be brief."
 
 
 async def test_the_model_and_the_thinking_level_are_written_once(agent: MakeAgent, session: Session) -> None:
@@ -85,25 +95,25 @@ async def test_the_model_and_the_thinking_level_are_written_once(agent: MakeAgen
 
     settings = [entry.body for entry in session.head.path() if entry.type.endswith("_change")]
     assert settings == [ModelChange(provider="scripted", model="scripted"), ThinkingLevelChange("high")]
-    assert [request.thinking for request in scripted(made).requests] == ["high", "high"]
+    assert [request.thinking for request in get_scripted_model(made).requests] == ["high", "high"]
     assert Agent(session.head, ScriptedModel()).thinking == "high"
 
 
-async def test_images_go_with_a_prompt(agent: MakeAgent, session: Session) -> None:
+async def test_a_prompt_can_have_images(agent: MakeAgent, session: Session) -> None:
     image = {"type": "image", "data": "AA==", "mimeType": "image/png"}
 
     await agent("A dot.").prompt("What is it?", [image])
 
-    assert messages(session.head.path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
+    assert get_messages(session.head.path())[0]["content"] == [{"type": "text", "text": "What is it?"}, image]
 
 
-async def test_events_tell_every_step_in_order(agent: MakeAgent) -> None:
-    made = agent([Thinking("Hm."), "Look. ", call("c1", text="x")], "Done.", tools=[echo])
-    events = recorded(made.hooks)
+async def test_events_report_every_step_in_order(agent: MakeAgent) -> None:
+    made = agent([Thinking("Hm."), "Look. ", build_call("c1", text="x")], "Done.", tools=[echo])
+    events = record_events(made.hooks)
 
     await made.prompt("Go")
 
-    assert names(events) == [
+    assert list_event_names(events) == [
         "input", "run_start", "before_message", "message_start", "message_end",
         "turn_start", "before_request", "message_start", "before_message", "message_end",
         "before_tool_call", "tool_start", "tool_result", "before_message", "message_start", "message_end", "tool_end",
@@ -128,7 +138,7 @@ async def test_events_can_be_read_as_they_come(agent: MakeAgent) -> None:
     assert (await asking).text == "Hello there."
 
 
-async def all_of(events: Any) -> list[Any]:
+async def collect_events(events: Any) -> list[Any]:
     return [event async for event in events]
 
 
@@ -139,33 +149,33 @@ async def test_events_end_when_a_handler_cancels(agent: MakeAgent, handled: str)
     events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
 
-    await asyncio.wait_for(all_of(events), 30)
+    await asyncio.wait_for(collect_events(events), 30)
 
     assert (await asking).cancelled
 
 
-async def test_events_end_when_what_was_asked_for_is_refused(agent: MakeAgent) -> None:
+async def test_events_end_when_a_run_is_refused(agent: MakeAgent) -> None:
     made = agent("Never.")
     for refused in (made.continue_, made.send_queued):
         events = made.events()
         asking = asyncio.create_task(refused())
 
-        assert await asyncio.wait_for(all_of(events), 30) == []
+        assert await asyncio.wait_for(collect_events(events), 30) == []
 
         with pytest.raises(InvalidOperation):
             await asking
 
 
-async def test_events_end_when_nothing_runs_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
+async def test_events_end_without_a_run_and_when_the_agent_is_closed(agent: MakeAgent) -> None:
     made = agent("Never.")
-    assert await asyncio.wait_for(all_of(made.events()), 30) == []
+    assert await asyncio.wait_for(collect_events(made.events()), 30) == []
 
     events = made.events()
     made.close()
-    assert await asyncio.wait_for(all_of(events), 30) == []
+    assert await asyncio.wait_for(collect_events(events), 30) == []
 
 
-async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgent) -> None:
+async def test_events_of_a_run_continue_when_another_run_is_refused(agent: MakeAgent) -> None:
     made = agent(["One", Delay(0.05), " more."])
     events = made.events()
     asking = asyncio.create_task(made.prompt("Hi"))
@@ -173,11 +183,11 @@ async def test_events_of_a_run_go_on_when_another_one_is_refused(agent: MakeAgen
     with pytest.raises(InvalidOperation, match="is running"):
         await made.prompt("Too soon")
 
-    assert isinstance((await all_of(events))[-1], RunEnd)
+    assert isinstance((await collect_events(events))[-1], RunEnd)
     await asking
 
 
-async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_more(agent: MakeAgent) -> None:
+async def test_abandoned_event_streams_are_unsubscribed(agent: MakeAgent) -> None:
     made = agent("One.", "Two.")
     before = len(made.hooks._listeners)
     unread = made.events()
@@ -193,7 +203,7 @@ async def test_whoever_leaves_the_events_early_or_never_reads_them_is_told_no_mo
     assert len(made.hooks._listeners) == before
 
 
-async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Session) -> None:
+async def test_an_agent_has_one_run_at_a_time(agent: MakeAgent, session: Session) -> None:
     made = agent([Delay(0.2), "One"])
     first = asyncio.create_task(made.prompt("1"))
     await asyncio.sleep(0)
@@ -208,29 +218,43 @@ async def test_an_agent_does_one_thing_at_a_time(agent: MakeAgent, session: Sess
 # Tools
 
 
-async def test_tools_are_called_and_the_model_sees_what_they_brought(agent: MakeAgent, session: Session) -> None:
-    made = agent([call("c1", text="x")], "It says x.", tools=[echo])
+async def test_tools_are_called_and_the_model_sees_their_results(agent: MakeAgent, session: Session) -> None:
+    made = agent([build_call("c1", text="x")], "It says x.", tools=[echo])
 
     await made.prompt("Go")
 
-    assert said(session.head) == ["user: Go", "assistant: ", "toolResult: x", "assistant: It says x."]
-    result = messages(session.head.path())[2]
+    assert format_messages(session.head) == ["user: Go", "assistant: ", "toolResult: x", "assistant: It says x."]
+    result = get_messages(session.head.path())[2]
     assert (result["toolCallId"], result["toolName"], result["isError"]) == ("c1", "echo", False)
-    assert sent(made) == ["user: Go", "assistant: ", "toolResult: x"]
-    assert [spec.name for spec in scripted(made).requests[0].tools] == ["echo"]
+    assert format_request(made) == ["user: Go", "assistant: ", "toolResult: x"]
+    assert [spec.name for spec in get_scripted_model(made).requests[0].tools] == ["echo"]
 
 
-async def test_calls_that_only_look_run_together_and_results_keep_their_order(
-    agent: MakeAgent, session: Session
-) -> None:
-    calls = [call("c1", text="slow", after=0.3), call("c2", text="fast", after=0.2), call("c3", text="now")]
-    made = agent(calls, "Done.", tools=[echo])
-    start = time.monotonic()
+async def test_concurrent_calls_run_together_and_results_keep_their_order(agent: MakeAgent, session: Session) -> None:
+    finished = asyncio.Event()
 
-    await made.prompt("Go")
+    @tool(concurrent=True)
+    async def wait(text: str) -> str:
+        """Wait for `finish`, which is called last."""
+        await finished.wait()
+        return text
 
-    assert time.monotonic() - start < 0.45
-    assert said(session.head)[2:5] == ["toolResult: slow", "toolResult: fast", "toolResult: now"]
+    @tool(concurrent=True)
+    async def finish(text: str) -> str:
+        """Let the other calls return."""
+        finished.set()
+        return text
+
+    calls = [
+        build_call("c1", "wait", text="slow"),
+        build_call("c2", "wait", text="fast"),
+        build_call("c3", "finish", text="now"),
+    ]
+    made = agent(calls, "Done.", tools=[wait, finish])
+
+    await asyncio.wait_for(made.prompt("Go"), 30)
+
+    assert format_messages(session.head)[2:5] == ["toolResult: slow", "toolResult: fast", "toolResult: now"]
 
 
 async def test_calls_that_change_something_wait_for_each_other(agent: MakeAgent) -> None:
@@ -246,20 +270,24 @@ async def test_calls_that_change_something_wait_for_each_other(agent: MakeAgent)
         running -= 1
         return "changed"
 
-    made = agent([call("c1", "change"), call("c2", "change"), call("c3", text="x")], "Done.", tools=[change, echo])
+    made = agent(
+        [build_call("c1", "change"), build_call("c2", "change"), build_call("c3", text="x")],
+        "Done.",
+        tools=[change, echo],
+    )
 
     assert (await made.prompt("Go")).ok
-    assert sent(made)[2:] == ["toolResult: changed", "toolResult: changed", "toolResult: x"]
+    assert format_request(made)[2:] == ["toolResult: changed", "toolResult: changed", "toolResult: x"]
 
 
-async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAgent, session: Session) -> None:
+async def test_every_failure_of_a_call_is_reported_to_the_model(agent: MakeAgent, session: Session) -> None:
     made = agent(
         [
-            call("c1", "nothing"),
-            call("c2"),
-            call("c3", "fail"),
+            build_call("c1", "nothing"),
+            build_call("c2"),
+            build_call("c3", "fail"),
             ToolCall("c4", "echo", "no object"),
-            call("c5", "leave"),
+            build_call("c5", "leave"),
         ],
         "I see.",
         tools=[echo, fail, leave],
@@ -267,13 +295,13 @@ async def test_whatever_goes_wrong_in_a_call_is_told_to_the_model(agent: MakeAge
 
     await made.prompt("Go")
 
-    results = messages(session.head.path())[2:7]
+    results = get_messages(session.head.path())[2:7]
     assert all(result["isError"] for result in results)
     assert [result["content"][0]["text"] for result in results] == [
-        "There is no tool 'nothing'; there are echo, fail, leave.",
-        "the arguments of echo are wrong: Object missing required field `text`",
+        "Tool 'nothing' not found; tools: echo, fail, leave.",
+        "invalid arguments for echo: Object missing required field `text`",
         "fail failed with ValueError: broken",
-        "the arguments of echo are wrong: Expected `object`, got `str`",
+        "invalid arguments for echo: Expected `object`, got `str`",
         "leave failed with SystemExit: 2",
     ]
 
@@ -282,13 +310,13 @@ async def test_details_that_json_cannot_hold_become_text(agent: MakeAgent, sessi
     async def run(context: ToolContext) -> ToolOutput:
         return ToolOutput(content="ok", details={"path": Path("/x"), 1: 2})
 
-    made = agent([call("c1", "odd")], "Done.", tools=[Tool(name="odd", description="", run=run)])
+    made = agent([build_call("c1", "odd")], "Done.", tools=[Tool(name="odd", description="", run=run)])
 
     assert (await made.prompt("Go")).ok
-    assert messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
+    assert get_messages(session.head.path())[2]["details"] == {"path": "/x", "1": 2}
 
 
-async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: MakeAgent, session: Session) -> None:
+async def test_deeply_nested_values_become_text_without_loss(agent: MakeAgent, session: Session) -> None:
     deep: list[Any] = []
     for _ in range(300):
         deep = [deep]
@@ -297,22 +325,22 @@ async def test_what_is_nested_too_deep_becomes_text_and_nothing_is_lost(agent: M
         return ToolOutput(content="ok", details=deep)
 
     made = agent(
-        ["Paid for.", call("c1", text=deep)],
-        [call("c2", "odd")],
+        ["Paid for.", build_call("c1", text=deep)],
+        [build_call("c2", "odd")],
         "Done.",
         tools=[echo, Tool(name="odd", description="", run=run)],
     )
 
     assert (await made.prompt("Go")).text == "Done."
 
-    _, answer, refused, _, result, _ = messages(session.head.path())
+    _, answer, refused, _, result, _ = get_messages(session.head.path())
     assert answer["content"][0]["text"] == "Paid for."
     assert answer["content"][1]["arguments"] == '{"text":' + "[" * 301 + "]" * 301 + "}"
-    assert refused["content"][0]["text"] == "the arguments of echo are wrong: Expected `object`, got `str`"
+    assert refused["content"][0]["text"] == "invalid arguments for echo: Expected `object`, got `str`"
     assert result["details"] == "[" * 301 + "]" * 301
 
 
-async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_is_made(tmp_path: Path) -> None:
+async def test_a_result_too_long_for_an_entry_is_cut_and_the_next_call_runs(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
 
     @tool
@@ -320,23 +348,23 @@ async def test_a_result_that_is_too_long_for_an_entry_is_cut_and_the_next_call_i
         """Dump."""
         return "y" * LINE_LIMIT
 
-    calls = [call("c1", "dump"), call("c2", text="still here")]
+    calls = [build_call("c1", "dump"), build_call("c2", text="still here")]
     made = Agent(session.head, ScriptedModel([calls, "I see."]), [dump, echo], system="")
 
     assert (await made.prompt("Go")).ok
 
-    long, after = messages(session.head.path())[2:4]
+    long, after = get_messages(session.head.path())[2:4]
     assert not long["isError"]
     assert "bytes are in" in long["content"][1]["text"]
     assert after["content"] == [{"type": "text", "text": "still here"}]
 
 
-async def test_calls_of_an_answer_that_was_cut_off_are_not_made(agent: MakeAgent, session: Session) -> None:
-    made = agent([call("c1", text="x"), ScriptedStop("length")], "Shorter.", tools=[echo])
+async def test_calls_of_a_truncated_answer_are_not_run(agent: MakeAgent, session: Session) -> None:
+    made = agent([build_call("c1", text="x"), ScriptedStop("length")], "Shorter.", tools=[echo])
 
     await made.prompt("Go")
 
-    assert "cut off" in said(session.head)[2]
+    assert "length limit" in format_messages(session.head)[2]
 
 
 async def test_output_of_a_tool_is_shown_while_it_runs(agent: MakeAgent) -> None:
@@ -346,8 +374,8 @@ async def test_output_of_a_tool_is_shown_while_it_runs(agent: MakeAgent) -> None
         context.update("half")
         return "whole"
 
-    made = agent([call("c1", "talk")], "Done.", tools=[talk])
-    events = recorded(made.hooks)
+    made = agent([build_call("c1", "talk")], "Done.", tools=[talk])
+    events = record_events(made.hooks)
 
     await made.prompt("Go")
 
@@ -367,7 +395,7 @@ async def test_output_of_a_tool_in_a_thread_is_shown_in_the_loop_while_it_runs(a
         context.update("3")
         return "built"
 
-    made = agent(call("c1", "build"), "Done.", tools=[build])
+    made = agent(build_call("c1", "build"), "Done.", tools=[build])
     threads: set[threading.Thread] = set()
     made.hooks.listen(lambda event: threads.add(threading.current_thread()))
     events = made.events()
@@ -393,25 +421,25 @@ async def test_handlers_may_change_the_input_the_request_the_call_and_the_result
     hooks.on("context", lambda event, ctx: {"messages": event.messages[-1:], "system": "Other."})
     hooks.on("tool_call", lambda event, ctx: {"arguments": {"text": "changed"}})
     hooks.on("tool_result", lambda event, ctx: {"content": f"<{event.content[0]['text']}>"})
-    model = ScriptedModel([[call("c1", text="x")], "Done."])
+    model = ScriptedModel([[build_call("c1", text="x")], "Done."])
     made = Agent(session.head, model, [echo], hooks)
 
     await made.prompt("go")
 
-    assert said(session.head) == ["user: GO", "assistant: ", "toolResult: <changed>", "assistant: Done."]
+    assert format_messages(session.head) == ["user: GO", "assistant: ", "toolResult: <changed>", "assistant: Done."]
     assert model.requests[1].system == "Other."
     assert len(model.requests[1].messages) == 1
 
 
-async def test_a_handler_may_block_a_call_and_the_model_is_told_why(agent: MakeAgent, session: Session) -> None:
-    made = agent([call("c1", text="x")], "I see.", tools=[echo])
+async def test_a_handler_may_block_a_call_and_the_model_sees_the_reason(agent: MakeAgent, session: Session) -> None:
+    made = agent([build_call("c1", text="x")], "I see.", tools=[echo])
     made.hooks.on("tool_call", lambda event, ctx: {"cancel": True, "reason": "not today"})
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     await made.prompt("Go")
 
-    assert said(session.head)[2] == "toolResult: The call was blocked: not today"
-    assert "tool_start" not in names(events)
+    assert format_messages(session.head)[2] == "toolResult: The call was blocked: not today"
+    assert "tool_start" not in list_event_names(events)
 
 
 @pytest.mark.parametrize(("event", "written"), [("input", []), ("before_message", []), ("context", ["user: Go"])])
@@ -425,8 +453,8 @@ async def test_a_handler_may_cancel_a_prompt(
 
     assert outcome.cancelled
     assert not outcome.ok
-    assert said(session.head) == written
-    assert scripted(made).requests == []
+    assert format_messages(session.head) == written
+    assert get_scripted_model(made).requests == []
 
 
 async def test_a_handler_may_change_a_message_but_not_its_role(agent: MakeAgent, session: Session) -> None:
@@ -438,16 +466,16 @@ async def test_a_handler_may_change_a_message_but_not_its_role(agent: MakeAgent,
         return {"message": {**event.message, "role": "assistant"}}
 
     made.hooks.on("before_message", redact)
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     await made.prompt("Go")
 
-    assert said(session.head) == ["user: Go", "assistant: Secret: …"]
+    assert format_messages(session.head) == ["user: Go", "assistant: Secret: …"]
     assert any(isinstance(event, Notice) and "role" in event.text for event in events)
 
 
-async def test_calls_that_a_handler_takes_out_of_an_answer_are_not_made(agent: MakeAgent, session: Session) -> None:
-    made = agent(["I call.", call("c1", "fail"), call("c2", text="kept")], "Done.", tools=[echo, fail])
+async def test_calls_that_a_handler_removes_from_an_answer_are_not_run(agent: MakeAgent, session: Session) -> None:
+    made = agent(["I call.", build_call("c1", "fail"), build_call("c2", text="kept")], "Done.", tools=[echo, fail])
 
     def strip(event: Any, ctx: Any) -> Any:
         kept = [block for block in event.message["content"] if block != tool_call("c1", "fail", {})]
@@ -457,30 +485,30 @@ async def test_calls_that_a_handler_takes_out_of_an_answer_are_not_made(agent: M
 
     assert (await made.prompt("Go")).ok
 
-    assert said(session.head)[1:] == ["assistant: I call.", "toolResult: kept", "assistant: Done."]
+    assert format_messages(session.head)[1:] == ["assistant: I call.", "toolResult: kept", "assistant: Done."]
     assert not session.problems
 
 
-async def test_a_message_that_a_handler_made_unwritable_is_written_as_it_was(
+async def test_a_message_that_a_handler_made_unwritable_is_written_unchanged(
     agent: MakeAgent, session: Session
 ) -> None:
     made = agent("Paid for.")
     made.hooks.on("before_message", lambda event, ctx: {"message": {**event.message, "odd": object()}})
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     assert (await made.prompt("Go")).ok
 
-    assert said(session.head) == ["user: Go", "assistant: Paid for."]
+    assert format_messages(session.head) == ["user: Go", "assistant: Paid for."]
     assert [event.text for event in events if isinstance(event, Notice)] == [
-        "a handler changed a message, which stays as it was: Encoding objects of type object is unsupported"
+        "the change of a message by a handler was ignored: Encoding objects of type object is unsupported"
     ] * 2
 
 
-async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
+async def test_tools_get_session_events_until_the_agent_is_closed(
     agent: MakeAgent,
 ) -> None:
-    told: list[Any] = []
-    keeper = Tool(name="keeper", description="", run=echo.run, on_session=told.append)
+    reported: list[Any] = []
+    keeper = Tool(name="keeper", description="", run=echo.run, on_session=reported.append)
     made = agent(tools=[keeper])
     moved = Navigated(new_leaf="a", old_leaf="b")
 
@@ -488,48 +516,48 @@ async def test_tools_are_told_when_the_place_changes_until_the_agent_is_closed(
     made.close()
     await made.hooks.emit(moved)
 
-    assert told == [moved]
+    assert reported == [moved]
 
 
-async def test_a_tool_that_fails_when_it_is_told_of_a_place_is_named_and_the_others_are_told(agent: MakeAgent) -> None:
+async def test_a_tool_that_fails_at_a_session_event_is_reported_and_the_others_run(agent: MakeAgent) -> None:
     def fail(event: Any) -> None:
         raise ValueError("boom")
 
-    told: list[Any] = []
+    reported: list[Any] = []
     broken = Tool(name="broken", description="", run=echo.run, on_session=fail)
-    keeper = Tool(name="keeper", description="", run=echo.run, on_session=told.append)
+    keeper = Tool(name="keeper", description="", run=echo.run, on_session=reported.append)
     made = agent(tools=[broken, keeper])
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     moved = Navigated(new_leaf="a", old_leaf="b")
 
     await made.hooks.emit(moved)
 
-    assert told == [moved]
+    assert reported == [moved]
     assert [event.text for event in events if isinstance(event, Notice)] == [
         "broken failed with ValueError: boom (at navigated)"
     ]
 
 
-async def test_a_tool_of_several_agents_is_told_of_a_place_once_when_all_handlers_have_been(
+async def test_a_tool_of_several_agents_gets_a_session_event_once_after_all_handlers(
     agent: MakeAgent, session: Session
 ) -> None:
-    told: list[str] = []
-    keeper = Tool(name="keeper", description="", run=echo.run, on_session=lambda event: told.append("tool"))
+    reported: list[str] = []
+    keeper = Tool(name="keeper", description="", run=echo.run, on_session=lambda event: reported.append("tool"))
     made = agent(tools=[keeper])
     beside = [made.hooks.derive(HookContext(session=session)) for _ in range(2)]
     others = [Agent(session.head, made.model, [keeper], hooks) for hooks in beside]
-    made.hooks.on(Navigated, lambda event, context: told.append("handler"))
+    made.hooks.on(Navigated, lambda event, context: reported.append("handler"))
 
     await made.hooks.emit(Navigated(new_leaf="a", old_leaf="b"))
 
-    assert told == ["handler", "tool"]
+    assert reported == ["handler", "tool"]
     for other in others:
         other.close()
 
 
-async def test_handlers_that_several_agents_share_are_told_whose_event_it_is(session: Session) -> None:
-    hooks, told, shown = Hooks(), [], []
-    hooks.on(TurnEnd, lambda event, ctx: told.append((ctx.agent, ctx.session, ctx.branch)))
+async def test_shared_handlers_see_the_agent_of_an_event(session: Session) -> None:
+    hooks, reported, shown = Hooks(), [], []
+    hooks.on(TurnEnd, lambda event, ctx: reported.append((ctx.agent, ctx.session, ctx.branch)))
     hooks.listen(lambda event: shown.append(event) if isinstance(event, TurnEnd) else None)
     branches = [session.head, session.create_branch("side"), st.memory().head]
     agents = [Agent(branch, ScriptedModel(["Yes."]), hooks=hooks, system="") for branch in branches]
@@ -537,25 +565,25 @@ async def test_handlers_that_several_agents_share_are_told_whose_event_it_is(ses
     for one in reversed(agents):
         await one.prompt("Well?")
 
-    assert told == [(one, one.branch.session, one.branch) for one in reversed(agents)]
+    assert reported == [(one, one.branch.session, one.branch) for one in reversed(agents)]
     assert len(shown) == 3
 
 
-async def test_an_agent_after_one_that_is_closed_has_its_hooks(session: Session) -> None:
-    hooks, told = Hooks(), []
-    hooks.on(TurnEnd, lambda event, ctx: told.append((ctx.agent, ctx.session)))
+async def test_the_next_agent_reuses_the_hooks_of_a_closed_agent(session: Session) -> None:
+    hooks, reported = Hooks(), []
+    hooks.on(TurnEnd, lambda event, ctx: reported.append((ctx.agent, ctx.session)))
     Agent(session.head, ScriptedModel([]), hooks=hooks).close()
 
     after = Agent(st.memory().head, ScriptedModel(["Yes."]), hooks=hooks, system="")
     await after.prompt("Well?")
 
     assert after.hooks is hooks
-    assert told == [(after, after.branch.session)]
+    assert reported == [(after, after.branch.session)]
 
 
-async def test_what_is_told_at_the_end_of_an_agent_that_was_closed_is_still_of_that_one(session: Session) -> None:
-    hooks, told, begun = Hooks(), [], asyncio.Event()
-    hooks.on(RunEnd, lambda event, ctx: told.append((ctx.agent, ctx.branch)))
+async def test_events_at_the_end_of_a_closed_agent_still_belong_to_it(session: Session) -> None:
+    hooks, reported, begun = Hooks(), [], asyncio.Event()
+    hooks.on(RunEnd, lambda event, ctx: reported.append((ctx.agent, ctx.branch)))
     hooks.listen(lambda event: begun.set() if isinstance(event, MessageDelta) else None)
     closed = Agent(session.head, ScriptedModel([["Half", Delay(30)]]), hooks=hooks, system="")
     running = asyncio.create_task(closed.prompt("Well?"))
@@ -566,15 +594,15 @@ async def test_what_is_told_at_the_end_of_an_agent_that_was_closed_is_still_of_t
     await running
     await after.prompt("Well?")
 
-    assert told == [(closed, closed.branch), (after, after.branch)]
+    assert reported == [(closed, closed.branch), (after, after.branch)]
 
 
-async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_it_loses_are_not(
+async def test_added_tools_get_session_events_and_removed_tools_do_not(
     agent: MakeAgent,
 ) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     before, after = (
-        Tool(name=name, description="", run=echo.run, on_session=lambda event, name=name: told.append(name))
+        Tool(name=name, description="", run=echo.run, on_session=lambda event, name=name: reported.append(name))
         for name in ("before", "after")
     )
     made = agent(tools=[before])
@@ -582,29 +610,29 @@ async def test_tools_that_an_agent_gets_later_are_told_of_places_and_those_that_
 
     await made.hooks.emit(Navigated(new_leaf="a", old_leaf="b"))
 
-    assert told == ["after"]
+    assert reported == ["after"]
 
 
 # Failures
 
 
-async def test_a_failure_of_the_model_is_written_with_what_had_arrived(agent: MakeAgent, session: Session) -> None:
+async def test_a_failure_of_the_model_is_written_with_the_partial_answer(agent: MakeAgent, session: Session) -> None:
     error = ModelError("scripted:scripted", "server", "it broke", status=500)
     made = agent(["Half of ", error], "Whole.", settings=Config(retry=RetrySettings(attempts=1)))
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     outcome = await made.prompt("Go")
 
     assert outcome.error is error
-    assert said(session.head) == ["user: Go", "assistant: Half of "]
-    assert last(session.head)["stopReason"] == "error"
-    assert last(session.head)["errorMessage"] == "it broke"
+    assert format_messages(session.head) == ["user: Go", "assistant: Half of "]
+    assert get_last_message(session.head)["stopReason"] == "error"
+    assert get_last_message(session.head)["errorMessage"] == "it broke"
     assert [event for event in events if isinstance(event, RunEnd)] == [
         RunEnd(aborted=False, error="scripted:scripted: it broke")
     ]
 
     assert (await made.continue_()).text == "Whole."
-    assert sent(made) == ["user: Go"]
+    assert format_request(made) == ["user: Go"]
 
 
 async def test_an_answer_that_the_provider_stopped_is_a_failure(agent: MakeAgent, session: Session) -> None:
@@ -615,7 +643,7 @@ async def test_an_answer_that_the_provider_stopped_is_a_failure(agent: MakeAgent
     assert outcome.text == "Half"
 
 
-async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session) -> None:
+async def test_a_stream_without_a_final_event_is_a_failure(session: Session) -> None:
     class Broken:
         info = INFO
 
@@ -626,10 +654,10 @@ async def test_an_answer_that_ends_without_an_end_is_a_failure(session: Session)
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "network"
-    assert last(session.head)["content"] == [{"type": "text", "text": "Half"}]
+    assert get_last_message(session.head)["content"] == [{"type": "text", "text": "Half"}]
 
 
-async def test_a_model_with_a_bug_leaves_a_whole_session_and_the_bug_is_seen(session: Session) -> None:
+async def test_an_exception_in_a_model_is_raised_and_the_session_stays_complete(session: Session) -> None:
     class Buggy:
         info = INFO
 
@@ -641,20 +669,20 @@ async def test_a_model_with_a_bug_leaves_a_whole_session_and_the_bug_is_seen(ses
 
     with pytest.raises(KeyError):
         await made.prompt("Go")
-    assert last(session.head)["errorMessage"] == "KeyError: 'oops'"
+    assert get_last_message(session.head)["errorMessage"] == "KeyError: 'oops'"
     assert not made.running
 
 
-async def test_there_must_be_something_to_continue_from(agent: MakeAgent) -> None:
+async def test_continuing_needs_a_message_to_answer(agent: MakeAgent) -> None:
     made = agent("Yes.")
-    with pytest.raises(InvalidOperation, match="nothing to answer"):
+    with pytest.raises(InvalidOperation, match="no message to answer"):
         await made.continue_()
     await made.prompt("Go")
-    with pytest.raises(InvalidOperation, match="nothing to answer"):
+    with pytest.raises(InvalidOperation, match="no message to answer"):
         await made.continue_()
 
 
-async def test_a_disk_that_fails_is_an_error_and_the_agent_can_go_on(
+async def test_a_failing_disk_is_an_error_and_the_agent_can_continue(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = agent("One", "Two")
@@ -668,16 +696,16 @@ async def test_a_disk_that_fails_is_an_error_and_the_agent_can_go_on(
         with pytest.raises(StoreError, match="no space left"):
             await made.prompt("2")
 
-    assert said(session.head) == ["user: 1", "assistant: One"]
+    assert format_messages(session.head) == ["user: 1", "assistant: One"]
     assert (await made.prompt("3")).text == "Two"
 
 
 # Aborting
 
 
-async def test_aborting_writes_what_had_arrived(agent: MakeAgent, session: Session) -> None:
+async def test_aborting_writes_the_partial_answer(agent: MakeAgent, session: Session) -> None:
     made = agent(["Half ", Delay(30), "whole"], "Again.")
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     asking = asyncio.create_task(made.prompt("Go"))
     await wait_until(lambda: any(isinstance(event, MessageDelta) for event in events))
 
@@ -686,13 +714,13 @@ async def test_aborting_writes_what_had_arrived(agent: MakeAgent, session: Sessi
 
     assert outcome.aborted
     assert outcome.text == "Half "
-    assert last(session.head)["stopReason"] == "aborted"
+    assert get_last_message(session.head)["stopReason"] == "aborted"
     assert (await made.prompt("Again")).text == "Again."
-    assert sent(made) == ["user: Go", "user: Again"]
+    assert format_request(made) == ["user: Go", "user: Again"]
 
 
 async def test_aborting_a_tool_answers_every_call(agent: MakeAgent, session: Session) -> None:
-    calls = [call("c1", text="done"), call("c2", "wait"), call("c3", text="never")]
+    calls = [build_call("c1", text="done"), build_call("c2", "wait"), build_call("c3", text="never")]
 
     @tool
     async def wait() -> str:
@@ -701,23 +729,23 @@ async def test_aborting_a_tool_answers_every_call(agent: MakeAgent, session: Ses
         return "waited"
 
     made = agent(calls, "Never.", tools=[echo, wait])
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     asking = asyncio.create_task(made.prompt("Go"))
-    await wait_until(lambda: names(events).count("tool_start") == 2)
+    await wait_until(lambda: list_event_names(events).count("tool_start") == 2)
 
     made.abort()
     outcome = await asyncio.wait_for(asking, 5)
 
     assert outcome.aborted
-    assert said(session.head)[2:] == [
+    assert format_messages(session.head)[2:] == [
         "toolResult: done",
         "toolResult: The call was aborted.",
-        "toolResult: The call was not made: the run was aborted before.",
+        "toolResult: The call was not run: the run was aborted before it.",
     ]
-    assert len(scripted(made).requests) == 1
+    assert len(get_scripted_model(made).requests) == 1
 
 
-async def test_a_tool_that_does_not_stop_is_left_behind(
+async def test_a_tool_that_does_not_stop_is_abandoned(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.agent.loop.GRACE_SECONDS", 0.1)
@@ -733,18 +761,18 @@ async def test_a_tool_that_does_not_stop_is_left_behind(
                 continue
         return ""
 
-    made = agent([call("c1", "stubborn")], tools=[stubborn])
-    events = recorded(made.hooks)
+    made = agent([build_call("c1", "stubborn")], tools=[stubborn])
+    events = record_events(made.hooks)
     asking = asyncio.create_task(made.prompt("Go"))
-    await wait_until(lambda: "tool_start" in names(events))
+    await wait_until(lambda: "tool_start" in list_event_names(events))
 
     made.abort()
     assert (await asyncio.wait_for(asking, 5)).aborted
     let_go.set()
-    assert said(session.head)[-1] == "toolResult: The call was aborted."
+    assert format_messages(session.head)[-1] == "toolResult: The call was aborted."
 
 
-async def test_tools_that_hang_in_their_threads_hold_up_neither_the_abort_nor_what_is_said_next(
+async def test_hanging_tools_block_neither_the_abort_nor_the_next_prompt(
     session: Session,
 ) -> None:
     let_go = threading.Event()
@@ -754,11 +782,11 @@ async def test_tools_that_hang_in_their_threads_hold_up_neither_the_abort_nor_wh
         """Hang."""
         let_go.wait(60)
 
-    calls = [call(f"c{number}", "hang") for number in range(40)]
+    calls = [build_call(f"c{number}", "hang") for number in range(40)]
     made = Agent(session.head, ScriptedModel([calls, "Here."]), [hang])
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     hanging = asyncio.create_task(made.prompt("Go"))
-    await wait_until(lambda: names(events).count("tool_start") == 40)
+    await wait_until(lambda: list_event_names(events).count("tool_start") == 40)
 
     made.abort()
 
@@ -780,10 +808,10 @@ async def test_tools_that_hang_in_their_threads_hold_up_neither_the_abort_nor_wh
         ("turn_end", ["user: Go", "assistant: ", "toolResult: x"]),
     ],
 )
-async def test_aborting_does_not_wait_for_a_handler_that_is_at_work(
+async def test_aborting_does_not_wait_for_a_running_handler(
     agent: MakeAgent, session: Session, event: str, written: list[str]
 ) -> None:
-    made = agent([call("c1", text="x")], "Never.", tools=[echo])
+    made = agent([build_call("c1", text="x")], "Never.", tools=[echo])
     at_work = asyncio.Event()
 
     async def hang(event: Any, ctx: Any) -> None:
@@ -799,12 +827,10 @@ async def test_aborting_does_not_wait_for_a_handler_that_is_at_work(
 
     assert outcome.aborted
     assert outcome.cancelled == (written == [])
-    assert said(session.head) == written
+    assert format_messages(session.head) == written
 
 
-async def test_an_answer_is_written_as_it_came_when_a_handler_had_no_time_to_change_it(
-    agent: MakeAgent, session: Session
-) -> None:
+async def test_an_answer_is_written_unchanged_if_a_handler_was_cancelled(agent: MakeAgent, session: Session) -> None:
     made = agent("Paid for.")
     at_work = asyncio.Event()
 
@@ -820,20 +846,20 @@ async def test_an_answer_is_written_as_it_came_when_a_handler_had_no_time_to_cha
     made.abort()
     await asyncio.wait_for(asking, 2)
 
-    assert said(session.head) == ["user: Go", "assistant: Paid for."]
+    assert format_messages(session.head) == ["user: Go", "assistant: Paid for."]
 
 
-async def test_handlers_called_after_an_abort_have_a_little_time(
+async def test_handlers_called_after_an_abort_share_a_grace_period(
     agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessiontree.agent.abort.GRACE_SECONDS", 0.3)
     made = agent([Delay(30), "Never."])
-    events = recorded(made.hooks)
-    told: list[str] = []
+    events = record_events(made.hooks)
+    reported: list[str] = []
 
     async def quick(event: Any, ctx: Any) -> None:
         await asyncio.sleep(0)
-        told.append("turn_end")
+        reported.append("turn_end")
 
     async def hang(event: Any, ctx: Any) -> None:
         await asyncio.Event().wait()
@@ -841,13 +867,13 @@ async def test_handlers_called_after_an_abort_have_a_little_time(
     made.hooks.on("turn_end", quick)
     made.hooks.on("run_end", hang)
     asking = asyncio.create_task(made.prompt("Go"))
-    await wait_until(lambda: names(events).count("message_start") == 2)
+    await wait_until(lambda: list_event_names(events).count("message_start") == 2)
 
     made.abort()
     assert (await asyncio.wait_for(asking, 5)).aborted
 
-    assert told == ["turn_end"]
-    assert names(events)[-1] == "run_end"
+    assert reported == ["turn_end"]
+    assert list_event_names(events)[-1] == "run_end"
 
 
 async def test_cancelling_the_caller_aborts_and_still_writes(agent: MakeAgent, session: Session) -> None:
@@ -857,8 +883,8 @@ async def test_cancelling_the_caller_aborts_and_still_writes(agent: MakeAgent, s
         await asyncio.wait_for(made.prompt("Go"), 0.1)
 
     assert not made.running
-    assert said(session.head) == ["user: Go", "assistant: Half "]
-    assert last(session.head)["stopReason"] == "aborted"
+    assert format_messages(session.head) == ["user: Go", "assistant: Half "]
+    assert get_last_message(session.head)["stopReason"] == "aborted"
 
 
 async def test_aborting_an_idle_agent_does_nothing(agent: MakeAgent) -> None:
@@ -872,16 +898,16 @@ async def test_aborting_an_idle_agent_does_nothing(agent: MakeAgent) -> None:
 async def test_aborting_ends_every_process_of_a_command(agent: MakeAgent, session: Session) -> None:
     mark = "62.4321"
     command = f"echo begun; (sleep {mark} & sleep {mark}) & sleep {mark}"
-    made = agent([call("c1", "bash", command=command)], tools=builtin_tools("bash"))
-    events = recorded(made.hooks)
+    made = agent([build_call("c1", "bash", command=command)], tools=builtin_tools("bash"))
+    events = record_events(made.hooks)
     asking = asyncio.create_task(made.prompt("Go"))
     await wait_until(lambda: any(isinstance(event, ToolUpdate) for event in events))
 
     made.abort()
     assert (await asyncio.wait_for(asking, 10)).aborted
 
-    assert said(session.head)[-1] == "toolResult: begun\n\nThe command was aborted."
-    assert not alive(mark)
+    assert format_messages(session.head)[-1] == "toolResult: begun\n\nThe command was aborted."
+    assert not find_processes(mark)
 
 
 # Several agents
@@ -894,7 +920,9 @@ async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_p
     turns = 6
 
     async def work(name: str) -> None:
-        answers = [answer for turn in range(turns) for answer in ([call(f"c{turn}", text=name)], f"{name} {turn}")]
+        answers = [
+            answer for turn in range(turns) for answer in ([build_call(f"c{turn}", text=name)], f"{name} {turn}")
+        ]
         branch = session.create_branch(name, at="main", current=False)
         made = Agent(branch, ScriptedModel(answers), [echo], system="")
         for turn in range(turns):
@@ -905,7 +933,7 @@ async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_p
 
     again = st.open(file)
     for name in ("a", "b", "c", "d"):
-        assert said(again.branch(name)) == [
+        assert format_messages(again.branch(name)) == [
             "user: Begin",
             *(
                 line
@@ -913,14 +941,14 @@ async def test_agents_on_branches_of_one_session_do_not_disturb_each_other(tmp_p
                 for line in (f"user: {turn}?", "assistant: ", f"toolResult: {name}", f"assistant: {name} {turn}")
             ),
         ]
-    assert (again.head.name, said(again.head)) == ("main", ["user: Begin"])
+    assert (again.head.name, format_messages(again.head)) == ("main", ["user: Begin"])
 
 
-# Somebody else moves the branch
+# Another writer moves the branch
 
 
-async def test_what_a_run_says_after_the_branch_was_moved_is_a_late_result(agent: MakeAgent, session: Session) -> None:
-    made = agent("First.", [call("c1", "move")], "Never.", tools=[])
+async def test_results_of_a_run_after_the_branch_moved_are_late_entries(agent: MakeAgent, session: Session) -> None:
+    made = agent("First.", [build_call("c1", "move")], "Never.", tools=[])
     await made.prompt("1")
     first = session.head.leaf
 
@@ -936,14 +964,14 @@ async def test_what_a_run_says_after_the_branch_was_moved_is_a_late_result(agent
     assert isinstance(outcome.error, BranchMoved)
     assert outcome.message is not None
     result = session.tree.entries[-1]
-    assert messages([result])[0]["role"] == "toolResult"
+    assert get_messages([result])[0]["role"] == "toolResult"
     assert result.branch is None
     assert result.parent == outcome.message.id
-    assert said(session.head) == ["user: 1", "assistant: First."]
-    assert len(scripted(made).requests) == 2
+    assert format_messages(session.head) == ["user: 1", "assistant: First."]
+    assert len(get_scripted_model(made).requests) == 2
 
 
-async def test_a_branch_that_another_process_moved_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+async def test_a_prompt_on_a_branch_moved_by_another_process_is_refused_before_any_write(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     ours = st.create(file=file)
     ours.append(st.user("0"))
@@ -953,11 +981,11 @@ async def test_a_branch_that_another_process_moved_is_refused_before_anything_is
 
     with pytest.raises(BranchMoved):
         await made.prompt("1")
-    assert said(ours.head) == ["user: 0", "user: theirs"]
+    assert format_messages(ours.head) == ["user: 0", "user: theirs"]
     assert (await made.prompt("1")).text == "One"
 
 
-async def test_a_branch_that_another_process_moves_in_the_middle_ends_the_run_with_nothing_lost(tmp_path: Path) -> None:
+async def test_a_move_by_another_process_ends_the_run_without_losing_results(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     ours = st.create(file=file)
     theirs = st.open(file)
@@ -972,27 +1000,25 @@ async def test_a_branch_that_another_process_moves_in_the_middle_ends_the_run_wi
 
     assert isinstance(outcome.error, BranchMoved)
     assert outcome.text == "Mine."
-    assert said(ours.head) == ["user: 1", "user: theirs"]
+    assert format_messages(ours.head) == ["user: 1", "user: theirs"]
     branch = ours.create_branch("mine", at=outcome.message, current=False)
-    assert said(branch) == ["user: 1", "assistant: Mine."]
+    assert format_messages(branch) == ["user: 1", "assistant: Mine."]
 
 
-async def test_what_an_extension_writes_meanwhile_without_speaking_is_no_move(
-    agent: MakeAgent, session: Session
-) -> None:
+async def test_annotations_of_an_extension_are_not_a_move(agent: MakeAgent, session: Session) -> None:
     @tool
     def remember() -> str:
         """Write state."""
         session.append(Custom(custom_type="todo", data=[1]))
         return "ok"
 
-    made = agent([call("c1", "remember")], "Done.", tools=[remember])
+    made = agent([build_call("c1", "remember")], "Done.", tools=[remember])
 
     assert (await made.prompt("Go")).ok
     assert [entry.type for entry in session.head.path()][-3:] == ["custom", "message", "message"]
 
 
-async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_next_request(
+async def test_a_context_edit_during_a_run_is_not_a_move_and_applies_to_the_next_request(
     agent: MakeAgent, session: Session
 ) -> None:
     first = session.append(st.user("a secret"))
@@ -1003,25 +1029,25 @@ async def test_an_edit_of_the_context_meanwhile_is_no_move_and_holds_for_the_nex
         session.append(ContextEdit(target=first.id))
         return "ok"
 
-    made = agent([call("c1", "forget")], "Done.", tools=[forget])
+    made = agent([build_call("c1", "forget")], "Done.", tools=[forget])
 
     assert (await made.prompt("Go")).ok
-    before, after = (str(request.messages) for request in scripted(made).requests)
+    before, after = (str(request.messages) for request in get_scripted_model(made).requests)
     assert "a secret" in before
     assert "a secret" not in after
 
 
-async def test_nothing_is_asked_once_the_branch_has_been_moved(agent: MakeAgent, session: Session) -> None:
-    made = agent([call("c1", text="x")], "Never.", tools=[echo])
+async def test_no_request_is_sent_after_the_branch_was_moved(agent: MakeAgent, session: Session) -> None:
+    made = agent([build_call("c1", text="x")], "Never.", tools=[echo])
     made.hooks.on("turn_end", lambda event, ctx: session.append(st.user("from elsewhere")))
 
     outcome = await made.prompt("Go")
 
     assert isinstance(outcome.error, BranchMoved)
-    assert len(scripted(made).requests) == 1
+    assert len(get_scripted_model(made).requests) == 1
 
 
-async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, session: Session) -> None:
+async def test_continuing_with_another_model_is_written(agent: MakeAgent, session: Session) -> None:
     await agent(ModelError("scripted:scripted", "server", "down")).prompt("Go")
     other = ScriptedModel(["Here."], info=msgspec.structs.replace(INFO, model="other"))
 
@@ -1033,7 +1059,7 @@ async def test_going_on_with_another_model_is_written_down(agent: MakeAgent, ses
 # Responsive
 
 
-async def test_tools_that_take_long_do_not_hold_up_writing(tmp_path: Path) -> None:
+async def test_slow_tools_do_not_block_writing(tmp_path: Path) -> None:
     session = st.create(file=tmp_path / "s.jsonl", durability="none")
     let_go = threading.Event()
 
@@ -1043,10 +1069,12 @@ async def test_tools_that_take_long_do_not_hold_up_writing(tmp_path: Path) -> No
         let_go.wait(10)
         return ""
 
-    busy = Agent(session.head, ScriptedModel([[call(f"c{number}", "block") for number in range(40)], "Done."]), [block])
-    events = recorded(busy.hooks)
+    busy = Agent(
+        session.head, ScriptedModel([[build_call(f"c{number}", "block") for number in range(40)], "Done."]), [block]
+    )
+    events = record_events(busy.hooks)
     blocking = asyncio.create_task(busy.prompt("Go"))
-    await wait_until(lambda: names(events).count("tool_start") == 40)
+    await wait_until(lambda: list_event_names(events).count("tool_start") == 40)
     other = Agent(session.create_branch("other", current=False), ScriptedModel(["Here."]), system="")
 
     assert (await asyncio.wait_for(other.prompt("Hi"), 5)).text == "Here."
@@ -1054,33 +1082,27 @@ async def test_tools_that_take_long_do_not_hold_up_writing(tmp_path: Path) -> No
     assert (await blocking).ok
 
 
-async def test_waiting_for_the_disk_does_not_hold_up_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_disk_does_not_block_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = st.create(file=tmp_path / "s.jsonl")
     append = session._store.append
+    writing, release = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any, **options: Any) -> Any:
-        time.sleep(0.2)
+    def wait_and_append(*arguments: Any, **options: Any) -> Any:
+        writing.set()
+        assert release.wait(30), "the event loop is blocked"
         return append(*arguments, **options)
 
-    monkeypatch.setattr(session._store, "append", slow)
-    gaps: list[float] = []
+    monkeypatch.setattr(session._store, "append", wait_and_append)
+    prompting = asyncio.create_task(Agent(session.head, ScriptedModel(["One"])).prompt("1"))
+    await wait_until(writing.is_set, 30)
+    release.set()
 
-    async def beat() -> None:
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(0.005)
-            gaps.append(time.monotonic() - before)
-
-    heart = asyncio.create_task(beat())
-    await Agent(session.head, ScriptedModel(["One"])).prompt("1")
-    heart.cancel()
-
-    assert max(gaps) < 0.15
+    assert (await prompting).ok
 
 
 async def test_message_end_carries_the_entry_that_was_written(agent: MakeAgent, session: Session) -> None:
     made = agent("One")
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     await made.prompt("1")
 

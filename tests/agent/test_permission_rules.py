@@ -30,12 +30,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-def rules(*, allow: str = "", ask: str = "", deny: str = "") -> RuleSet:
+def build_rules(*, allow: str = "", ask: str = "", deny: str = "") -> RuleSet:
     lists = ((text,) if text else () for text in (allow, ask, deny))
     return RuleSet.from_settings(PermissionSettings(**dict(zip(("allow", "ask", "deny"), lists, strict=True))))
 
 
-def about(project: Path, name: str, **arguments: str) -> PermissionCall:
+def describe(project: Path, name: str, **arguments: str) -> PermissionCall:
     return describe_call(BUILTIN_TOOLS[name], arguments, str(project))
 
 
@@ -48,17 +48,17 @@ def about(project: Path, name: str, **arguments: str) -> PermissionCall:
         ("allow-all", "allow", "allow", "allow"),
     ],
 )
-def test_a_mode_decides_where_no_rule_does(project: Path, mode: str, reads: str, edits: str, runs: str) -> None:
+def test_the_mode_decides_if_no_rule_matches(project: Path, mode: str, reads: str, edits: str, runs: str) -> None:
     calls = [
-        about(project, "read", path="a.py"),
-        about(project, "write", path="a.py", content=""),
-        about(project, "bash", command="ls"),
+        describe(project, "read", path="a.py"),
+        describe(project, "write", path="a.py", content=""),
+        describe(project, "bash", command="ls"),
     ]
 
     assert [decide(call, NONE, mode).decision for call in calls] == [reads, edits, runs]  # type: ignore[arg-type]
 
 
-def test_every_built_in_tool_says_what_it_does_and_what_its_rules_match() -> None:
+def test_every_built_in_tool_declares_its_effect_and_rule_parameters() -> None:
     facts = {name: (tool.does, tool.paths or tool.command) for name, tool in BUILTIN_TOOLS.items()}
 
     assert facts == {
@@ -72,7 +72,7 @@ def test_every_built_in_tool_says_what_it_does_and_what_its_rules_match() -> Non
     }
 
 
-def test_a_tool_that_says_nothing_counts_as_one_that_runs_something() -> None:
+def test_a_tool_without_a_declared_effect_counts_as_running_commands() -> None:
     @tool
     def deploy(target: str) -> str:
         """Deploy."""
@@ -90,58 +90,60 @@ def test_a_path_outside_of_the_folder_is_asked_about_in_every_mode(
 ) -> None:
     (project / "link").symlink_to("/etc")
 
-    assert decide(about(project, name, path=path), NONE, mode).decision == "ask"  # type: ignore[arg-type]
-    assert decide(about(project, name, path=path), rules(allow=name), mode).decision == "ask"  # type: ignore[arg-type]
+    assert decide(describe(project, name, path=path), NONE, mode).decision == "ask"  # type: ignore[arg-type]
+    assert decide(describe(project, name, path=path), build_rules(allow=name), mode).decision == "ask"  # type: ignore[arg-type]
 
 
-def test_a_rule_that_names_a_place_outside_allows_it(project: Path, tmp_path: Path) -> None:
-    call = about(project, "read", path=str(tmp_path / "shared" / "a" / "b.txt"))
+def test_a_rule_with_an_outside_path_allows_it(project: Path, tmp_path: Path) -> None:
+    call = describe(project, "read", path=str(tmp_path / "shared" / "a" / "b.txt"))
 
-    assert decide(call, rules(allow=f"read:{tmp_path}/shared/**"), "ask").decision == "allow"
-    assert decide(call, rules(allow=f"ls:{tmp_path}/shared/**"), "ask").decision == "ask"
-    assert decide(call, rules(allow="read:**"), "ask").decision == "ask"
+    assert decide(call, build_rules(allow=f"read:{tmp_path}/shared/**"), "ask").decision == "allow"
+    assert decide(call, build_rules(allow=f"ls:{tmp_path}/shared/**"), "ask").decision == "ask"
+    assert decide(call, build_rules(allow="read:**"), "ask").decision == "ask"
 
 
-def test_a_link_inside_of_the_folder_to_a_file_inside_is_inside(project: Path) -> None:
+def test_a_link_to_a_file_in_the_folder_counts_as_inside(project: Path) -> None:
     (project / "link").symlink_to(project / "src")
 
-    assert decide(about(project, "write", path="link/a", content=""), NONE, "allow-edits").decision == "allow"
+    assert decide(describe(project, "write", path="link/a", content=""), NONE, "allow-edits").decision == "allow"
 
 
-def test_files_of_sessiontree_are_outside_though_the_folder_has_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_sessiontree_count_as_outside_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SESSIONTREE_HOME", str(tmp_path / ".sessiontree"))
     path = str(tmp_path / ".sessiontree" / "permissions.toml")
 
-    assert decide(about(tmp_path, "write", path=path, content=""), NONE, "allow-all").decision == "ask"
-    assert decide(about(tmp_path, "read", path=path), NONE, "ask").decision == "ask"
+    assert decide(describe(tmp_path, "write", path=path, content=""), NONE, "allow-all").decision == "ask"
+    assert decide(describe(tmp_path, "read", path=path), NONE, "ask").decision == "ask"
 
 
 @pytest.mark.parametrize("path", [".git/hooks/pre-commit", "sub/.git/config", ".sessiontree/extensions/x.py"])
-def test_editing_what_decides_what_is_run_later_is_asked_about(project: Path, path: str) -> None:
-    call = about(project, "write", path=path, content="")
-    for allowed in (NONE, rules(allow="write"), rules(allow="write:**"), rules(allow="*:*")):
+def test_editing_files_that_run_later_needs_approval(project: Path, path: str) -> None:
+    call = describe(project, "write", path=path, content="")
+    for allowed in (NONE, build_rules(allow="write"), build_rules(allow="write:**"), build_rules(allow="*:*")):
         assert decide(call, allowed, "allow-edits").decision == "ask"
     rule = build_rule(call)
     assert rule is not None
     assert decide(call, NONE, "ask", [rule]).decision == "allow"
-    assert decide(about(project, "write", path="x/.git/y", content=""), NONE, "ask", [rule]).decision == "ask"
+    assert decide(describe(project, "write", path="x/.git/y", content=""), NONE, "ask", [rule]).decision == "ask"
 
 
-def test_output_that_a_tool_has_put_aside_may_be_read(project: Path) -> None:
+def test_full_output_of_a_tool_may_be_read(project: Path) -> None:
     path = write_full_output("long")
     assert path is not None
     try:
-        assert decide(about(project, "read", path=path), NONE, "ask").decision == "allow"
-        assert decide(about(project, "write", path=path, content=""), NONE, "ask").decision == "ask"
+        assert decide(describe(project, "read", path=path), NONE, "ask").decision == "allow"
+        assert decide(describe(project, "write", path=path, content=""), NONE, "ask").decision == "ask"
     finally:
         os.unlink(path)
 
 
-def test_rules_that_deny_win_over_those_that_ask_and_these_over_those_that_allow(project: Path) -> None:
-    call = about(project, "bash", command="git push origin")
-    allow, ask, deny = rules(allow="bash:git *"), rules(ask="bash:git push *"), rules(deny="*:git push *")
+def test_deny_rules_precede_ask_rules_and_ask_rules_precede_allow_rules(project: Path) -> None:
+    call = describe(project, "bash", command="git push origin")
+    allow, ask, deny = (
+        build_rules(allow="bash:git *"),
+        build_rules(ask="bash:git push *"),
+        build_rules(deny="*:git push *"),
+    )
 
     assert decide(call, allow, "ask").decision == "allow"
     assert decide(call, allow + ask, "allow-all").decision == "ask"
@@ -150,7 +152,7 @@ def test_rules_that_deny_win_over_those_that_ask_and_these_over_those_that_allow
 
 
 def test_an_allow_rule_does_not_change_anything_in_read_only_mode(project: Path) -> None:
-    assert decide(about(project, "bash", command="ls"), rules(allow="bash"), "read-only").decision == "deny"
+    assert decide(describe(project, "bash", command="ls"), build_rules(allow="bash"), "read-only").decision == "deny"
 
 
 @pytest.mark.parametrize(
@@ -166,72 +168,78 @@ def test_an_allow_rule_does_not_change_anything_in_read_only_mode(project: Path)
     ],
 )
 def test_patterns_of_paths_are_relative_to_the_folder(project: Path, pattern: str, path: str, matches: bool) -> None:
-    decision = decide(about(project, "edit", path=path), rules(allow=f"edit:{pattern}"), "ask").decision
+    decision = decide(describe(project, "edit", path=path), build_rules(allow=f"edit:{pattern}"), "ask").decision
 
     assert decision == ("allow" if matches else "ask")
 
 
-def test_a_rule_that_denies_a_file_counts_through_links_and_other_spellings(project: Path) -> None:
+def test_a_deny_rule_for_a_file_matches_links_and_other_spellings(project: Path) -> None:
     (project / "innocent.txt").symlink_to(project / ".env")
     (project / "src" / ".env").symlink_to(project / "innocent.py")
-    deny = rules(deny="read:.env")
+    deny = build_rules(deny="read:.env")
 
     for path in (".env", "innocent.txt", "src/../.env", str(project / ".env"), "src/.env", "/elsewhere/.env"):
-        assert decide(about(project, "read", path=path), deny, "allow-all").decision == "deny", path
+        assert decide(describe(project, "read", path=path), deny, "allow-all").decision == "deny", path
 
 
-def test_a_rule_that_restricts_a_tool_of_unknown_arguments_looks_at_all_of_them() -> None:
+def test_a_restricting_rule_checks_all_arguments_of_an_undeclared_tool() -> None:
     async def run(context: ToolContext) -> str:
         return ""
 
     other = Tool(name="shell", description="", run=run)
     call = describe_call(other, {"argv": ["ls", {"x": "rm -rf y"}]}, ".")
 
-    assert decide(call, rules(deny="shell:rm *"), "allow-all").decision == "deny"
-    assert decide(call, rules(allow="shell:ls"), "ask").decision == "ask"
+    assert decide(call, build_rules(deny="shell:rm *"), "allow-all").decision == "deny"
+    assert decide(call, build_rules(allow="shell:ls"), "ask").decision == "ask"
 
 
-def test_the_rule_that_an_answer_makes_covers_the_call_and_nothing_else(project: Path, tmp_path: Path) -> None:
+def test_the_rule_from_an_answer_covers_only_the_call(project: Path, tmp_path: Path) -> None:
     odd = tmp_path / "a [b]{c,d}*?.txt"
     odd.touch()
     for call in (
-        about(project, "bash", command="ls *; echo \\* $(x)"),
-        about(project, "read", path=str(odd)),
-        about(project, "ls", path=str(tmp_path)),
-        about(project, "edit", path="src/a.py"),
+        describe(project, "bash", command="ls *; echo \\* $(x)"),
+        describe(project, "read", path=str(odd)),
+        describe(project, "ls", path=str(tmp_path)),
+        describe(project, "edit", path="src/a.py"),
     ):
         rule = build_rule(call)
         assert rule is not None
         assert decide(call, NONE, "ask", [parse_rule(str(rule))]).decision == "allow", rule
 
     granted = [PermissionRule("read", escape_path(str(odd)))]
-    assert decide(about(project, "read", path=str(tmp_path / "a b.txt")), NONE, "ask", granted).decision == "ask"
+    assert decide(describe(project, "read", path=str(tmp_path / "a b.txt")), NONE, "ask", granted).decision == "ask"
 
 
-def test_the_strictest_of_several_modes_holds() -> None:
+def test_the_strictest_of_several_modes_applies() -> None:
     assert pick_strictest("allow-all", None, "ask") == "ask"
     assert pick_strictest(None) == "ask"
     assert pick_strictest("allow-edits", "read-only") == "read-only"
 
 
-def test_a_blank_behind_the_colon_of_a_rule_means_nothing(project: Path) -> None:
-    assert decide(about(project, "bash", command="sudo x"), rules(deny="bash: sudo *"), "allow-all").decision == "deny"
-    assert decide(about(project, "read", path="src/.env"), rules(deny="read: .env"), "allow-all").decision == "deny"
+def test_whitespace_after_the_colon_of_a_rule_is_ignored(project: Path) -> None:
+    assert (
+        decide(describe(project, "bash", command="sudo x"), build_rules(deny="bash: sudo *"), "allow-all").decision
+        == "deny"
+    )
+    assert (
+        decide(describe(project, "read", path="src/.env"), build_rules(deny="read: .env"), "allow-all").decision
+        == "deny"
+    )
 
 
 def test_an_answer_covers_a_command_that_begins_with_a_blank(project: Path) -> None:
-    call = about(project, "bash", command="  make > log")
+    call = describe(project, "bash", command="  make > log")
     rule = build_rule(call)
     assert rule is not None
     assert decide(call, NONE, "ask", [parse_rule(str(rule))]).decision == "allow"
 
 
 @pytest.mark.parametrize("path", [".GIT/hooks/pre-commit", "sub/.Git/config", ".SessionTree/permissions.toml"])
-def test_folders_that_decide_what_is_run_later_are_known_in_whatever_case(project: Path, path: str) -> None:
-    assert decide(about(project, "write", path=path, content=""), NONE, "allow-edits").decision == "ask"
+def test_guarded_folders_are_recognized_in_any_case(project: Path, path: str) -> None:
+    assert decide(describe(project, "write", path=path, content=""), NONE, "allow-edits").decision == "ask"
 
 
-def test_a_tool_with_a_command_and_a_path_is_asked_about_a_path_outside(project: Path, tmp_path: Path) -> None:
+def test_a_tool_with_a_command_and_an_outside_path_needs_approval(project: Path, tmp_path: Path) -> None:
     @tool(command="command", paths=("at",))
     def run_at(command: str, at: str) -> None:
         """Run a command somewhere."""
@@ -240,8 +248,8 @@ def test_a_tool_with_a_command_and_a_path_is_asked_about_a_path_outside(project:
         return describe_call(run_at, {"command": "make", "at": at}, str(project))
 
     outside, inside = call(str(tmp_path)), call("src")
-    assert decide(inside, rules(allow="run_at:make"), "ask").decision == "allow"
-    assert decide(outside, rules(allow="run_at:make"), "ask").decision == "ask"
-    assert decide(outside, rules(allow="run_at"), "allow-all", [parse_rule("run_at:make")]).decision == "ask"
+    assert decide(inside, build_rules(allow="run_at:make"), "ask").decision == "allow"
+    assert decide(outside, build_rules(allow="run_at:make"), "ask").decision == "ask"
+    assert decide(outside, build_rules(allow="run_at"), "allow-all", [parse_rule("run_at:make")]).decision == "ask"
     assert build_rule(outside) is None
-    assert decide(inside, rules(deny="run_at:src/**"), "allow-all").decision == "deny"
+    assert decide(inside, build_rules(deny="run_at:src/**"), "allow-all").decision == "deny"

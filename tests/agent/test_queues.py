@@ -1,4 +1,4 @@
-"""What is said later: steering, follow-ups, the next turn, messages of extensions, commands of the user."""
+"""Queues: steering, follow-ups, the next turn, messages of extensions, commands of the user."""
 
 from __future__ import annotations
 
@@ -20,22 +20,29 @@ from sessiontree.hooks.events import Notice, QueueChanged, ToolUpdate
 from sessiontree.model.base import ModelError
 from sessiontree.model.scripted import Delay, ScriptedModel
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, last, recorded, said, scripted, sent
+from tests.agent.conftest import (
+    MakeAgent,
+    format_messages,
+    format_request,
+    get_last_message,
+    get_scripted_model,
+    record_events,
+)
 
 
 def note(text: str) -> CustomMessage:
     return CustomMessage(custom_type="note", content=text)
 
 
-def full_disk(*_: Any, **__: Any) -> None:
+def fail_on_full_disk(*_: Any, **__: Any) -> None:
     raise StoreError("here", "no space left")
 
 
-def kinds(session: Session) -> list[str]:
+def list_kinds(session: Session) -> list[str]:
     return [entry.type for entry in session.head.path() if not entry.type.endswith("_change")]
 
 
-async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
+async def test_steering_is_sent_after_the_tool_calls_of_the_turn(agent: MakeAgent, session: Session) -> None:
     @tool
     async def work() -> str:
         """Work."""
@@ -47,7 +54,7 @@ async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgen
 
     await made.prompt("Go")
 
-    assert said(session.head) == [
+    assert format_messages(session.head) == [
         "user: Go",
         "assistant: ",
         "toolResult: worked",
@@ -61,18 +68,26 @@ async def test_steering_goes_in_after_the_tool_calls_of_the_turn(agent: MakeAgen
     assert made.queued == QueueSnapshot()
 
 
-async def test_steering_an_answer_without_calls_asks_again(agent: MakeAgent, session: Session) -> None:
-    made = agent([Delay(0.05), "One."], "Two.")
+async def test_steering_after_an_answer_without_calls_starts_another_turn(agent: MakeAgent, session: Session) -> None:
+    asked, steered = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: Any) -> str:
+        asked.set()
+        await steered.wait()
+        return "One."
+
+    made = agent(answer, "Two.")
     asking = asyncio.create_task(made.prompt("1"))
-    await asyncio.sleep(0.01)
+    await asked.wait()
 
     await made.steer("2")
+    steered.set()
     assert (await asking).text == "Two."
 
-    assert said(session.head) == ["user: 1", "assistant: One.", "user: 2", "assistant: Two."]
+    assert format_messages(session.head) == ["user: 1", "assistant: One.", "user: 2", "assistant: Two."]
 
 
-async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: MakeAgent, session: Session) -> None:
+async def test_follow_ups_are_sent_one_by_one_at_the_end_of_the_run(agent: MakeAgent, session: Session) -> None:
     @tool
     async def work() -> str:
         """Work."""
@@ -81,11 +96,11 @@ async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: M
         return "worked"
 
     made = agent([ToolCall("c1", "work", {})], "Done.", "This too.", "That too.", tools=[work])
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     assert (await made.prompt("Go")).text == "That too."
 
-    assert said(session.head)[3:] == [
+    assert format_messages(session.head)[3:] == [
         "assistant: Done.",
         "user: Then this",
         "assistant: This too.",
@@ -96,7 +111,7 @@ async def test_follow_ups_wait_for_the_end_of_the_run_and_go_one_by_one(agent: M
     assert changes == [("Then this",), ("Then this", "And that"), ("And that",), ()]
 
 
-async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, session: Session) -> None:
+async def test_an_unwritable_message_is_not_queued(agent: MakeAgent, session: Session) -> None:
     @tool
     async def report() -> str:
         """Report."""
@@ -106,17 +121,19 @@ async def test_what_could_not_be_written_later_is_not_queued(agent: MakeAgent, s
     made = agent(ToolCall("c1", "report", {}), "I see.", "Again.", tools=[report])
     odd = {"type": "image", "data": object()}
     for queue in (made.steer, made.follow_up, made.queue_for_next_turn):
-        with pytest.raises(InvalidOperation, match=r"this cannot be written down later: .* object is unsupported"):
+        with pytest.raises(InvalidOperation, match=r"the entry cannot be written: .* object is unsupported"):
             await queue("Look", [odd])
-    with pytest.raises(InvalidOperation, match=r"more than the [0-9]+ that an entry can hold"):
+    with pytest.raises(InvalidOperation, match=r"exceed the [0-9]+ bytes that an entry can hold"):
         await made.queue_for_next_turn("x" * LINE_LIMIT)
 
     assert made.queued == QueueSnapshot()
     assert [(await made.prompt(text)).text for text in ("Go", "On")] == ["I see.", "Again."]
-    assert said(session.head)[2].startswith("toolResult: report failed with InvalidOperation: this cannot be written")
+    assert format_messages(session.head)[2].startswith(
+        "toolResult: report failed with InvalidOperation: the entry cannot be written"
+    )
 
 
-async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Session) -> None:
+async def test_queued_messages_are_copies(agent: MakeAgent, session: Session) -> None:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": "as it was"}]
 
     @tool
@@ -132,7 +149,7 @@ async def test_what_is_queued_stays_as_it_was_said(agent: MakeAgent, session: Se
     blocks[0]["text"] = object()
 
     assert (await made.prompt("Go")).text == "I see."
-    assert said(session.head)[0] == "user: as it was"
+    assert format_messages(session.head)[0] == "user: as it was"
     (noted,) = [entry.body for entry in session.head.path() if isinstance(entry.body, CustomMessage)]
     assert (noted.content, noted.details) == ("Noted", {"job": 7})
 
@@ -146,23 +163,23 @@ async def test_a_text_with_images_may_wait_for_the_next_turn(agent: MakeAgent, s
 
     assert made.queued.next_turn == ("By the way", "And this")
     await made.prompt("Go")
-    assert said(session.head) == ["user: By the way", "user: And this", "user: Go", "assistant: I see."]
+    assert format_messages(session.head) == ["user: By the way", "user: And this", "user: Go", "assistant: I see."]
     first = next(entry for entry in session.head.path() if entry.type == "message")
     assert first.body.message["content"] == [{"type": "text", "text": "By the way"}, image]
 
 
-async def test_messages_for_the_next_turn_stand_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:
+async def test_messages_for_the_next_turn_come_before_the_next_prompt(agent: MakeAgent, session: Session) -> None:
     made = agent("Yes.")
 
     await made.queue_for_next_turn(note("The build is green"))
     assert made.queued.next_turn == ("The build is green",)
     await made.prompt("Ready?")
 
-    assert kinds(session) == ["custom_message", "message", "message"]
-    assert sent(made) == ["user: The build is green", "user: Ready?"]
+    assert list_kinds(session) == ["custom_message", "message", "message"]
+    assert format_request(made) == ["user: The build is green", "user: Ready?"]
 
 
-async def test_what_waits_can_be_listed_and_taken_back(agent: MakeAgent, session: Session) -> None:
+async def test_queued_messages_can_be_listed_and_cleared(agent: MakeAgent, session: Session) -> None:
     made = agent("Fine.")
     await made.steer("a")
     await made.follow_up("b")
@@ -172,10 +189,10 @@ async def test_what_waits_can_be_listed_and_taken_back(agent: MakeAgent, session
 
     assert made.queued == QueueSnapshot()
     await made.prompt("Go")
-    assert said(session.head) == ["user: Go", "assistant: Fine."]
+    assert format_messages(session.head) == ["user: Go", "assistant: Fine."]
 
 
-async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
+async def test_queued_messages_survive_an_abort(agent: MakeAgent) -> None:
     made = agent([Delay(30)])
     asking = asyncio.create_task(made.prompt("Go"))
     await asyncio.sleep(0.02)
@@ -187,7 +204,7 @@ async def test_what_waits_survives_an_abort(agent: MakeAgent) -> None:
     assert made.queued.follow_up == ("later",)
 
 
-async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, session: Session) -> None:
+async def test_queued_messages_can_be_sent_without_a_run(agent: MakeAgent, session: Session) -> None:
     made = agent("One.", "Two.", "Three.")
     await made.prompt("first")
     await made.follow_up("third")
@@ -195,7 +212,7 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
 
     assert (await made.send_queued()).text == "Three."
 
-    assert [line.partition(": ")[2] for line in said(session.head)] == [
+    assert [line.partition(": ")[2] for line in format_messages(session.head)] == [
         *("first", "One."),
         *("second", "Two."),
         *("third", "Three."),
@@ -203,14 +220,14 @@ async def test_what_waits_while_nothing_runs_can_be_said(agent: MakeAgent, sessi
     assert made.queued == QueueSnapshot()
 
 
-async def test_where_nothing_waits_there_is_nothing_to_say(agent: MakeAgent, session: Session) -> None:
-    with pytest.raises(st.InvalidOperation, match="nothing waits to be said"):
+async def test_without_queued_messages_there_is_nothing_to_send(agent: MakeAgent, session: Session) -> None:
+    with pytest.raises(st.InvalidOperation, match="no messages are queued"):
         await agent("One.").send_queued()
 
     assert session.head.path() == []
 
 
-async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(agent: MakeAgent) -> None:
+async def test_a_message_cleared_from_the_queue_is_not_answered(agent: MakeAgent) -> None:
     made = agent("One.")
     await made.prompt("first")
     await made.steer("second")
@@ -222,7 +239,7 @@ async def test_what_waits_and_is_taken_back_before_it_is_said_is_not_answered(ag
     assert len(made.model.requests) == 1
 
 
-async def test_what_could_not_be_said_since_the_branch_was_moved_waits_on(agent: MakeAgent, session: Session) -> None:
+async def test_messages_stay_queued_if_the_branch_was_moved(agent: MakeAgent, session: Session) -> None:
     async def move(request: Any) -> str:
         await made.steer("Faster")
         return "One."
@@ -237,7 +254,7 @@ async def test_what_could_not_be_said_since_the_branch_was_moved_waits_on(agent:
     assert made.queued.steering == ("Faster",)
 
 
-async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_path: Path) -> None:
+async def test_messages_for_a_refused_prompt_stay_queued(tmp_path: Path) -> None:
     ours = st.create(file=tmp_path / "s.jsonl")
     theirs = st.open(tmp_path / "s.jsonl")
     made = Agent(ours.head, ScriptedModel(["One."]))
@@ -250,9 +267,7 @@ async def test_what_was_to_stand_before_a_prompt_that_was_refused_waits_on(tmp_p
     assert made.queued.next_turn == ("By the way",)
 
 
-async def test_of_what_waits_only_the_message_is_gone_that_a_handler_does_not_let_be_said(
-    agent: MakeAgent, session: Session
-) -> None:
+async def test_only_the_message_cancelled_by_a_handler_leaves_the_queue(agent: MakeAgent, session: Session) -> None:
     async def steered(request: Any) -> str:
         for text in ("good", "bad", "better"):
             await made.steer(text)
@@ -260,21 +275,21 @@ async def test_of_what_waits_only_the_message_is_gone_that_a_handler_does_not_le
 
     made = agent(steered, "Two.")
     made.hooks.on("before_message", lambda event, ctx: {"cancel": "bad" in str(event.message["content"])})
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     assert (await made.prompt("Go")).cancelled
 
     assert made.queued.steering == ("good", "better")
     assert [event for event in events if isinstance(event, QueueChanged)][-1].steering == ("good", "better")
-    assert said(session.head) == ["user: Go", "assistant: One."]
+    assert format_messages(session.head) == ["user: Go", "assistant: One."]
 
 
-async def test_a_follow_up_that_could_not_be_said_is_a_follow_up_again(
+async def test_a_follow_up_that_could_not_be_sent_is_queued_again(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = agent("One.")
     await made.follow_up("later")
-    made.hooks.on("turn_end", lambda event, ctx: monkeypatch.setattr(session._store, "append", full_disk))
+    made.hooks.on("turn_end", lambda event, ctx: monkeypatch.setattr(session._store, "append", fail_on_full_disk))
 
     with pytest.raises(StoreError):
         await made.prompt("Go")
@@ -283,7 +298,7 @@ async def test_a_follow_up_that_could_not_be_said_is_a_follow_up_again(
 
 
 @pytest.mark.parametrize("why", ["disk", "handler"])
-async def test_what_was_to_stand_before_a_prompt_that_could_not_be_said_waits_on(
+async def test_messages_for_a_prompt_that_could_not_be_written_stay_queued(
     agent: MakeAgent, session: Session, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     made = agent("One.")
@@ -291,7 +306,7 @@ async def test_what_was_to_stand_before_a_prompt_that_could_not_be_said_waits_on
 
     if why == "disk":
         with monkeypatch.context() as patched:
-            patched.setattr(session._store, "append", full_disk)
+            patched.setattr(session._store, "append", fail_on_full_disk)
             with pytest.raises(StoreError):
                 await made.prompt("Go")
     else:
@@ -301,7 +316,7 @@ async def test_what_was_to_stand_before_a_prompt_that_could_not_be_said_waits_on
 
     assert made.queued.next_turn == ("By the way",)
     await made.prompt("Again")
-    assert kinds(session) == ["custom_message", "message", "message"]
+    assert list_kinds(session) == ["custom_message", "message", "message"]
     assert made.queued.next_turn == ()
 
 
@@ -312,8 +327,8 @@ async def test_a_message_of_an_extension_is_written_at_once_when_nothing_runs(
 
     await made.send_message(note("Saved"))
 
-    assert kinds(session) == ["custom_message"]
-    assert scripted(made).requests == []
+    assert list_kinds(session) == ["custom_message"]
+    assert get_scripted_model(made).requests == []
 
 
 async def test_a_message_of_an_extension_may_trigger_a_turn(agent: MakeAgent, session: Session) -> None:
@@ -322,11 +337,11 @@ async def test_a_message_of_an_extension_may_trigger_a_turn(agent: MakeAgent, se
     await made.send_message(note("The build broke"), trigger_turn=True)
     await made.wait_until_idle()
 
-    assert kinds(session) == ["custom_message", "message"]
-    assert sent(made) == ["user: The build broke"]
+    assert list_kinds(session) == ["custom_message", "message"]
+    assert format_request(made) == ["user: The build broke"]
 
 
-async def test_a_message_of_an_extension_waits_for_the_end_of_the_turn_and_triggers_nothing(
+async def test_a_message_of_an_extension_during_a_run_is_written_after_the_turn(
     agent: MakeAgent, session: Session
 ) -> None:
     @tool
@@ -343,13 +358,13 @@ async def test_a_message_of_an_extension_waits_for_the_end_of_the_turn_and_trigg
 
     assert (await made.prompt("Go")).text == "Done."
 
-    assert kinds(session) == ["message", "message", "message", "custom_message", "message", "custom_message"]
-    assert sent(made) == ["user: Go", "assistant: ", "toolResult: worked", "user: During"]
+    assert list_kinds(session) == ["message", "message", "message", "custom_message", "message", "custom_message"]
+    assert format_request(made) == ["user: Go", "assistant: ", "toolResult: worked", "user: During"]
 
 
-async def test_the_failure_of_a_run_that_nobody_waits_for_is_told(agent: MakeAgent, session: Session) -> None:
+async def test_the_failure_of_a_background_run_is_reported(agent: MakeAgent, session: Session) -> None:
     made = agent(ModelError("m", "auth", "no key"))
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
     session.close()
 
     await made.send_message(note("x"), trigger_turn=True)
@@ -361,7 +376,7 @@ async def test_the_failure_of_a_run_that_nobody_waits_for_is_told(agent: MakeAge
 
 async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, session: Session) -> None:
     made = agent("I see.", cwd="/")
-    events = recorded(made.hooks)
+    events = record_events(made.hooks)
 
     ran = await made.run_bash("echo one; exit 2")
     await made.run_bash("echo two", in_context=False)
@@ -390,7 +405,7 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
             "timestamp": 0,
         },
     ]
-    (run, asked) = sent(made)
+    (run, asked) = format_request(made)
     assert "echo one" in run
     assert asked == "user: Well?"
     assert [event.text for event in events if isinstance(event, ToolUpdate)] == ["one\n", "two\n"]
@@ -398,24 +413,34 @@ async def test_a_command_of_the_user_is_in_the_context_or_not(agent: MakeAgent, 
 
 async def test_a_command_of_the_user_can_be_aborted(agent: MakeAgent, session: Session) -> None:
     made = agent("Fine.")
+    events = record_events(made.hooks)
     running = asyncio.create_task(made.run_bash("echo begun; sleep 60"))
-    await asyncio.sleep(0.2)
+    while not any(isinstance(event, ToolUpdate) for event in events):
+        await asyncio.sleep(0.01)
 
     made.abort()
-    ran = await asyncio.wait_for(running, 5)
+    ran = await asyncio.wait_for(running, 30)
 
     assert (ran.aborted, ran.output) == (True, "begun")
-    assert last(session.head)["cancelled"] is True
-    assert "exitCode" not in last(session.head)
+    assert get_last_message(session.head)["cancelled"] is True
+    assert "exitCode" not in get_last_message(session.head)
     assert (await made.run_bash("echo again")).output == "again"
 
 
-async def test_a_command_beside_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
-    made = agent([Delay(0.3), "Done."], cwd="/")
-    asking = asyncio.create_task(made.prompt("Go"))
-    await asyncio.sleep(0.02)
+async def test_a_command_during_a_run_is_written_when_the_turn_ends(agent: MakeAgent, session: Session) -> None:
+    asked, ran = asyncio.Event(), asyncio.Event()
 
-    await made.run_bash("echo beside")
+    async def answer(request: Any) -> str:
+        asked.set()
+        await ran.wait()
+        return "Done."
+
+    made = agent(answer, cwd="/")
+    asking = asyncio.create_task(made.prompt("Go"))
+    await asked.wait()
+
+    await made.run_bash("echo side")
+    ran.set()
     await asking
 
     assert [entry.body.message["role"] for entry in session.head.path() if entry.type == "message"] == [

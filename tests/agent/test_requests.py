@@ -1,6 +1,6 @@
-"""What a provider is really sent: after branches, summaries, compactions, edits, aborts and the death of a process.
+"""Requests to a provider after branches, summaries, compactions, edits, aborts and a crash.
 
-The whole way, from the agent through the adapter to a server on loopback.
+End to end: from the agent through the adapter to a local server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sessiontree.model.providers import ModelTarget
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Session
-from tests.agent.conftest import last, recorded, said
+from tests.agent.conftest import format_messages, get_last_message, record_events
 from tests.model.fake_server import FakeServer, calls, cut, fail, overflow, slow
 
 
@@ -53,18 +53,21 @@ def look(what: str) -> str:
     return f"seen {what}"
 
 
-def agent_on(session: Session, server: FakeServer, window: int = 100_000) -> Agent:
+def create_agent(session: Session, server: FakeServer, window: int = 100_000) -> Agent:
     target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     model = ProviderModel(target, ModelSettings(context_window=window))
     return Agent(session.head, model, [look], system="Be brief.", settings=Config())
 
 
-def wire(server: FakeServer, index: int = -1) -> list[dict[str, Any]]:
-    """The messages of a request, text as plain strings."""
-    return [{**message, "content": _plain(message.get("content"))} for message in server.requests[index]["messages"]]
+def list_request_messages(server: FakeServer, index: int = -1) -> list[dict[str, Any]]:
+    """Return the messages of a request with text as strings."""
+    return [
+        {**message, "content": _simplify_message(message.get("content"))}
+        for message in server.requests[index]["messages"]
+    ]
 
 
-def _plain(content: Any) -> Any:
+def _simplify_message(content: Any) -> Any:
     if isinstance(content, list) and all(part["type"] == "text" for part in content):
         return "\n".join(part["text"] for part in content)
     return content
@@ -73,57 +76,57 @@ def _plain(content: Any) -> Any:
 SYSTEM = {"role": "system", "content": "Be brief."}
 
 
-def user(text: str) -> dict[str, Any]:
+def build_user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-def model(text: str) -> dict[str, Any]:
+def build_answer(text: str) -> dict[str, Any]:
     return {"role": "assistant", "content": text}
 
 
-def called(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def build_call(id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
     return {"role": "assistant", "content": None, "tool_calls": [{"id": id, "type": "function", "function": function}]}
 
 
-def result(id: str, text: str) -> dict[str, Any]:
+def build_result(id: str, text: str) -> dict[str, Any]:
     return {"role": "tool", "tool_call_id": id, "content": text}
 
 
 async def test_a_turn_with_tools_sends_calls_and_results_in_order(server: FakeServer, session: Session) -> None:
     server.add(calls(("c1", "look", {"what": "a"}), ("c2", "look", {"what": "b"})), "Both.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
 
     outcome = await agent.prompt("Look twice")
 
     assert outcome.text == "Both."
     request = server.requests[-1]
-    sent = wire(server)
-    assert sent[:2] == [SYSTEM, user("Look twice")]
+    sent = list_request_messages(server)
+    assert sent[:2] == [SYSTEM, build_user("Look twice")]
     assert [call["id"] for call in sent[2]["tool_calls"]] == ["c1", "c2"]
-    assert sent[3:] == [result("c1", "seen a"), result("c2", "seen b")]
+    assert sent[3:] == [build_result("c1", "seen a"), build_result("c2", "seen b")]
     assert request["tools"][0]["function"]["name"] == "look"
-    assert last(session.head)["usage"]["totalTokens"] == 17
-    assert last(session.head)["provider"] == "vllm"
+    assert get_last_message(session.head)["usage"]["totalTokens"] == 17
+    assert get_last_message(session.head)["provider"] == "vllm"
 
 
-async def test_a_branch_sends_its_own_path_alone(server: FakeServer, session: Session) -> None:
+async def test_a_request_contains_only_the_path_of_its_branch(server: FakeServer, session: Session) -> None:
     server.add("One.", "On main.", "On idea.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     await agent.prompt("1")
     session.create_branch("idea", current=False)
     await agent.prompt("main only")
 
-    other = agent_on(session, server)
+    other = create_agent(session, server)
     other.branch = session.branch("idea")
     await other.prompt("idea only")
 
-    assert wire(server) == [SYSTEM, user("1"), model("One."), user("idea only")]
+    assert list_request_messages(server) == [SYSTEM, build_user("1"), build_answer("One."), build_user("idea only")]
 
 
-async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: FakeServer, session: Session) -> None:
+async def test_a_request_contains_the_summary_of_an_abandoned_branch(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "It went nowhere.", "Three.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     await agent.prompt("1")
     start = session.head.leaf
     await agent.prompt("2")
@@ -131,46 +134,46 @@ async def test_a_branch_that_is_left_with_a_summary_sends_the_summary(server: Fa
     await navigate(session, start, hooks=agent.hooks, summary=SummaryRequest(model=agent.model))
     await agent.prompt("3")
 
-    sent = wire(server)
-    assert sent[:3] == [SYSTEM, user("1"), model("One.")]
+    sent = list_request_messages(server)
+    assert sent[:3] == [SYSTEM, build_user("1"), build_answer("One.")]
     assert sent[3]["content"].startswith(BRANCH_LEAD)
     assert "It went nowhere." in sent[3]["content"]
-    assert sent[4:] == [user("3")]
+    assert sent[4:] == [build_user("3")]
 
 
-async def test_after_a_compaction_the_summary_stands_for_what_came_before(server: FakeServer, session: Session) -> None:
+async def test_after_a_compaction_the_summary_replaces_earlier_messages(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.", "All that was said.", "Three.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     await agent.prompt("1")
     await agent.prompt("2")
 
     await agent.compact()
     await agent.prompt("3")
 
-    sent = wire(server)
+    sent = list_request_messages(server)
     assert sent[0] == SYSTEM
     assert sent[1]["content"].startswith(COMPACTION_LEAD)
     assert "All that was said." in sent[1]["content"]
     assert "1" not in [message["content"] for message in sent]
-    assert sent[-1] == user("3")
+    assert sent[-1] == build_user("3")
 
 
 async def test_a_context_edit_changes_what_is_sent_and_nothing_else(server: FakeServer, session: Session) -> None:
     server.add("One.", "Two.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     await agent.prompt("1")
     answer = session.head.path()[-1]
 
     session.append(ContextEdit(target=answer.id, replacement={"content": "Edited."}))
     await agent.prompt("2")
 
-    assert wire(server) == [SYSTEM, user("1"), model("Edited."), user("2")]
+    assert list_request_messages(server) == [SYSTEM, build_user("1"), build_answer("Edited."), build_user("2")]
 
 
-async def test_what_was_aborted_is_not_sent_again(server: FakeServer, session: Session) -> None:
+async def test_an_aborted_answer_is_not_sent_again(server: FakeServer, session: Session) -> None:
     server.add(slow(), "Fine.")
-    agent = agent_on(session, server)
-    events = recorded(agent.hooks)
+    agent = create_agent(session, server)
+    events = record_events(agent.hooks)
     asking = asyncio.create_task(agent.prompt("1"))
     while not any(isinstance(event, MessageDelta) for event in events):
         await asyncio.sleep(0.01)
@@ -182,10 +185,10 @@ async def test_what_was_aborted_is_not_sent_again(server: FakeServer, session: S
 
     assert outcome.aborted
     assert outcome.text.startswith("word")
-    assert wire(server) == [SYSTEM, user("1"), user("2")]
+    assert list_request_messages(server) == [SYSTEM, build_user("1"), build_user("2")]
 
 
-async def test_an_aborted_tool_is_told_as_such(server: FakeServer, session: Session) -> None:
+async def test_an_aborted_tool_call_is_reported_to_the_model(server: FakeServer, session: Session) -> None:
     server.add(calls(("c1", "wait", {})), "I see.")
 
     @tool
@@ -194,9 +197,9 @@ async def test_an_aborted_tool_is_told_as_such(server: FakeServer, session: Sess
         await asyncio.sleep(30)
         return ""
 
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     agent.tools = {"wait": wait}
-    events = recorded(agent.hooks)
+    events = record_events(agent.hooks)
     asking = asyncio.create_task(agent.prompt("1"))
     while "ToolStart" not in {type(event).__name__ for event in events}:
         await asyncio.sleep(0.01)
@@ -204,55 +207,55 @@ async def test_an_aborted_tool_is_told_as_such(server: FakeServer, session: Sess
     await asking
     await agent.prompt("2")
 
-    assert wire(server) == [
+    assert list_request_messages(server) == [
         SYSTEM,
-        user("1"),
-        called("c1", "wait", {}),
-        result("c1", "The call was aborted."),
-        user("2"),
+        build_user("1"),
+        build_call("c1", "wait", {}),
+        build_result("c1", "The call was aborted."),
+        build_user("2"),
     ]
 
 
-async def test_a_broken_connection_keeps_what_had_arrived_and_can_be_continued(
+async def test_a_broken_connection_keeps_the_partial_answer_and_the_run_can_continue(
     server: FakeServer, session: Session
 ) -> None:
     server.add(cut("This is not"), "Whole.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     agent.settings = Config(retry=RetrySettings(attempts=1))
 
     outcome = await agent.prompt("1")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "network"
-    assert said(session.head) == ["user: 1", "assistant: This is not"]
+    assert format_messages(session.head) == ["user: 1", "assistant: This is not"]
     assert (await agent.continue_()).text == "Whole."
-    assert wire(server) == [SYSTEM, user("1")]
+    assert list_request_messages(server) == [SYSTEM, build_user("1")]
 
 
 async def test_a_refusal_as_too_long_is_compacted_and_sent_again(server: FakeServer, session: Session) -> None:
     server.add("One.", overflow(), "All that was said.", "Two.")
-    agent = agent_on(session, server)
+    agent = create_agent(session, server)
     await agent.prompt("1")
 
     outcome = await agent.prompt("2")
 
     assert outcome.text == "Two."
-    sent = wire(server)
+    sent = list_request_messages(server)
     assert sent[1]["content"].startswith(COMPACTION_LEAD)
-    assert sent[2:] == [user("2")]
+    assert sent[2:] == [build_user("2")]
 
 
-async def test_a_wrong_key_is_a_failure_that_is_written(server: FakeServer, session: Session) -> None:
+async def test_a_failure_by_a_wrong_api_key_is_written(server: FakeServer, session: Session) -> None:
     server.add(fail(401, "no such key"))
 
-    outcome = await agent_on(session, server).prompt("1")
+    outcome = await create_agent(session, server).prompt("1")
 
     assert isinstance(outcome.error, ModelError)
     assert outcome.error.kind == "auth"
-    assert last(session.head)["stopReason"] == "error"
+    assert get_last_message(session.head)["stopReason"] == "error"
 
 
-# The death of a process
+# A crash
 
 CHILD = """
 import asyncio, sys
@@ -284,7 +287,7 @@ asyncio.run(agent.prompt("Go"))
         ("after a tool", "TurnEnd TurnStart", ["user: Go", "assistant: ", "toolResult: . is empty."]),
     ],
 )
-async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
+async def test_a_session_can_be_continued_after_its_process_was_killed(
     tmp_path: Path, server: FakeServer, moment: str, sign: str, kept: list[str]
 ) -> None:
     folder = tmp_path / "project"
@@ -307,19 +310,19 @@ async def test_a_process_that_is_killed_leaves_a_session_that_opens_and_goes_on(
     child.stdout.close()
 
     session = st.open(file)
-    assert said(session.head) == kept
+    assert format_messages(session.head) == kept
 
     server.add("Again.")
-    outcome = await agent_on(session, server).continue_()
+    outcome = await create_agent(session, server).continue_()
 
     assert outcome.text == "Again."
-    contents = [message["content"] for message in wire(server)]
+    contents = [message["content"] for message in list_request_messages(server)]
     assert (NO_RESULT in contents) == (moment == "in a tool")
     _end_orphans("60.5")
 
 
 def _end_orphans(mark: str) -> None:
-    """The command of a tool whose agent was killed goes on, as it would in a shell: it is ended here."""
+    """End the command of a tool whose agent was killed; it would keep running."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")

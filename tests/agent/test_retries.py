@@ -1,4 +1,4 @@
-"""A stream that breaks off in the middle: what arrived is kept, and the model is asked again after a while."""
+"""Broken streams: the partial answer is kept and the request is retried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from sessiontree.model.base import ModelError
 from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, last, messages, recorded, said, scripted, sent
+from tests.agent.conftest import (
+    MakeAgent,
+    format_messages,
+    format_request,
+    get_last_message,
+    get_messages,
+    get_scripted_model,
+    record_events,
+)
 from tests.model.fake_server import FakeServer, cut
 
 SOON = Config(retry=RetrySettings(base_delay=0.01))
@@ -30,29 +38,27 @@ def server() -> Iterator[FakeServer]:
         yield server
 
 
-def agent_on(session: Session, server: FakeServer, settings: Config = SOON) -> Agent:
+def create_agent(session: Session, server: FakeServer, settings: Config = SOON) -> Agent:
     target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     return Agent(session.head, ProviderModel(target, ModelSettings()), system="", settings=settings)
 
 
-async def test_a_connection_that_breaks_in_the_middle_is_tried_again_and_nothing_is_lost(
-    server: FakeServer, session: Session
-) -> None:
+async def test_a_broken_connection_is_retried_without_losing_anything(server: FakeServer, session: Session) -> None:
     server.add(cut("This is not"), cut("This is nearly"), "This is whole.")
-    made = agent_on(session, server)
-    told = recorded(made.hooks)
+    made = create_agent(session, server)
+    reported = record_events(made.hooks)
 
     outcome = await made.prompt("Go")
 
     assert outcome.ok
-    assert said(session.head) == [
+    assert format_messages(session.head) == [
         "user: Go",
         "assistant: This is not",
         "assistant: This is nearly",
         "assistant: This is whole.",
     ]
-    assert [message["stopReason"] for message in messages(session.head.path())[1:]] == ["error", "error", "stop"]
-    retries = [event for event in told if isinstance(event, RetryScheduled)]
+    assert [message["stopReason"] for message in get_messages(session.head.path())[1:]] == ["error", "error", "stop"]
+    retries = [event for event in reported if isinstance(event, RetryScheduled)]
     assert [(retry.attempt, retry.attempts) for retry in retries] == [(1, 4), (2, 4)]
     assert "the stream was cut off" in retries[0].text
     assert retries[0].text.endswith("Retrying (1 of 3)")
@@ -64,37 +70,37 @@ async def test_a_connection_that_keeps_breaking_is_an_error_after_three_retries(
     server: FakeServer, session: Session
 ) -> None:
     server.add(*[cut("Half")] * 4, "Never.")
-    made = agent_on(session, server)
+    made = create_agent(session, server)
 
     outcome = await made.prompt("Go")
 
     assert isinstance(outcome.error, ModelError)
     assert len(server.requests) == 4
-    assert said(session.head) == ["user: Go", *["assistant: Half"] * 4]
+    assert format_messages(session.head) == ["user: Go", *["assistant: Half"] * 4]
 
 
 async def test_each_turn_has_its_own_retries(agent: MakeAgent) -> None:
     call = ToolCall("c1", "none", {})
     made = agent(["A", BROKEN], ["B", BROKEN], call, ["C", BROKEN], ["D", BROKEN], "Done.", settings=SOON)
-    told = recorded(made.hooks)
+    reported = record_events(made.hooks)
 
     assert (await made.prompt("Go")).text == "Done."
 
-    assert [event.attempt for event in told if isinstance(event, RetryScheduled)] == [1, 2, 1, 2]
+    assert [event.attempt for event in reported if isinstance(event, RetryScheduled)] == [1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["auth", "rejected", "overflow"])
-async def test_a_failure_that_will_not_pass_is_not_tried_again(agent: MakeAgent, kind: str) -> None:
+async def test_a_permanent_failure_is_not_retried(agent: MakeAgent, kind: str) -> None:
     error = ModelError("scripted:scripted", kind, "no")  # pyright: ignore[reportArgumentType]
     made = agent(
         ["Half", error], "Never.", settings=Config(retry=SOON.retry, compaction=CompactionSettings(enabled=False))
     )
 
     assert (await made.prompt("Go")).error is error
-    assert len(scripted(made).requests) == 1
+    assert len(get_scripted_model(made).requests) == 1
 
 
-async def test_a_failure_before_anything_arrived_is_for_the_model_to_try_again(agent: MakeAgent) -> None:
+async def test_a_failure_before_the_stream_starts_is_retried_by_the_model_itself(agent: MakeAgent) -> None:
     made = agent(BROKEN, "Never.", settings=SOON)
 
     assert (await made.prompt("Go")).error is BROKEN
@@ -102,7 +108,7 @@ async def test_a_failure_before_anything_arrived_is_for_the_model_to_try_again(a
 
 async def test_waiting_for_a_retry_can_be_aborted(agent: MakeAgent, session: Session) -> None:
     made = agent(["Half ", BROKEN], "Later.", settings=Config(retry=RetrySettings(base_delay=3600)))
-    told = recorded(made.hooks)
+    reported = record_events(made.hooks)
     scheduled = asyncio.Event()
     made.hooks.listen(lambda event: scheduled.set() if isinstance(event, RetryScheduled) else None)
     asking = asyncio.create_task(made.prompt("Go"))
@@ -113,14 +119,14 @@ async def test_waiting_for_a_retry_can_be_aborted(agent: MakeAgent, session: Ses
 
     assert outcome.aborted
     assert not outcome.cancelled
-    assert isinstance(told[-1], RunEnd)
-    assert last(session.head)["stopReason"] == "error"
-    assert said(session.head) == ["user: Go", "assistant: Half "]
+    assert isinstance(reported[-1], RunEnd)
+    assert get_last_message(session.head)["stopReason"] == "error"
+    assert format_messages(session.head) == ["user: Go", "assistant: Half "]
     assert (await made.continue_()).text == "Later."
-    assert sent(made) == ["user: Go"]
+    assert format_request(made) == ["user: Go"]
 
 
-async def test_a_call_that_had_arrived_before_the_stream_broke_is_not_made(session: Session) -> None:
+async def test_a_tool_call_from_a_broken_stream_is_not_run(session: Session) -> None:
     made_calls: list[str] = []
 
     @st.tool

@@ -1,6 +1,6 @@
-"""Sandboxes: what commands and file tools of a confined agent reach, tried with the real thing.
+"""Sandboxes: what commands and file tools of a confined agent can access.
 
-Bubblewrap is tried where it is installed, another user where the tests run as root.
+The tests use bubblewrap if it is installed, and another user if they run as root.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sessiontree.model.scripted import ScriptedModel
 USER = "nobody"
 
 
-def _kinds() -> list[str | None]:
+def _find_kinds() -> list[str | None]:
     kinds: list[str | None] = []
     try:
         find_sandbox()
@@ -39,7 +39,7 @@ def _kinds() -> list[str | None]:
     return kinds
 
 
-KINDS = _kinds()
+KINDS = _find_kinds()
 needs_a_sandbox = pytest.mark.skipif(not KINDS, reason="bubblewrap is not installed, and the tests do not run as root")
 needs_bwrap = pytest.mark.skipif(
     None not in KINDS and not os.environ.get("CI"), reason="bubblewrap is not installed"
@@ -48,7 +48,7 @@ needs_bwrap = pytest.mark.skipif(
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that other users can come into, which those of pytest are not."""
+    """A folder that other users can enter, unlike the folders of pytest."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(os.path.realpath(folder))
@@ -78,20 +78,20 @@ def limited(server: Path, project: Path, request: pytest.FixtureRequest) -> Conf
     return confine(str(project), limited=True, user=request.param)
 
 
-async def result(confinement: Confinement, tool: str, **arguments: object) -> str:
-    """What a tool tells a confined agent."""
+async def call_tool(confinement: Confinement, tool: str, **arguments: object) -> str:
+    """Return the output of a tool call by a confined agent."""
     session = st.memory()
     hooks = Hooks()
     hooks.context.confinement = confinement
     model = ScriptedModel([ToolCall("c1", tool, arguments), "Done."])
     agent = Agent(session.head, model, [BUILTIN_TOOLS[tool]], hooks, cwd=confinement.folder)
     await agent.prompt("Go")
-    (told,) = results(session).values()
-    return told
+    (output,) = list_results(session).values()
+    return output
 
 
-def results(session: st.Session) -> dict[str, str]:
-    """What tools told, by the ids of the calls."""
+def list_results(session: st.Session) -> dict[str, str]:
+    """Return the outputs of tools by call id."""
     messages = [json.loads(entry.raw)["message"] for entry in session.tree if entry.type == "message"]
     return {
         message["toolCallId"]: extract_text(message["content"])
@@ -104,62 +104,64 @@ def results(session: st.Session) -> dict[str, str]:
 async def test_a_command_cannot_read_the_secrets_and_can_work_in_the_project(
     limited: Confinement, server: Path, project: Path
 ) -> None:
-    told = await result(limited, "bash", command=f"cat {server}/tokens.json; echo done > made; ls")
+    output = await call_tool(limited, "bash", command=f"cat {server}/tokens.json; echo done > made; ls")
 
-    assert "a secret" not in told
-    assert "made" in told
+    assert "a secret" not in output
+    assert "made" in output
     assert (project / "made").read_text() == "done\n"
 
 
 @needs_a_sandbox
 async def test_a_command_cannot_read_the_environment_of_the_server(limited: Confinement) -> None:
-    told = await result(limited, "bash", command=f"cat /proc/{os.getpid()}/environ /proc/*/environ | tr '\\0' '\\n'")
+    output = await call_tool(
+        limited, "bash", command=f"cat /proc/{os.getpid()}/environ /proc/*/environ | tr '\\0' '\\n'"
+    )
 
-    assert "a secret key" not in told
+    assert "a secret key" not in output
 
 
 @needs_a_sandbox
 @pytest.mark.parametrize("leave", ["exit 3", "sleep 100", "kill -9 $$"])
-async def test_a_command_in_a_sandbox_ends_as_elsewhere(limited: Confinement, leave: str) -> None:
-    told = await result(limited, "bash", command=f"echo begun; {leave}", timeout=2)
+async def test_a_command_in_a_sandbox_ends_like_any_other(limited: Confinement, leave: str) -> None:
+    output = await call_tool(limited, "bash", command=f"echo begun; {leave}", timeout=2)
 
-    assert told.startswith("begun")
-    assert ("exited with code" in told) is (leave != "sleep 100")
+    assert output.startswith("begun")
+    assert ("exited with code" in output) is (leave != "sleep 100")
 
 
 @needs_bwrap
-async def test_a_command_of_a_limited_agent_changes_nothing_elsewhere(server: Path, project: Path) -> None:
+async def test_a_command_of_a_limited_agent_cannot_write_outside_of_the_project(server: Path, project: Path) -> None:
     confinement = confine(str(project), limited=True)
     elsewhere = server.parent / "elsewhere"
 
-    told = await result(confinement, "bash", command=f"echo x > {elsewhere}; echo x > /etc/sessiontree; ls /run")
+    output = await call_tool(confinement, "bash", command=f"echo x > {elsewhere}; echo x > /etc/sessiontree; ls /run")
 
     assert not elsewhere.exists()
-    assert "Read-only file system" in told
+    assert "Read-only file system" in output
 
 
 @needs_bwrap
-async def test_an_agent_with_all_rights_is_kept_from_the_secrets_alone(server: Path, project: Path) -> None:
+async def test_an_agent_with_all_rights_cannot_read_secrets(server: Path, project: Path) -> None:
     confinement = confine(str(project), limited=False)
     elsewhere = server.parent / "elsewhere"
 
-    told = await result(confinement, "bash", command=f"cat {server}/tokens.json; echo x > {elsewhere}")
+    output = await call_tool(confinement, "bash", command=f"cat {server}/tokens.json; echo x > {elsewhere}")
 
-    assert "a secret" not in told
+    assert "a secret" not in output
     assert elsewhere.read_text() == "x\n"
-    assert "a secret" not in await result(confinement, "read", path=str(server / "tokens.json"))
-    assert await result(confinement, "read", path=str(elsewhere)) == "x"
+    assert "a secret" not in await call_tool(confinement, "read", path=str(server / "tokens.json"))
+    assert await call_tool(confinement, "read", path=str(elsewhere)) == "x"
 
 
 @needs_a_sandbox
 async def test_file_tools_work_in_the_project(limited: Confinement, project: Path) -> None:
-    assert "Wrote a.txt" in await result(limited, "write", path="a.txt", content="one\n")
-    assert "Edited" in await result(limited, "edit", path="a.txt", old_text="one", new_text="two")
-    assert await result(limited, "read", path="a.txt") == "two"
-    assert await result(limited, "ls") == "a.txt"
-    assert await result(limited, "find", pattern="*.txt") == "a.txt"
-    assert await result(limited, "grep", pattern="tw.") == "a.txt:1: two"
-    assert "no file" in await result(limited, "read", path="b.txt")
+    assert "Created a.txt" in await call_tool(limited, "write", path="a.txt", content="one\n")
+    assert "Edited" in await call_tool(limited, "edit", path="a.txt", old_text="one", new_text="two")
+    assert await call_tool(limited, "read", path="a.txt") == "two"
+    assert await call_tool(limited, "ls") == "a.txt"
+    assert await call_tool(limited, "find", pattern="*.txt") == "a.txt"
+    assert await call_tool(limited, "grep", pattern="tw.") == "a.txt:1: two"
+    assert "not found" in await call_tool(limited, "read", path="b.txt")
 
 
 @needs_a_sandbox
@@ -181,14 +183,14 @@ async def test_file_tools_stay_in_the_project(limited: Confinement, server: Path
         "grep": {"pattern": "secret"},
     }
     for tool, more in calls.items():
-        told = await result(limited, tool, path=path, **more)
-        assert "a secret" not in told
-        assert "is outside of" in told or "secrets of sessiontree" in told
+        output = await call_tool(limited, tool, path=path, **more)
+        assert "a secret" not in output
+        assert "is outside of" in output or "secrets of sessiontree" in output
     assert (server / "tokens.json").read_text() == "a secret"
 
 
 @needs_a_sandbox
-async def test_a_folder_that_becomes_a_link_after_the_check_leads_nowhere(
+async def test_a_folder_replaced_by_a_link_after_the_check_gives_no_access(
     limited: Confinement, server: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "inner").mkdir()
@@ -204,57 +206,59 @@ async def test_a_folder_that_becomes_a_link_after_the_check_leads_nowhere(
     check: Callable[[str, str, Confinement], None] = sandboxed_call._check_inside
     monkeypatch.setattr(sandboxed_call, "_check_inside", swapped)
 
-    assert "a secret" not in await result(limited, "read", path="inner/tokens.json")
+    assert "a secret" not in await call_tool(limited, "read", path="inner/tokens.json")
 
 
 @needs_a_sandbox
-async def test_the_file_with_the_rest_of_long_output_can_be_read(limited: Confinement) -> None:
-    told = await result(limited, "bash", command="seq 100000")
+async def test_the_file_with_full_output_can_be_read(limited: Confinement) -> None:
+    output = await call_tool(limited, "bash", command="seq 100000")
 
-    path = told.rpartition(" in ")[2].split()[0].rstrip(".]")
+    path = output.rpartition(" in ")[2].split()[0].rstrip(".]")
     assert os.path.isfile(path)
-    assert (await result(limited, "read", path=path, limit=2)).startswith("1\n2")
+    assert (await call_tool(limited, "read", path=path, limit=2)).startswith("1\n2")
     os.unlink(path)
 
 
 @needs_bwrap
-async def test_a_link_in_place_of_the_rest_of_long_output_does_not_lead_to_secrets(server: Path, project: Path) -> None:
+async def test_a_link_in_place_of_a_full_output_file_does_not_expose_secrets(server: Path, project: Path) -> None:
     confinement = confine(str(project), limited=False)
     (server / "sessions").mkdir()
     (server / "sessions" / "one.jsonl").write_text("a secret conversation")
     aside = write_full_output("long")
     assert aside is not None
     try:
-        assert await result(confinement, "read", path=aside) == "long"
-        await result(confinement, "bash", command=f"ln -sf {server}/sessions/one.jsonl {aside}")
-        told = await result(confinement, "read", path=aside)
+        assert await call_tool(confinement, "read", path=aside) == "long"
+        await call_tool(confinement, "bash", command=f"ln -sf {server}/sessions/one.jsonl {aside}")
+        output = await call_tool(confinement, "read", path=aside)
     finally:
         os.unlink(aside)
 
-    assert "a secret conversation" not in told
+    assert "a secret conversation" not in output
 
 
 @needs_a_sandbox
-async def test_a_limited_agent_writes_no_file_with_the_rest_of_long_output(limited: Confinement) -> None:
+async def test_a_limited_agent_writes_no_file_with_full_output(limited: Confinement) -> None:
     aside = write_full_output("long")
     assert aside is not None
     try:
-        told = await result(limited, "write", path=aside, content="changed")
+        output = await call_tool(limited, "write", path=aside, content="changed")
         assert Path(aside).read_text() == "long"
     finally:
         os.unlink(aside)
 
-    assert "tools stay in the project" in told
+    assert "tools are limited to the project" in output
 
 
-def test_without_a_sandbox_that_says_why(project: Path, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_sandbox_the_error_has_the_reason(
+    project: Path, server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(project))
 
     with pytest.raises(SandboxUnavailable, match="bubblewrap is not installed"):
         confine(str(project), limited=True)
 
 
-def test_a_bubblewrap_that_does_not_work_is_none(
+def test_a_bubblewrap_that_does_not_work_is_not_used(
     project: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "bwrap"
@@ -267,7 +271,7 @@ def test_a_bubblewrap_that_does_not_work_is_none(
         confine(str(project), limited=True)
 
 
-def test_a_bubblewrap_that_hides_nothing_is_none(
+def test_a_bubblewrap_that_does_not_hide_files_is_not_used(
     project: Path, server: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / "bwrap"
@@ -278,30 +282,30 @@ def test_a_bubblewrap_that_hides_nothing_is_none(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
 
-    with pytest.raises(SandboxUnavailable, match="bubblewrap hides nothing here"):
+    with pytest.raises(SandboxUnavailable, match="bubblewrap does not hide files here"):
         confine(str(project), limited=True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run commands as another user")
-def test_a_user_who_can_read_the_home_is_no_sandbox(project: Path, server: Path) -> None:
+def test_a_user_who_can_read_the_home_is_not_a_sandbox(project: Path, server: Path) -> None:
     server.chmod(0o755)
 
     with pytest.raises(SandboxUnavailable, match=f"the user {USER} can read"):
         confine(str(project), limited=True, user=USER)
-    with pytest.raises(SandboxUnavailable, match="root, who can read everything"):
+    with pytest.raises(SandboxUnavailable, match="root and can read everything"):
         confine(str(project), limited=True, user="root")
-    with pytest.raises(SandboxUnavailable, match="there is no user nosuchuser"):
+    with pytest.raises(SandboxUnavailable, match="user nosuchuser not found"):
         confine(str(project), limited=True, user="nosuchuser")
 
 
-def test_the_home_itself_is_no_project(server: Path) -> None:
+def test_the_home_cannot_be_a_project(server: Path) -> None:
     (server / "sessions").mkdir()
     for folder in (server, server / "sessions"):
         with pytest.raises(SandboxUnavailable, match="where sessiontree keeps its own files"):
             confine(str(folder), limited=True)
 
 
-async def test_file_tools_touch_no_secrets_anywhere(server: Path, project: Path) -> None:
+async def test_file_tools_cannot_access_secrets(server: Path, project: Path) -> None:
     (project / "link").symlink_to(server / "tokens.json")
     (server / "config.toml").write_text("# mine\n")
     session = st.memory()
@@ -318,9 +322,9 @@ async def test_file_tools_touch_no_secrets_anywhere(server: Path, project: Path)
 
     await agent.prompt("Go")
 
-    told = results(session)
-    assert len(told) == 7
-    assert "a secret" not in "".join(told.values())
-    assert told["c7"] == "# mine"
+    output = list_results(session)
+    assert len(output) == 7
+    assert "a secret" not in "".join(output.values())
+    assert output["c7"] == "# mine"
     assert not (server / "trust.json").exists()
     assert (server / "tokens.json").read_text() == "a secret"

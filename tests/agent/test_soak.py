@@ -1,4 +1,4 @@
-"""A long life: hundreds of turns with tools, compactions, branches, summaries and merges, at flat memory."""
+"""A long session: hundreds of turns with tools, compactions, branches and merges, with constant memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sessiontree.ops.summarize import SummaryRequest
 from tests.reliability.harness import times
 
 OUTPUT = "data " * 1600
-"""What a tool brings: 8,000 bytes, so that 30,000 tokens are full after a dozen turns."""
+"""The output of a tool: 8,000 bytes, which fills 30,000 tokens after a dozen turns."""
 
 
 @tool
@@ -54,7 +54,7 @@ class Worker(ScriptedModel):
 
 
 def check(request: Request) -> None:
-    """Every call is answered right behind its turn, and nothing else is."""
+    """Check that every call has its result right after its turn."""
     waiting: list[str] = []
     for message in request.messages:
         if (call := get_answered_call(message)) is not None:
@@ -67,7 +67,7 @@ def check(request: Request) -> None:
 
 @pytest.fixture
 def unmeasured_threads() -> Iterator[None]:
-    """Threads whose coverage is not measured: that keeps a tracer of every thread, and each call of a tool has one."""
+    """Do not measure coverage of threads: it keeps a tracer for every thread, and each tool call has one."""
     before = threading.gettrace()
     threading.settrace(None)
     yield
@@ -75,7 +75,7 @@ def unmeasured_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("unmeasured_threads")
-async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path: Path) -> None:
+async def test_a_long_conversation_stays_complete_and_memory_does_not_grow(tmp_path: Path) -> None:
     turns = times(120, torture=2000)
     file = tmp_path / "s.jsonl"
     session = st.create(file=file, durability="none")
@@ -106,7 +106,7 @@ async def test_a_long_conversation_stays_whole_and_takes_no_more_memory(tmp_path
     quarter = turns // 4
     early, late = min(memory[quarter : 2 * quarter]), min(memory[-quarter:])
     assert file.stat().st_size > turns * len(OUTPUT)
-    assert (late - early) / (2 * quarter) < len(OUTPUT) / 2, "what has left the context stays in memory"
+    assert (late - early) / (2 * quarter) < len(OUTPUT) / 2, "bodies outside of the context stay in memory"
     assert model.summaries > turns // 20
     context = session.head.context()
     session.close()

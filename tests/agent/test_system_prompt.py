@@ -1,4 +1,4 @@
-"""The system prompt: ours, the user's, the project's, or another one."""
+"""The system prompt: the default, the instructions of user and project, or a custom one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sessiontree.agent.system_prompt import MAX_INSTRUCTIONS_BYTES, SystemPart, read_instructions
 from sessiontree.agent.tools import builtin_tools
-from tests.agent.conftest import MakeAgent, scripted
+from tests.agent.conftest import MakeAgent, get_scripted_model
 
 
 def test_instructions_come_from_the_user_then_from_the_top_of_the_project_down(tmp_path: Path, home: Path) -> None:
@@ -26,7 +26,7 @@ def test_instructions_come_from_the_user_then_from_the_top_of_the_project_down(t
     assert [Path(part.name).name for part in read_instructions(str(inner))] == ["AGENTS.md"] * 3
 
 
-def test_outside_a_repository_only_the_folder_itself_speaks(tmp_path: Path) -> None:
+def test_outside_a_repository_only_instructions_of_the_folder_are_read(tmp_path: Path) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
     (tmp_path / "AGENTS.md").write_text("above")
@@ -36,7 +36,7 @@ def test_outside_a_repository_only_the_folder_itself_speaks(tmp_path: Path) -> N
     assert [part.name for part in read_instructions(str(inner))] == [str(inner / "AGENTS.md")]
 
 
-def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: Path) -> None:
+def test_a_link_out_of_the_project_is_not_read(tmp_path: Path, home: Path) -> None:
     inner = tmp_path / "repo" / "src"
     inner.mkdir(parents=True)
     (tmp_path / "repo" / ".git").mkdir()
@@ -51,19 +51,19 @@ def test_a_link_that_leads_out_of_the_project_is_not_read(tmp_path: Path, home: 
 
     assert users.text.endswith("a secret")
     assert top.text.endswith("inside")
-    assert refused.text.endswith("[The file is a link that leads out of the project, and is not read.]")
+    assert refused.text.endswith("[The file is a link to a file outside of the project; it was not read.]")
 
 
-def test_a_very_long_file_is_cut_and_says_so(tmp_path: Path) -> None:
+def test_a_very_long_file_is_cut_off_with_a_note(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("x" * (MAX_INSTRUCTIONS_BYTES + 1))
 
     (part,) = read_instructions(str(tmp_path))
 
     assert part.text.count("x") == MAX_INSTRUCTIONS_BYTES
-    assert "goes on" in part.text
+    assert "The file is longer" in part.text
 
 
-async def test_the_parts_are_what_is_sent_and_a_file_that_changes_counts_from_the_next_run(
+async def test_the_parts_are_sent_and_a_changed_file_applies_from_the_next_run(
     agent: MakeAgent, tmp_path: Path
 ) -> None:
     made = agent("One", "Two", system=None, cwd=str(tmp_path), tools=builtin_tools("read", "ls"))
@@ -72,7 +72,7 @@ async def test_the_parts_are_what_is_sent_and_a_file_that_changes_counts_from_th
     (tmp_path / "AGENTS.md").write_text("Speak Latin.")
     await made.prompt("2")
 
-    first, second = (request.system for request in scripted(made).requests)
+    first, second = (request.system for request in get_scripted_model(made).requests)
     assert "Your tools: read, ls." in first
     assert str(tmp_path) in first
     assert second.endswith("Speak Latin.")
@@ -84,11 +84,11 @@ async def test_the_parts_are_what_is_sent_and_a_file_that_changes_counts_from_th
     ]
 
 
-async def test_the_system_prompt_can_be_another_one_and_is_not_stored(agent: MakeAgent) -> None:
+async def test_the_system_prompt_can_be_replaced_and_is_not_stored(agent: MakeAgent) -> None:
     parts = [SystemPart(name="a", text="One."), SystemPart(name="b", text="Two.")]
     made = agent("Yes.", system=parts)
 
     await made.prompt("Go")
 
-    assert scripted(made).requests[0].system == "One.\n\nTwo."
+    assert get_scripted_model(made).requests[0].system == "One.\n\nTwo."
     assert all(b"Two." not in line for line in made.branch.session.read_lines())

@@ -1,4 +1,4 @@
-"""Tools: made from functions, their arguments checked, their answers taken."""
+"""Tools: creation from functions, argument checks, output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sessiontree.errors import InvalidOperation, NotFound
 from sessiontree.hooks.events import Signal
 
 
-def context(made: Tool, **arguments: object) -> ToolContext:
+def build_context(made: Tool, **arguments: object) -> ToolContext:
     return ToolContext(
         call=ToolCall("c", made.name, arguments), arguments=made.parse(arguments), cwd="/", signal=Signal()
     )
@@ -37,7 +37,7 @@ async def weather(city: str, days: Annotated[int, msgspec.Meta(description="How 
     return f"{city}: sun for {days} days"
 
 
-def test_a_function_says_all_that_a_model_needs_to_know() -> None:
+def test_a_tool_takes_its_name_description_and_schema_from_the_function() -> None:
     assert weather.spec.name == "weather"
     assert weather.spec.description == "What the weather will be."
     assert weather.spec.parameters == {
@@ -52,7 +52,9 @@ def test_a_function_says_all_that_a_model_needs_to_know() -> None:
 
 
 async def test_a_function_is_called_with_its_arguments_in_their_types() -> None:
-    assert await weather.run(context(weather, city="Rome", days="3")) == ToolOutput(content="Rome: sun for 3 days")
+    assert await weather.run(build_context(weather, city="Rome", days="3")) == ToolOutput(
+        content="Rome: sun for 3 days"
+    )
 
 
 async def test_a_function_that_is_not_async_may_take_its_context_and_return_a_value() -> None:
@@ -63,7 +65,7 @@ async def test_a_function_that_is_not_async_may_take_its_context_and_return_a_va
 
     assert "context" not in add.parameters["properties"]
     assert add.concurrent
-    assert await add.run(context(add, values=[1, 2])) == ToolOutput(content='{"sum":3,"call":"c"}')
+    assert await add.run(build_context(add, values=[1, 2])) == ToolOutput(content='{"sum":3,"call":"c"}')
 
 
 async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorator() -> None:
@@ -84,9 +86,9 @@ async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorat
         return within
 
     with pytest.raises(RuntimeError, match="it raised StopIteration"):
-        await asyncio.wait_for(find_user.run(context(find_user, name="bob")), 10)
+        await asyncio.wait_for(find_user.run(build_context(find_user, name="bob")), 10)
     made = tool(timed(later))
-    assert await made.run(context(made, city="Rome")) == ToolOutput(content="sun in Rome")
+    assert await made.run(build_context(made, city="Rome")) == ToolOutput(content="sun in Rome")
 
 
 @pytest.mark.parametrize(
@@ -99,12 +101,12 @@ async def test_a_tool_may_raise_stop_iteration_and_may_be_async_behind_a_decorat
         ("Rome", "Expected `object`"),
     ],
 )
-def test_wrong_arguments_are_told_so_that_a_model_can_correct_itself(arguments: object, reason: str) -> None:
-    with pytest.raises(ToolError, match=f"the arguments of weather are wrong: .*{reason}"):
+def test_wrong_arguments_are_reported_to_the_model(arguments: object, reason: str) -> None:
+    with pytest.raises(ToolError, match=f"invalid arguments for weather: .*{reason}"):
         weather.parse(arguments)
 
 
-def test_a_nested_type_is_put_whole_into_the_schema() -> None:
+def test_a_nested_type_is_inlined_in_the_schema() -> None:
     @tool
     def draw(points: list[Point]) -> None:
         """Draw."""
@@ -114,7 +116,7 @@ def test_a_nested_type_is_put_whole_into_the_schema() -> None:
     assert "$ref" not in str(draw.parameters)
 
 
-def test_a_function_that_no_model_could_call_is_refused() -> None:
+def test_a_function_that_a_model_cannot_call_is_refused() -> None:
     def untyped(x): ...  # type: ignore[no-untyped-def]
     def starred(*x: int) -> None: ...
     def unknown(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -123,7 +125,7 @@ def test_a_function_that_no_model_could_call_is_refused() -> None:
         tool(unknown)
     with pytest.raises(InvalidOperation, match="'x' has no type"):
         tool(untyped)
-    with pytest.raises(InvalidOperation, match="no name"):
+    with pytest.raises(InvalidOperation, match="cannot be passed by name"):
         tool(starred)
 
 
@@ -136,24 +138,24 @@ class Odd:
     pass
 
 
-def test_what_has_no_schema_is_refused_with_a_sentence() -> None:
+def test_a_type_without_a_schema_is_refused() -> None:
     def recursive(node: Node) -> None: ...
     def odd(x: Odd) -> None: ...
     def missing(x: msgspec.Nowhere) -> None: ...  # type: ignore[name-defined]
 
-    with pytest.raises(InvalidOperation, match="recursive cannot be a tool: Node holds itself"):
+    with pytest.raises(InvalidOperation, match="recursive cannot be a tool: Node refers to itself"):
         tool(recursive)
-    with pytest.raises(InvalidOperation, match="odd cannot be a tool: Odd is no type that JSON has"):
+    with pytest.raises(InvalidOperation, match="odd cannot be a tool: Odd has no JSON schema"):
         tool(odd)
     with pytest.raises(InvalidOperation, match=r"missing cannot be a tool: .* has no attribute 'Nowhere'"):
         tool(missing)
-    with pytest.raises(InvalidOperation, match=r"functools.partial.* cannot be a tool: it is no function"):
+    with pytest.raises(InvalidOperation, match=r"functools.partial.* cannot be a tool: it is not a function"):
         tool(functools.partial(recursive))
     with pytest.raises(InvalidOperation, match=r"part cannot be a tool: .*functools"):
         tool(functools.partial(recursive), name="part")
 
 
-async def test_paths_and_defaults_that_could_be_changed_are_taken_as_they_are_written() -> None:
+async def test_paths_and_mutable_defaults_are_supported_as_parameters() -> None:
     @tool
     def gather(
         folder: Path,
@@ -175,10 +177,10 @@ async def test_paths_and_defaults_that_could_be_changed_are_taken_as_they_are_wr
     }
     for _ in range(2):
         assert (
-            normalize_output(await gather.run(context(gather, folder="a"))).content
+            normalize_output(await gather.run(build_context(gather, folder="a"))).content
             == '["PosixPath","b","a","None","out","{}"]'
         )
-    with pytest.raises(ToolError, match=r"the arguments of gather are wrong: .*folder"):
+    with pytest.raises(ToolError, match=r"invalid arguments for gather: .*folder"):
         gather.parse({"folder": 1})
 
 
@@ -201,17 +203,17 @@ SCHEMA = {
         ({"path": "a"}, None),
         ({"path": "a", "other": 1, "lines": [1, 2.0], "size": None, "mode": "r", "more": {"deep": True}}, None),
         ({}, "'path' is missing"),
-        ([], "it must be object, not array"),
-        ({"path": None}, "path: it must be string, not null"),
-        ({"path": "a", "mode": "x"}, "mode: it must be one of 'r', 'w', not 'x'"),
-        ({"path": "a", "lines": [1, "2"]}, "lines[1]: it must be integer, not string"),
-        ({"path": "a", "lines": [True]}, "lines[0]: it must be integer, not boolean"),
-        ({"path": "a", "size": "1"}, "size: it must be integer, not string"),
-        ({"path": "a", "more": {"deep": 1}}, "more.deep: it must be boolean, not integer"),
-        ({"path": "a", "more": {"wide": 1}}, "more: there is no 'wide'; there are deep"),
+        ([], "expected object, got array"),
+        ({"path": None}, "path: expected string, got null"),
+        ({"path": "a", "mode": "x"}, "mode: expected one of 'r', 'w', got 'x'"),
+        ({"path": "a", "lines": [1, "2"]}, "lines[1]: expected integer, got string"),
+        ({"path": "a", "lines": [True]}, "lines[0]: expected integer, got boolean"),
+        ({"path": "a", "size": "1"}, "size: expected integer, got string"),
+        ({"path": "a", "more": {"deep": 1}}, "more.deep: expected boolean, got integer"),
+        ({"path": "a", "more": {"wide": 1}}, "more: unknown field 'wide'; fields: deep"),
     ],
 )
-def test_a_schema_written_by_hand_is_checked_too(value: object, wrong: str | None) -> None:
+def test_a_handwritten_schema_is_checked(value: object, wrong: str | None) -> None:
     assert find_mismatch(value, SCHEMA) == wrong
 
 
@@ -222,11 +224,11 @@ def test_a_tool_with_a_schema_gets_its_arguments_as_they_are() -> None:
     made = Tool(name="t", description="", run=run, parameters=SCHEMA)
 
     assert made.parse({"path": "a"}) == {"path": "a"}
-    with pytest.raises(ToolError, match="the arguments of t are wrong: 'path' is missing"):
+    with pytest.raises(ToolError, match="invalid arguments for t: 'path' is missing"):
         made.parse(None)
 
 
-def test_whatever_a_tool_returns_becomes_its_answer() -> None:
+def test_every_return_value_of_a_tool_becomes_its_output() -> None:
     image = [{"type": "image", "data": "", "mimeType": "image/png"}]
 
     assert normalize_output(image).content is image
@@ -248,12 +250,12 @@ def test_whatever_a_tool_returns_becomes_its_answer() -> None:
         {"a": 1},
     ],
 )
-def test_what_only_looks_like_blocks_is_told_as_json(value: Any) -> None:
-    told = msgspec.json.encode(value).decode()
+def test_values_that_only_resemble_blocks_become_json(value: Any) -> None:
+    reported = msgspec.json.encode(value).decode()
 
-    assert normalize_output(value) == ToolOutput(content=told)
+    assert normalize_output(value) == ToolOutput(content=reported)
     assert normalize_output(ToolOutput(content=value, details=1, is_error=True)) == ToolOutput(
-        content=told, details=1, is_error=True
+        content=reported, details=1, is_error=True
     )
 
 
@@ -265,7 +267,7 @@ def test_built_in_tools_are_chosen_by_name() -> None:
 
 
 @pytest.mark.parametrize("made", BUILTIN_TOOLS.values(), ids=lambda made: made.name)
-def test_every_built_in_tool_explains_itself_in_a_plain_schema(made: Tool) -> None:
+def test_every_built_in_tool_has_a_description_and_a_schema_without_references(made: Tool) -> None:
     assert made.description.endswith(".")
     assert made.parameters["type"] == "object"
     assert "$ref" not in str(made.parameters)

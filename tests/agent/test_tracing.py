@@ -1,4 +1,4 @@
-"""Spans of runs, calls of models and calls of tools, as a tracer is told of them."""
+"""Tracing spans of runs, model calls and tool calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessiontree.swarm.swarm import Swarm
 
 
 class Span(NonRecordingSpan):
-    """A span that notes what it is told."""
+    """A span that records its attributes."""
 
     def __init__(self, name: str, parent: Span | None, kind: SpanKind) -> None:
         super().__init__(INVALID_SPAN_CONTEXT)
@@ -53,7 +53,7 @@ class Tracer(otel.NoOpTracer):
         return span
 
     @property
-    def named(self) -> list[str]:
+    def find_span(self) -> list[str]:
         return [span.name for span in self.spans]
 
 
@@ -65,7 +65,7 @@ def look(word: str) -> str:
     return "secret result"
 
 
-def agent(answers: list[Any], tracer: Tracer) -> st.Agent:
+def create_agent(answers: list[Any], tracer: Tracer) -> st.Agent:
     session = st.memory()
     hooks = Hooks()
     trace(hooks, tracer)
@@ -75,11 +75,11 @@ def agent(answers: list[Any], tracer: Tracer) -> st.Agent:
 async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> None:
     tracer = Tracer()
     used = ScriptedUsage({"input": 10, "output": 5, "cacheRead": 2})
-    one = agent([[ToolCall("c1", "look", {"word": "secret"}), used], ["secret answer", used]], tracer)
+    one = create_agent([[ToolCall("c1", "look", {"word": "secret"}), used], ["secret answer", used]], tracer)
     await one.prompt("secret question")
 
     run, first, tool, second = tracer.spans
-    assert tracer.named == ["invoke_agent main", "chat scripted", "execute_tool look", "chat scripted"]
+    assert tracer.find_span == ["invoke_agent main", "chat scripted", "execute_tool look", "chat scripted"]
     assert [span.parent for span in (first, tool, second)] == [run, run, run]
     assert [span.kind for span in tracer.spans] == [
         SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL, SpanKind.CLIENT,
@@ -107,7 +107,7 @@ async def test_a_run_has_spans_for_the_model_and_for_tools_below_its_own() -> No
 async def test_failures_of_models_and_tools_are_marked() -> None:
     tracer = Tracer()
     failing = ModelError("scripted:scripted", "rate", "slow down")
-    one = agent([[ToolCall("c1", "look", {"word": "nothing"})], failing], tracer)
+    one = create_agent([[ToolCall("c1", "look", {"word": "nothing"})], failing], tracer)
     await one.prompt("Hello")
     run, first, tool, second = tracer.spans
     assert [span.attributes.get("error.type") for span in (run, first, tool, second)] == [
@@ -117,7 +117,7 @@ async def test_failures_of_models_and_tools_are_marked() -> None:
     assert all(span.ended == 1 for span in tracer.spans)
 
 
-async def test_agents_of_a_swarm_have_spans_of_their_own() -> None:
+async def test_agents_of_a_swarm_have_separate_spans() -> None:
     tracer, hooks = Tracer(), Hooks()
     trace(hooks, tracer)
     session = st.memory()
@@ -128,14 +128,14 @@ async def test_agents_of_a_swarm_have_spans_of_their_own() -> None:
     assert [span.parent for span in tracer.spans if span.parent is not None] == list(runs.values())
 
 
-async def test_nothing_is_traced_any_more_when_it_is_taken_off() -> None:
+async def test_tracing_can_be_removed() -> None:
     tracer, hooks = Tracer(), Hooks()
     trace(hooks, tracer)()
     await st.Agent(st.memory().head, ScriptedModel(["Done."]), [], hooks).prompt("Hello")
     assert tracer.spans == []
 
 
-def test_a_process_in_which_nobody_collects_spans_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_the_tracing_sdk_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.delitem(sys.modules, "opentelemetry.sdk.trace", raising=False)

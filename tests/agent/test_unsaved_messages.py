@@ -1,4 +1,4 @@
-"""An answer that the session cannot take is kept: in the entry as far as it fits, in a file, or in memory."""
+"""Answers that do not fit or cannot be written: they are kept in the entry, in a file, or in memory."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from sessiontree.model.base import INCOMPLETE_CALL, TextDelta, ToolCallDelta, To
 from sessiontree.model.providers import ModelTarget
 from sessiontree.model.scripted import INFO, ScriptedModel
 from sessiontree.session import Session
-from tests.agent.conftest import last, messages, recorded, said
+from tests.agent.conftest import format_messages, get_last_message, get_messages, record_events
 from tests.model.fake_server import Answer, FakeServer
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 MEGABYTE = 1 << 20
 
 
 @pytest.fixture(autouse=True)
 def _full_disks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file that may not grow is an error, not the death of the process, and nothing is left in `/tmp`."""
+    """Turn the file size limit into an error instead of a signal, and keep `/tmp` clean."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     yield
@@ -55,13 +55,13 @@ def session(tmp_path: Path) -> Session:
     return st.create(file=tmp_path / "s.jsonl")
 
 
-def model_at(server: FakeServer) -> ProviderModel:
+def create_model(server: FakeServer) -> ProviderModel:
     target = ModelTarget(provider="vllm", model="qwen", api="openai-completions", base_url=server.url, key="secret")
     return ProviderModel(target, ModelSettings(context_window=100_000))
 
 
-def rest_of(message: dict[str, Any]) -> Path:
-    """The file with the rest, which the message itself names."""
+def read_overflow(message: dict[str, Any]) -> Path:
+    """Read the overflow file that the message names."""
     path = Path(message["restPath"])
     assert str(path) in message["content"][-1]["text"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -71,32 +71,32 @@ def rest_of(message: dict[str, Any]) -> Path:
 # Too long for an entry
 
 
-async def test_an_answer_of_80_mb_is_kept_whole_in_the_entry_and_a_file_beside_the_session(
+async def test_an_answer_of_80_mb_is_split_into_its_entry_and_a_file(
     session: Session,
 ) -> None:
     words = "".join(f"{number:07} " for number in range(10 * MEGABYTE))
     with FakeServer([Answer(text=words, piece=MEGABYTE)]) as server:
-        made = Agent(session.head, model_at(server), system="")
-        told = recorded(made.hooks)
+        made = Agent(session.head, create_model(server), system="")
+        reported = record_events(made.hooks)
 
         outcome = await made.prompt("Go on for long")
 
     assert outcome.ok
     with st.open(session.file) as again:
-        message = last(again.head)
-        rest = rest_of(message)
+        message = get_last_message(again.head)
+        rest = read_overflow(message)
         assert message["content"][0]["text"] + rest.read_text() == words
         assert message["stopReason"] == "stop"
         assert rest.parent == session.file.parent
         assert not [problem for problem in again.problems if problem.severity == "fault"]
         assert again.file.stat().st_size > 60 * MEGABYTE
-    assert any(isinstance(event, Notice) and str(rest) in event.text for event in told)
+    assert any(isinstance(event, Notice) and str(rest) in event.text for event in reported)
 
 
-async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Session, home: Path) -> None:
+async def test_the_overflow_file_is_next_to_the_session_file(session: Session, home: Path) -> None:
     made = Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="")
     await made.prompt("Go")
-    rest = rest_of(last(session.head))
+    rest = read_overflow(get_last_message(session.head))
     session.close()
 
     trash.delete(session.file)
@@ -105,11 +105,11 @@ async def test_the_rest_of_an_answer_goes_where_the_session_goes(session: Sessio
     assert rest.exists()
 
 
-async def test_the_rest_of_an_answer_in_memory_goes_to_the_users_folder(home: Path) -> None:
+async def test_the_overflow_of_a_session_in_memory_goes_to_the_home(home: Path) -> None:
     session = st.memory()
     await Agent(session.head, ScriptedModel(["x" * (MAX_MESSAGE_BYTES + 1000)]), system="").prompt("Go")
 
-    rest = rest_of(last(session.head))
+    rest = read_overflow(get_last_message(session.head))
     assert rest.is_relative_to(home / ".sessiontree" / "answers")
     assert stat.S_IMODE(rest.parent.stat().st_mode) == 0o700
 
@@ -125,13 +125,13 @@ async def test_the_result_of_a_tool_that_is_too_long_is_kept(session: Session) -
 
     assert (await made.prompt("Go")).text == "Done."
 
-    result = next(message for message in messages(session.head.path()) if message["role"] == "toolResult")
+    result = next(message for message in get_messages(session.head.path()) if message["role"] == "toolResult")
     assert not result["isError"]
-    assert result["content"][0]["text"] + rest_of(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
+    assert result["content"][0]["text"] + read_overflow(result).read_text() == "line\n" * (MAX_MESSAGE_BYTES // 4)
     assert 40_000 < len(result["content"][0]["text"]) <= 50_000, "a model is shown what fits its window"
 
 
-def test_a_message_is_cut_where_it_fits_whatever_its_characters_take() -> None:
+def test_a_message_is_cut_at_the_byte_limit_for_all_characters() -> None:
     for character in ("x", '"', "\n", "\x00", "ü", "語", "🌳"):
         message = {"role": "assistant", "content": [{"type": "text", "text": character * 50_000}], "stopReason": "stop"}
         fitted = fit_message(message, 20_000)
@@ -142,7 +142,7 @@ def test_a_message_is_cut_where_it_fits_whatever_its_characters_take() -> None:
         assert len(write_value(kept)) > 10_000, "much more would have fitted"
 
 
-def test_what_follows_the_block_that_does_not_fit_is_in_the_rest() -> None:
+def test_blocks_after_the_first_that_does_not_fit_overflow() -> None:
     call = {"type": "toolCall", "id": "c1", "name": "write", "arguments": {"content": "x" * 50_000}}
     content = [
         {"type": "thinking", "thinking": "Hm.", "thinkingSignature": "s"},
@@ -157,7 +157,7 @@ def test_what_follows_the_block_that_does_not_fit_is_in_the_rest() -> None:
     assert fitted.overflow == content[1:]
 
 
-def test_a_thought_that_is_cut_loses_its_signature_which_is_of_the_whole() -> None:
+def test_a_truncated_thinking_block_loses_its_signature() -> None:
     content = [{"type": "thinking", "thinking": "x" * 50_000, "thinkingSignature": "s"}]
 
     fitted = fit_message({"role": "assistant", "content": content, "stopReason": "stop"}, 20_000)
@@ -165,7 +165,7 @@ def test_a_thought_that_is_cut_loses_its_signature_which_is_of_the_whole() -> No
     assert "thinkingSignature" not in fitted.message["content"][0]
 
 
-def test_details_that_do_not_fit_are_in_the_rest() -> None:
+def test_details_that_do_not_fit_go_to_the_overflow_file() -> None:
     message = {"role": "toolResult", "content": [{"type": "text", "text": "x"}], "details": {"all": "y" * 50_000}}
 
     fitted = fit_message(message, 20_000)
@@ -175,7 +175,7 @@ def test_details_that_do_not_fit_are_in_the_rest() -> None:
     assert fitted.overflow == [{"type": "details", "details": {"all": "y" * 50_000}}]
 
 
-def test_a_message_that_fits_is_left_alone() -> None:
+def test_a_message_that_fits_does_not_change() -> None:
     message = {"role": "assistant", "content": [{"type": "text", "text": "x"}], "stopReason": "stop"}
 
     assert fit_message(message).message is message
@@ -185,7 +185,7 @@ def test_a_message_that_fits_is_left_alone() -> None:
 
 
 class Endless:
-    """A model that never stops, until its stream is closed."""
+    """A model that streams until it is closed."""
 
     info = INFO
 
@@ -206,23 +206,23 @@ class Endless:
             self.closed = True
 
 
-async def test_an_answer_without_an_end_is_stopped_at_the_limit_and_kept(session: Session) -> None:
+async def test_an_endless_answer_is_cut_off_at_the_limit_and_kept(session: Session) -> None:
     model = Endless(more=TextDelta("word " * 100))
     made = Agent(session.head, model, system="", settings=Config(answer_limit=100_000))
-    told = recorded(made.hooks)
+    reported = record_events(made.hooks)
 
     outcome = await asyncio.wait_for(made.prompt("Go"), 60)
 
     assert model.closed
     assert outcome.cut_off
     assert 100_000 <= len(outcome.text) <= 101_000
-    assert last(session.head)["stopReason"] == "length"
-    assert any(isinstance(event, Notice) and "answer_limit" in event.text for event in told)
+    assert get_last_message(session.head)["stopReason"] == "length"
+    assert any(isinstance(event, Notice) and "answer_limit" in event.text for event in reported)
 
 
-async def test_an_answer_without_an_end_from_a_real_server_closes_the_connection(session: Session) -> None:
+async def test_an_endless_answer_from_a_real_server_closes_the_connection(session: Session) -> None:
     with FakeServer([Answer(text="word " * 4_000_000, piece=50_000)]) as server:
-        made = Agent(session.head, model_at(server), system="", settings=Config(answer_limit=200_000))
+        made = Agent(session.head, create_model(server), system="", settings=Config(answer_limit=200_000))
 
         outcome = await asyncio.wait_for(made.prompt("Go"), 60)
 
@@ -231,7 +231,7 @@ async def test_an_answer_without_an_end_from_a_real_server_closes_the_connection
     assert 200_000 <= len(outcome.text) <= 300_000
 
 
-async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_is_not_asked_again(
+async def test_an_endless_tool_call_is_kept_as_text_and_neither_run_nor_retried(
     session: Session,
 ) -> None:
     model = Endless(
@@ -243,14 +243,14 @@ async def test_a_call_without_an_end_is_kept_as_text_and_not_made_and_the_model_
 
     assert model.asked == 1
     assert outcome.cut_off
-    answer = next(message for message in messages(session.head.path()) if message["role"] == "assistant")
+    answer = next(message for message in get_messages(session.head.path()) if message["role"] == "assistant")
     assert answer["content"][0]["text"].startswith(INCOMPLETE_CALL.format(name="write") + '{"content": "xxx')
 
 
 # Nothing can be written
 
 
-async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_next_prompt(session: Session) -> None:
+async def test_an_unsaved_answer_stays_in_memory_and_is_written_before_the_next_prompt(session: Session) -> None:
     filled = asyncio.Event()
 
     async def answer(request: Any) -> str:
@@ -259,9 +259,9 @@ async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_
 
     made = Agent(session.head, ScriptedModel([answer, "Two."]), system="")
     asking = asyncio.create_task(made.prompt("1"))
-    while not said(session.head):
+    while not format_messages(session.head):
         await asyncio.sleep(0)
-    with room_for(session.file.stat().st_size):
+    with limit_file_size(session.file.stat().st_size):
         filled.set()
         outcome = await asking
 
@@ -270,17 +270,15 @@ async def test_an_answer_that_no_disk_takes_is_in_memory_and_written_before_the_
     assert "File too large" in str(outcome.error)
     assert "in memory" in str(outcome.error)
     assert outcome.text == "It took long and cost much. " * 100
-    assert said(session.head) == ["user: 1"]
+    assert format_messages(session.head) == ["user: 1"]
     assert [extract_text(message["content"]) for message in made.unsaved] == [outcome.text]
 
     assert (await made.prompt("2")).text == "Two."
-    assert said(session.head) == ["user: 1", f"assistant: {outcome.text}", "user: 2", "assistant: Two."]
+    assert format_messages(session.head) == ["user: 1", f"assistant: {outcome.text}", "user: 2", "assistant: Two."]
     assert made.unsaved == []
 
 
-async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewhere(
-    session: Session, tmp_path: Path
-) -> None:
+async def test_unsaved_tool_results_are_kept_and_can_be_saved_elsewhere(session: Session, tmp_path: Path) -> None:
     @tool(concurrent=True)
     def look(at: str) -> str:
         """Look."""
@@ -289,12 +287,12 @@ async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewher
     model = ScriptedModel([[ToolCall("c1", "look", {"at": "a"}), ToolCall("c2", "look", {"at": "b"})], "Never."])
     made = Agent(session.head, model, [look], system="")
     full = contextlib.ExitStack()
-    made.hooks.on("tool_start", lambda event, context: full.enter_context(room_for(session.file.stat().st_size)))
+    made.hooks.on("tool_start", lambda event, context: full.enter_context(limit_file_size(session.file.stat().st_size)))
     with full:
         outcome = await made.prompt("Go")
 
     assert isinstance(outcome.error, StoreError)
-    assert said(session.head) == ["user: Go", "assistant: "]
+    assert format_messages(session.head) == ["user: Go", "assistant: "]
     assert [message["toolCallId"] for message in outcome.unsaved] == ["c1", "c2"]
     outcome.save_to(tmp_path / "kept.jsonl")
     assert stat.S_IMODE((tmp_path / "kept.jsonl").stat().st_mode) == 0o600
@@ -304,7 +302,7 @@ async def test_results_that_no_disk_takes_are_kept_too_and_can_be_saved_elsewher
         outcome.save_to(tmp_path / "kept.jsonl")
 
 
-async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_not_written_again(
+async def test_an_answer_with_an_unknown_write_outcome_is_saved_elsewhere_and_not_rewritten(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Agent(session.head, ScriptedModel(["One."]), system="")
@@ -322,7 +320,7 @@ async def test_an_answer_whose_write_may_have_been_done_is_saved_elsewhere_and_n
     assert json.loads(Path(outcome.error.path).read_text())["content"][0]["text"] == "One."
 
 
-async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_meanwhile(session: Session) -> None:
+async def test_an_unsaved_answer_is_a_late_entry_if_the_branch_was_moved(session: Session) -> None:
     made = Agent(session.head, ScriptedModel(["Lost?", "Two."]), system="")
     full = contextlib.ExitStack()
     made.hooks.on("before_request", lambda event, context: fill() if not full_once else None)
@@ -330,21 +328,21 @@ async def test_an_unsaved_answer_is_a_late_result_where_the_branch_was_moved_mea
 
     def fill() -> None:
         full_once.append(True)
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
 
     with full:
         assert isinstance((await made.prompt("1")).error, UnsavedMessages)
     asked = session.head.path()[-1]
-    session.append(st.user("Somebody else goes on"))
+    session.append(st.user("Another writer continues"))
 
     assert (await made.prompt("2")).text == "Two."
 
-    (late,) = [entry for entry in session.tree if isinstance(entry.body, st.Message) and _words(entry) == "Lost?"]
+    (late,) = [entry for entry in session.tree if isinstance(entry.body, st.Message) and _build_text(entry) == "Lost?"]
     assert late.parent == asked.id
-    assert said(session.head) == ["user: 1", "user: Somebody else goes on", "user: 2", "assistant: Two."]
+    assert format_messages(session.head) == ["user: 1", "user: Another writer continues", "user: 2", "assistant: Two."]
 
 
-def _words(entry: st.Entry) -> str:
+def _build_text(entry: st.Entry) -> str:
     assert isinstance(entry.body, st.Message)
     return extract_text(entry.body.message.get("content"))
 
@@ -383,12 +381,12 @@ def test_an_answer_on_a_full_disk_goes_to_the_temporary_folder(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
 
-    assert "No space left on device" in told["error"]
-    assert told["path"] in told["error"]
-    assert told["text"] == "paid " * 20_000
-    saved = Path(told["path"])
+    assert "No space left on device" in reported["error"]
+    assert reported["path"] in reported["error"]
+    assert reported["text"] == "paid " * 20_000
+    saved = Path(reported["path"])
     assert saved.parent == temporary
     assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     assert json.loads(saved.read_text())["content"][0]["text"] == "paid " * 20_000

@@ -1,4 +1,4 @@
-"""Commands of a person: where what they print is written, and that it is written before a session is closed."""
+"""Commands of the user: where their output is written, and that a session is not closed before that."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import BeforeCompact, Input, InputAnswer, ToolUpdate
 from sessiontree.model.scripted import Delay
 from sessiontree.session import Session
-from tests.agent.conftest import MakeAgent, last, messages, scripted
+from tests.agent.conftest import MakeAgent, get_last_message, get_messages, get_scripted_model
 
 
-class Begun:
-    """A command that has said so, and goes on until `over`."""
+class StartedCommand:
+    """A command that has started and runs until `finish`."""
 
     def __init__(self, agent: Agent, fifo: Path) -> None:
         self.agent = agent
         self._fifo = fifo
         self.task: asyncio.Task[CommandResult]
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         os.mkfifo(self._fifo)
-        waiting = asyncio.create_task(printed(self.agent.hooks, "begun"))
+        waiting = asyncio.create_task(wait_for_output(self.agent.hooks, "begun"))
         await asyncio.sleep(0)
         self.task = asyncio.create_task(self.agent.run_bash(f"echo begun; cat {self._fifo}"))
         await waiting
 
-    async def over(self) -> None:
+    async def finish(self) -> None:
         await asyncio.to_thread(self._fifo.write_text, "over")
         assert (await asyncio.wait_for(self.task, 10)).output == "begun\nover"
 
 
-async def printed(hooks: Hooks, word: str) -> None:
+async def wait_for_output(hooks: Hooks, word: str) -> None:
     """Wait until a command has printed a word."""
     said = asyncio.Event()
     off = hooks.listen(lambda event: said.set() if isinstance(event, ToolUpdate) and word in event.text else None)
@@ -54,114 +54,114 @@ async def printed(hooks: Hooks, word: str) -> None:
 
 @pytest.fixture
 def begun(tmp_path: Path) -> Any:
-    async def begin(agent: Agent, name: str = "end") -> Begun:
-        made = Begun(agent, tmp_path / name)
-        await made.begin()
+    async def begin(agent: Agent, name: str = "end") -> StartedCommand:
+        made = StartedCommand(agent, tmp_path / name)
+        await made.start()
         return made
 
     return begin
 
 
-def talk(session: Session, *texts: str) -> list[Entry]:
+def append_messages(session: Session, *texts: str) -> list[Entry]:
     return [session.append(st.assistant(text) if turn % 2 else st.user(text)) for turn, text in enumerate(texts)]
 
 
-def ran(session: Session) -> list[Entry]:
-    """What was written of commands."""
-    said = [(entry, message) for entry in session.tree.entries for message in messages([entry])]
+def list_commands(session: Session) -> list[Entry]:
+    """Return the written command messages."""
+    said = [(entry, message) for entry in session.tree.entries for message in get_messages([entry])]
     return [entry for entry, message in said if get_role(message) == "bashExecution"]
 
 
-def roles(session: Session) -> list[str]:
-    return [get_role(message) for message in messages(session.head.path())]
+def list_roles(session: Session) -> list[str]:
+    return [get_role(message) for message in get_messages(session.head.path())]
 
 
-async def test_what_a_command_printed_is_on_the_branch_where_it_was_begun(
+async def test_output_of_a_command_is_written_to_the_branch_where_it_started(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
-    *_, answer = talk(session, "one", "two")
+    *_, answer = append_messages(session, "one", "two")
     made = agent()
     command = await begun(made)
     made.branch = session.create_branch("other", at=session.tree.entries[0])
 
-    await command.over()
+    await command.finish()
 
-    (written,) = ran(session)
+    (written,) = list_commands(session)
     assert (written.branch, written.parent) == ("main", answer.id)
     assert session.heads.heads["main"] == written.id
     assert session.heads.current == "other"
-    assert roles(session) == ["user"]
+    assert list_roles(session) == ["user"]
 
 
-async def test_a_move_up_leaves_a_late_result_at_the_place_where_the_command_was_begun(
+async def test_after_a_move_up_the_output_is_a_late_entry_where_the_command_started(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
-    first, _, third = talk(session, "one", "two", "three")
+    first, _, third = append_messages(session, "one", "two", "three")
     command = await begun(agent())
     session.move(first)
 
-    await command.over()
+    await command.finish()
 
-    (written,) = ran(session)
+    (written,) = list_commands(session)
     assert (written.branch, written.parent) == (None, third.id)
     assert session.head.leaf == first.id
 
 
-async def test_a_move_down_is_a_move_too(agent: MakeAgent, session: Session, begun: Any) -> None:
-    first, _, third = talk(session, "one", "two", "three")
+async def test_moving_down_counts_as_a_move(agent: MakeAgent, session: Session, begun: Any) -> None:
+    first, _, third = append_messages(session, "one", "two", "three")
     session.move(first)
     command = await begun(agent())
     session.move(third)
 
-    await command.over()
+    await command.finish()
 
-    (written,) = ran(session)
+    (written,) = list_commands(session)
     assert (written.branch, written.parent) == (None, first.id)
     assert session.head.leaf == third.id
 
 
-async def test_what_was_said_meanwhile_is_no_move(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_messages_during_a_command_are_not_a_move(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent("Fine.")
     command = await begun(made)
     await made.prompt("Meanwhile")
 
-    await command.over()
+    await command.finish()
 
-    assert roles(session) == ["user", "assistant", "bashExecution"]
+    assert list_roles(session) == ["user", "assistant", "bashExecution"]
 
 
-async def test_of_two_commands_the_first_to_end_is_written_first(
-    agent: MakeAgent, session: Session, begun: Any
-) -> None:
+async def test_the_command_that_ends_first_is_written_first(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent()
     one, two = await begun(made, "one"), await begun(made, "two")
 
-    await two.over()
-    await one.over()
+    await two.finish()
+    await one.finish()
 
-    shown = [message["command"].rpartition("/")[2] for message in messages(session.head.path())]
+    shown = [message["command"].rpartition("/")[2] for message in get_messages(session.head.path())]
     assert shown == ["two", "one"]
 
 
-async def test_a_run_elsewhere_takes_no_note_of_it(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_a_run_on_another_branch_is_not_affected_by_a_command(
+    agent: MakeAgent, session: Session, begun: Any
+) -> None:
     made = agent([Delay(30), "never"])
     command = await begun(made)
     made.branch = session.create_branch("other")
     asking = asyncio.create_task(made.prompt("Go"))
     async with asyncio.timeout(10):
-        while not scripted(made).requests:
+        while not get_scripted_model(made).requests:
             await asyncio.sleep(0.01)
 
-    await command.over()
-    (written,) = ran(session)
+    await command.finish()
+    (written,) = list_commands(session)
     made.abort()
     await asking
 
     assert written.branch == "main"
-    assert roles(session) == ["user", "assistant"]
+    assert list_roles(session) == ["user", "assistant"]
 
 
-async def test_a_prompt_that_a_handler_does_not_let_happen_keeps_nothing_back(
+async def test_a_prompt_cancelled_by_a_handler_leaves_nothing_queued(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     made, gate = agent(), asyncio.Event()
@@ -175,17 +175,17 @@ async def test_a_prompt_that_a_handler_does_not_let_happen_keeps_nothing_back(
     asking = asyncio.create_task(made.prompt("Go"))
     await asyncio.sleep(0)
     assert made.running
-    await command.over()
+    await command.finish()
     gate.set()
 
     assert (await asking).cancelled
-    assert roles(session) == ["bashExecution"]
+    assert list_roles(session) == ["bashExecution"]
 
 
-async def test_a_compaction_is_not_disturbed_and_is_followed_by_it(
+async def test_output_of_a_command_is_written_after_a_running_compaction(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
-    talk(session, *["word " * 20_000] * 6)
+    append_messages(session, *["word " * 20_000] * 6)
     made, gate = agent("A summary.", "And more."), asyncio.Event()
 
     async def wait(event: BeforeCompact, context: Any) -> None:
@@ -195,44 +195,46 @@ async def test_a_compaction_is_not_disturbed_and_is_followed_by_it(
     compacting = asyncio.create_task(made.compact())
     await asyncio.sleep(0)
     command = await begun(made)
-    await command.over()
-    assert not ran(session)
+    await command.finish()
+    assert not list_commands(session)
     gate.set()
 
     assert (await compacting).entry is not None
     assert [entry.type for entry in session.head.path()][-2:] == ["compaction", "message"]
-    assert roles(session)[-1] == "bashExecution"
+    assert list_roles(session)[-1] == "bashExecution"
 
 
-async def test_a_run_that_fails_has_it_written_all_the_same(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_output_of_a_command_is_written_after_a_failed_run(
+    agent: MakeAgent, session: Session, begun: Any
+) -> None:
     made = agent("never")
 
     async def move(event: Any, context: Any) -> None:
-        await made.run_bash("echo beside")
-        session.append(st.user("Somebody else was first."))
+        await made.run_bash("echo side")
+        session.append(st.user("Another writer was first."))
 
     made.hooks.on("run_start", move)
 
     with pytest.raises(BranchMoved):
         await made.prompt("Go")
 
-    (written,) = ran(session)
-    assert messages([written])[0]["output"] == "beside"
+    (written,) = list_commands(session)
+    assert get_messages([written])[0]["output"] == "side"
 
 
-async def test_what_has_come_is_written_when_the_agent_is_ended(agent: MakeAgent, session: Session, begun: Any) -> None:
+async def test_shutdown_waits_until_results_are_written(agent: MakeAgent, session: Session, begun: Any) -> None:
     made = agent()
     await begun(made)
 
     await made.shutdown()
 
-    assert (last(session.head)["output"], last(session.head)["cancelled"]) == ("begun", True)
+    assert (get_last_message(session.head)["output"], get_last_message(session.head)["cancelled"]) == ("begun", True)
 
 
-async def test_a_command_that_is_given_up_twice_keeps_what_it_printed(agent: MakeAgent, session: Session) -> None:
+async def test_a_command_cancelled_twice_keeps_its_output(agent: MakeAgent, session: Session) -> None:
     made = agent()
-    asked = asyncio.create_task(printed(made.hooks, "asked"))
-    began = asyncio.create_task(printed(made.hooks, "begun"))
+    asked = asyncio.create_task(wait_for_output(made.hooks, "asked"))
+    began = asyncio.create_task(wait_for_output(made.hooks, "begun"))
     await asyncio.sleep(0)
     running = asyncio.create_task(
         made.run_bash("trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep 0.05; done")
@@ -244,10 +246,10 @@ async def test_a_command_that_is_given_up_twice_keeps_what_it_printed(agent: Mak
     made.abort()
 
     assert (await asyncio.wait_for(running, 10)).aborted
-    assert last(session.head)["output"].startswith("begun")
+    assert get_last_message(session.head)["output"].startswith("begun")
 
 
-async def test_cancelling_whoever_waits_gives_the_command_up_and_keeps_what_it_printed(
+async def test_cancelling_the_caller_ends_the_command_and_keeps_its_output(
     agent: MakeAgent, session: Session, begun: Any
 ) -> None:
     command = await begun(agent())
@@ -256,10 +258,10 @@ async def test_cancelling_whoever_waits_gives_the_command_up_and_keeps_what_it_p
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(command.task, 10)
-    assert (last(session.head)["output"], last(session.head)["cancelled"]) == ("begun", True)
+    assert (get_last_message(session.head)["output"], get_last_message(session.head)["cancelled"]) == ("begun", True)
 
 
-async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: Session, tmp_path: Path) -> None:
+async def test_a_command_cancelled_before_it_starts_is_not_run(session: Session, tmp_path: Path) -> None:
     async def write(record: object, message: object) -> None:
         raise AssertionError("there is nothing to write")
 
@@ -269,20 +271,20 @@ async def test_a_command_that_is_given_up_before_it_starts_is_not_run(session: S
 
     shell.abort()
 
-    with pytest.raises(CommandError, match="given up"):
+    with pytest.raises(CommandError, match="cancelled before it started"):
         await running
     await shell.shutdown()
     assert not list(tmp_path.iterdir())
 
 
-async def test_output_that_is_cut_is_written_as_such_where_no_file_could_be_made(
+async def test_truncated_output_is_marked_if_no_file_could_be_written(
     agent: MakeAgent, session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
 
     await agent().run_bash("seq 1 30000")
 
-    message = last(session.head)
+    message = get_last_message(session.head)
     assert message["truncated"] is True
     assert "fullOutputPath" not in message
-    assert "The output is cut." in extract_text(session.head.context().to_llm()[-1]["content"])
+    assert "The output is truncated." in extract_text(session.head.context().to_llm()[-1]["content"])

@@ -27,7 +27,7 @@ from tests.commands.conftest import (
     run,
     talk,
 )
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 
 async def test_the_context_shows_the_system_prompt_part_by_part_and_what_is_said(
@@ -56,7 +56,7 @@ async def test_what_a_compaction_stands_for_is_said(desk: MakeController, sessio
 
     shown = await run(at, "/context")
 
-    assert "stood for by" in shown
+    assert "replaced by" in shown
 
 
 async def test_branches_are_compared_and_places_told_apart(desk: MakeController, session: Session) -> None:
@@ -94,7 +94,7 @@ async def test_another_model_goes_on_from_here(desk: MakeController, session: Se
     at = desk("From the usual one.", models=ScriptedModels(large=large), ui=Person("large"))
     await at.submit("one")
 
-    assert await run(at, "/model") == "from here on: scripted:large"
+    assert await run(at, "/model") == "Model: scripted:large"
     done = await at.submit("two")
 
     assert done.outcome is not None
@@ -115,9 +115,9 @@ async def test_where_there_is_no_model_to_choose_it_says_why_instead_of_asking(d
 
 async def test_a_desk_without_a_model_gets_one(desk: MakeController) -> None:
     at = desk(model=None, models=ScriptedModels(large=make_scripted_model("large", "Here.")))
-    with pytest.raises(InvalidOperation, match="there is no model"):
+    with pytest.raises(InvalidOperation, match="no model: choose one"):
         await at.submit("one")
-    assert await run(at, "/model") == "there is no model"
+    assert await run(at, "/model") == "No model."
 
     await run(at, "/model scripted:large")
 
@@ -134,7 +134,7 @@ async def test_it_is_said_when_the_model_does_not_think(desk: MakeController) ->
     await run(at, "/thinking off")
 
     notices = [event.text for event in told if isinstance(event, Notice)]
-    assert notices == ["scripted:plain does not think, so this does nothing"]
+    assert notices == ["scripted:plain does not support thinking; the level has no effect"]
 
 
 async def test_the_thinking_level_is_shown_and_changed(desk: MakeController) -> None:
@@ -163,7 +163,7 @@ async def test_the_question_for_a_level_or_a_model_begins_at_what_holds(desk: Ma
 async def test_nobody_is_asked_how_much_a_model_is_to_think_that_is_not_there(desk: MakeController) -> None:
     person = Person()
 
-    with pytest.raises(InvalidOperation, match="there is no model"):
+    with pytest.raises(InvalidOperation, match="no model: choose one"):
         await run(desk(model=None, ui=person), "/thinking")
 
     assert person.questions == []
@@ -179,7 +179,7 @@ async def test_help_lists_all_commands_and_explains_one(desk: MakeController) ->
 
 
 async def test_what_was_never_loaded_cannot_be_loaded_again(desk: MakeController) -> None:
-    with pytest.raises(InvalidOperation, match="nothing was loaded"):
+    with pytest.raises(InvalidOperation, match="cannot be reloaded"):
         await run(desk(), "/reload")
 
 
@@ -191,12 +191,12 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
     full = contextlib.ExitStack()
 
     def answer(request: Any) -> str:
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
         return "It cost much."
 
     at = desk(session=session, model=make_scripted_model("usual", answer))
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    with pytest.raises(InvalidOperation, match="nothing unsaved"):
+    with pytest.raises(InvalidOperation, match="nothing is unsaved"):
         await run(at, "/save-unsaved kept.jsonl")
     with full:
         outcome = (await at.submit("Hello")).outcome
@@ -204,5 +204,5 @@ async def test_an_answer_that_the_session_could_not_take_can_be_saved_elsewhere(
 
     assert outcome is not None
     assert outcome.text == "It cost much."
-    assert await run(at, "/save-unsaved kept.jsonl") == f"saved in {Path.cwd() / 'kept.jsonl'}"
+    assert await run(at, "/save-unsaved kept.jsonl") == f"Saved to {Path.cwd() / 'kept.jsonl'}."
     assert json.loads(Path("kept.jsonl").read_text())["content"][0]["text"] == "It cost much."

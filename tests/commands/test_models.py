@@ -60,7 +60,7 @@ def test_a_model_that_is_gone_gives_way_to_the_usual_one_with_a_warning() -> Non
     assert found is models.default
     assert warning is not None
     assert "vanished:x" in warning
-    assert warning.endswith("; going on with the usual model")
+    assert warning.endswith("; using the default model")
 
 
 def test_a_model_that_was_named_is_the_one_or_none() -> None:

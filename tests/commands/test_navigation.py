@@ -117,7 +117,7 @@ async def test_a_move_is_taken_back(desk: MakeController, session: Session) -> N
 
     assert session.head.leaf == last
     assert at.agent.branch.leaf == last
-    assert done.startswith("undid the move of main: ")
+    assert done.startswith("Undid the move of main: ")
 
 
 async def test_retry_answers_the_same_message_beside_the_first_answer(desk: MakeController, session: Session) -> None:
@@ -201,7 +201,7 @@ async def test_a_handler_that_cancels_a_move_leaves_everything(desk: MakeControl
     at.hooks.on(BeforeNavigate, lambda event, context: {"cancel": True})
 
     for line in ("/pop", "/clear", "/retry", "/tree root", "/switch root"):
-        assert "cancelled" in await run(at, line)
+        assert "Cancelled" in await run(at, line)
         assert session.head.leaf == last
 
 
@@ -235,7 +235,7 @@ async def test_labels_are_put_on_listed_and_taken_away(desk: MakeController, ses
     await run(at, "/label --clear")
     assert dict(session.tree.labels) == {first: "the start"}
 
-    assert "has no label now" in await run(at, '/label "" HEAD~1')
+    assert "Removed the label" in await run(at, '/label "" HEAD~1')
     assert dict(session.tree.labels) == {}
 
 
@@ -263,7 +263,7 @@ async def test_messages_are_copied_here_and_a_branch_is_moved_by_copying(
     talk(session, "two", "2")
     at = desk()
 
-    assert (await run(at, "/cherry-pick side~1 side")).startswith("copied 2 entries;")
+    assert (await run(at, "/cherry-pick side~1 side")).startswith("Copied 2 entries;")
     assert session.head.path()[-2].body.message["content"] == "try it"
 
     await run(at, "/switch side")
@@ -279,7 +279,7 @@ async def test_one_message_that_is_copied_is_told_in_the_singular(desk: MakeCont
     session.append(user("try it"))
     session.switch("main")
 
-    assert (await run(desk(), "/cherry-pick side")).startswith("copied 1 entry;")
+    assert (await run(desk(), "/cherry-pick side")).startswith("Copied 1 entry;")
 
 
 async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeController, session: Session) -> None:
@@ -287,7 +287,7 @@ async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeContro
     last = session.head.leaf
     at = desk("A lot of words.")
 
-    assert "compacted" in await run(at, "/compact how many")
+    assert "Compacted" in await run(at, "/compact how many")
     assert isinstance(session.head.path()[-1].body, Compaction)
     assert "how many" in str(at.model.requests[0].messages)
 
@@ -300,8 +300,8 @@ async def test_a_compaction_is_made_with_a_focus_and_taken_back(desk: MakeContro
 async def test_an_empty_conversation_has_nothing_to_compact_or_answer(desk: MakeController) -> None:
     at = desk()
 
-    assert await run(at, "/compact") == "there is nothing to compact"
-    with pytest.raises(InvalidOperation, match="no message of the user"):
+    assert await run(at, "/compact") == "Nothing to compact."
+    with pytest.raises(InvalidOperation, match="no user message"):
         await run(at, "/retry")
-    with pytest.raises(InvalidOperation, match="no move to undo"):
+    with pytest.raises(InvalidOperation, match="nothing to undo"):
         await run(at, "/undo")

@@ -30,11 +30,11 @@ async def test_the_mode_changes_and_a_project_limits_it(desk: MakeController) ->
     permissions = Permissions()
     at = desk(permissions=permissions)
 
-    assert (await at.submit("/permissions allow-edits")).text == "permission mode: allow-edits"
+    assert (await at.submit("/permissions allow-edits")).text == "Permission mode: allow-edits"
     assert permissions.mode == "allow-edits"
     permissions.restrict("ask", RuleSet(deny=(parse_rule("bash"),)))
     limited = (await at.submit("/permissions allow-all")).text
-    assert limited == "permission mode: ask, since the project restricts it"
+    assert limited == "Permission mode: ask (restricted by the project)"
     with pytest.raises(InvalidOperation, match="no permission mode 'all'"):
         await at.submit("/permissions all")
 

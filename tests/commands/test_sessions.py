@@ -22,7 +22,7 @@ from tests.commands.conftest import (
     run,
     talk,
 )
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 
 async def test_a_fork_from_what_is_no_message_of_the_user_has_it(desk: MakeController, session: Session) -> None:
@@ -60,7 +60,7 @@ async def test_a_fork_before_a_chosen_message_is_a_new_session_file(
 async def test_without_a_person_the_message_must_be_named(desk: MakeController, session: Session) -> None:
     first, *_ = talk(session, "one", "1")
     at = desk()
-    with pytest.raises(InvalidOperation, match=f"say before which message of yours to fork: {first[:8]}"):
+    with pytest.raises(InvalidOperation, match=f"name a message to fork before: {first[:8]}"):
         await run(at, "/fork")
 
     await run(at, f"/fork {first}")
@@ -148,7 +148,7 @@ async def test_a_handler_may_keep_the_person_here(desk: MakeController, session:
     at.hooks.on("session_before_fork", lambda event, context: {"cancel": True})
 
     for line in ("/new", "/clone", f"/fork {first}"):
-        assert "cancelled" in await run(at, line)
+        assert "Cancelled" in await run(at, line)
         assert at.session is session
 
 
@@ -197,7 +197,7 @@ async def test_a_search_looks_through_the_sessions_of_this_folder(desk: MakeCont
     at = desk()
 
     assert answer[:8] in await run(at, "/search haystack")
-    assert await run(at, "/search elephant") == "nothing matches 'elephant'"
+    assert await run(at, "/search elephant") == 'No matches for "elephant".'
 
 
 async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: MakeController, session: Session) -> None:
@@ -212,7 +212,7 @@ async def test_an_export_is_a_copy_byte_for_byte_and_never_overwrites(desk: Make
     assert target.stat().st_mode & 0o777 == 0o600
     with pytest.raises(StoreError, match="exists"):
         await run(at, "/export copy.jsonl")
-    with pytest.raises(InvalidOperation, match=r"does not end in one of \.html"):
+    with pytest.raises(InvalidOperation, match=r"use one of \.html"):
         await run(at, "/export copy.pdf")
 
 
@@ -237,7 +237,7 @@ async def test_an_export_for_which_there_is_no_room_leaves_nothing_and_can_be_tr
     talk(session, "one", "1")
     at = desk()
 
-    with room_for(100), pytest.raises(StoreError, match="too large"):
+    with limit_file_size(100), pytest.raises(StoreError, match="too large"):
         await run(at, "/export copy.jsonl")
 
     assert list(Path(session.cwd).iterdir()) == []
@@ -274,7 +274,7 @@ async def test_an_export_without_a_file_is_a_page_under_a_name_that_is_free(
     talk(session, "where is the needle?", "in the haystack")
     at, folder = desk(), Path(session.cwd)
 
-    first, second = [(await run(at, "/export")).split(" is ")[0] for _ in range(2)]
+    first, second = [(await run(at, "/export")).split(" to ")[1] for _ in range(2)]
 
     name = build_file_name(session.id, "html")
     assert [first, second] == [str(folder / name), str(folder / name.replace(".html", "-2.html"))]
@@ -304,7 +304,7 @@ async def test_an_exported_branch_has_its_whole_path(desk: MakeController, sessi
 
     (written,) = Path(session.cwd).iterdir()
     text = written.read_text()
-    assert told.startswith(str(written))
+    assert told.endswith(f" to {written}")
     assert "first of all" in text
     assert "on the branch" in text
     assert "on the other one" not in text

@@ -7,7 +7,7 @@ from tests.strategies import damaged_entry_lists
 
 
 @given(damaged_entry_lists())
-def test_an_entry_is_on_a_path_when_it_is_met_on_the_way_up(entries):
+def test_an_entry_is_on_a_path_if_walking_up_from_the_leaf_meets_it(entries):
     tree = Tree(entries)
     spans = AncestryIndex(tree)
 
@@ -18,14 +18,14 @@ def test_an_entry_is_on_a_path_when_it_is_met_on_the_way_up(entries):
             assert spans.has_any_below(id, spans.sort_positions([leaf])) is (id in way)
 
 
-def test_nothing_is_on_the_path_to_the_place_before_everything_and_what_is_nowhere_is_on_none():
+def test_the_path_to_the_place_before_the_first_entry_is_empty_and_an_unknown_id_is_on_no_path():
     spans = AncestryIndex(grow("a>b"))
 
     assert not spans.is_on_path("a", None)
     assert not spans.is_on_path("gone", "b")
 
 
-def test_one_of_many_below_is_enough():
+def test_one_match_below_is_enough():
     spans = AncestryIndex(grow("a>b>c a>d a>e>f"))
 
     assert spans.has_any_below("e", spans.sort_positions(["b", "f", "d"]))
@@ -33,7 +33,7 @@ def test_one_of_many_below_is_enough():
     assert not spans.has_any_below("e", [])
 
 
-def test_how_far_apart_entries_are_does_not_matter():
+def test_the_distance_between_entries_does_not_matter():
     ids = [f"{number}" for number in range(2000)]
     spans = AncestryIndex(grow(">".join(ids)))
 

@@ -37,7 +37,7 @@ def make_chain(**bodies):
 
 
 def build_path(**bodies):
-    """A chain of entries, each with its body."""
+    """Return a chain of entries with the given bodies."""
     tree = grow(">".join(bodies), **bodies)
     return tree.path(list(bodies)[-1])
 
@@ -55,7 +55,7 @@ def test_the_shares_of_a_window_scale_with_it(window, reserve, kept, limit):
     assert (shares.reserve, shares.keep_recent, shares.limit) == (reserve, kept, limit)
 
 
-def test_what_is_set_by_hand_holds_as_long_as_a_compaction_makes_room():
+def test_explicit_shares_are_limited_to_what_lets_a_compaction_make_room():
     assert (split_window(100_000, 500, 900).reserve, split_window(100_000, 500, 900).keep_recent) == (500, 900)
     assert (split_window(4096, 16_384, 20_000).reserve, split_window(4096, 16_384, 20_000).keep_recent) == (2048, 1024)
 
@@ -63,7 +63,7 @@ def test_what_is_set_by_hand_holds_as_long_as_a_compaction_makes_room():
 # Counting
 
 
-def test_a_context_counts_what_the_provider_counted_and_an_estimate_of_what_came_after():
+def test_context_tokens_are_the_providers_count_plus_an_estimate_of_later_messages():
     path = build_path(
         a=user(make_words(1)), b=make_answer(total=500), c=user(make_words(30)), d=Label(target="a", text="x")
     )
@@ -72,14 +72,14 @@ def test_a_context_counts_what_the_provider_counted_and_an_estimate_of_what_came
     assert count_context_tokens([]) == 0
 
 
-def test_without_a_count_all_of_it_is_estimated_and_what_no_message_shows_is_added():
+def test_without_a_count_everything_is_estimated_and_unseen_tokens_are_added():
     path = build_path(a=user(make_words(20)), b=make_answer(10))
 
     assert count_context_tokens(path) == 30
     assert count_context_tokens(path, unseen=100) == 130
 
 
-def test_counts_of_failed_turns_and_counts_of_zero_say_nothing():
+def test_counts_of_failed_turns_and_zero_counts_are_ignored():
     path = build_path(
         a=user(make_words(1)),
         b=make_answer(total=500),
@@ -121,7 +121,7 @@ def test_the_newest_messages_are_kept_and_the_rest_is_summarized():
     assert find_cut(11, **talk) == ("ab", "", "c")
 
 
-def test_what_fits_is_not_compacted():
+def test_a_context_that_fits_is_not_compacted():
     talk = make_chain(a=user(make_words(10)), b=make_answer(10))
 
     assert plan_compaction(build_path(**talk), 21) is None
@@ -129,7 +129,7 @@ def test_what_fits_is_not_compacted():
     assert plan_compaction([], 1) is None
 
 
-def test_a_short_conversation_is_compacted_when_half_of_it_is_the_most_that_is_kept():
+def test_a_short_conversation_is_compacted_if_at_most_half_may_be_kept():
     path = build_path(a=user(make_words(10)), b=make_answer(10), c=user(make_words(10)), d=make_answer(10))
 
     plan = plan_compaction(path, 10_000, at_most_half=True)
@@ -147,7 +147,7 @@ def test_a_context_that_ends_with_a_compaction_has_nothing_to_compact():
     assert plan_compaction(path, 1) is None
 
 
-def test_a_turn_that_is_cut_in_two_gives_its_beginning_apart():
+def test_a_split_turn_returns_its_first_part_separately():
     talk = make_chain(
         a=user(make_words(9)),
         b=make_answer(9),
@@ -163,13 +163,13 @@ def test_a_turn_that_is_cut_in_two_gives_its_beginning_apart():
     )
 
 
-def test_where_no_turn_begins_above_the_cut_nothing_is_split():
+def test_without_a_turn_start_above_the_cut_nothing_is_split():
     talk = make_chain(a=make_answer(50), b=make_answer(9), c=make_answer(9))
 
     assert find_cut(10, **talk) == ("a", "", "b")
 
 
-def test_a_cut_never_stands_before_a_tool_result():
+def test_a_cut_is_never_before_a_tool_result():
     talk = make_chain(
         a=user(make_words(9)), b=make_calls("1"), c=tool_result("1", "read", make_words(50)), d=make_answer(5)
     )
@@ -178,7 +178,7 @@ def test_a_cut_never_stands_before_a_tool_result():
     assert find_cut(10, **{name: talk[name] for name in "abc"}) == ("", "a", "b")
 
 
-def test_a_cut_never_stands_between_a_call_and_its_result():
+def test_a_cut_is_never_between_a_call_and_its_result():
     note = CustomMessage(custom_type="x", content=make_words(10))
     talk = make_chain(
         a=user(make_words(9)),
@@ -192,7 +192,7 @@ def test_a_cut_never_stands_between_a_call_and_its_result():
     assert find_cut(8, **talk, e=user(make_words(9))) == ("abcnd", "", "e")
 
 
-def test_call_ids_that_are_used_again_belong_to_the_last_call_before():
+def test_a_reused_call_id_belongs_to_the_last_call_before_the_result():
     talk = make_chain(
         a=user(make_words(9)), b=make_calls("1"), c=tool_result("1", "r", "x"), d=user(make_words(9)), e=make_calls("1")
     )
@@ -200,14 +200,14 @@ def test_call_ids_that_are_used_again_belong_to_the_last_call_before():
     assert find_cut(14, **talk, f=tool_result("1", "r", make_words(3))) == ("abc", "", "d")
 
 
-def test_a_message_that_alone_is_twice_what_is_to_be_kept_is_summarized_if_something_follows_it():
+def test_a_message_twice_as_long_as_the_kept_part_is_summarized_if_another_follows():
     talk = make_chain(a=user(make_words(9)), b=make_answer(9), c=user(make_words(100)), d=make_answer(5))
 
     assert find_cut(10, **talk) == ("ab", "c", "d")
     assert find_cut(10, **{name: talk[name] for name in "abc"}) == ("ab", "", "c")
 
 
-def test_where_only_results_are_left_nothing_is_kept():
+def test_if_only_results_remain_nothing_is_kept():
     assert find_cut(1, a=tool_result("1", "r", make_words(9)), b=tool_result("2", "r", make_words(9))) == (
         "ab",
         "",
@@ -215,7 +215,7 @@ def test_where_only_results_are_left_nothing_is_kept():
     )
 
 
-def test_more_than_there_is_room_for_is_never_kept():
+def test_never_more_is_kept_than_fits():
     talk = make_chain(a=user(make_words(9)), b=make_calls("1"), c=tool_result("1", "read", make_words(50)))
 
     assert find_cut(10, **talk, most=60) == ("", "a", "b")
@@ -224,23 +224,23 @@ def test_more_than_there_is_room_for_is_never_kept():
     assert plan_compaction(build_path(a=user(make_words(50))), 10, most=60) is None
 
 
-def test_what_is_kept_leaves_room_for_the_summary():
+def test_the_kept_part_leaves_room_for_the_summary():
     assert split_window(4_096).max_kept == 2_048
     assert split_window(200_000).max_kept == 167_232
     assert split_window(4_096, reserve=4_000, keep_recent=1_000).max_kept == 1_000
 
 
-def test_of_what_is_too_much_to_be_kept_the_newest_is_kept_if_it_can_be():
+def test_if_the_kept_part_is_too_long_the_newest_messages_are_kept():
     talk = make_chain(a=user(make_words(9)), b=user(make_words(12)), c=make_answer(5))
 
     assert find_cut(10, **talk, most=20) == ("a", "", "b")
     assert find_cut(10, **talk, most=15) == ("a", "b", "c")
 
 
-# What the summary is to stand for
+# What the summary covers
 
 
-def test_the_next_compaction_goes_on_from_the_last_one():
+def test_the_next_compaction_continues_from_the_last_one():
     details = {"readFiles": ["old.py"], "modifiedFiles": []}
     first = Compaction(summary="EARLIER\n\n<read-files>\nold.py\n</read-files>", first_kept="b", details=details)
     path = build_path(
@@ -261,7 +261,7 @@ def test_the_next_compaction_goes_on_from_the_last_one():
     assert find_compactions(path) == (path[2],)
 
 
-def test_what_entries_say_is_what_context_edits_have_left():
+def test_context_edits_apply_to_the_messages_of_a_plan():
     path = build_path(
         a=user("secret"),
         b=make_answer(9),
@@ -273,7 +273,7 @@ def test_what_entries_say_is_what_context_edits_have_left():
 
     assert plan is not None
     assert plan.messages[0]["content"] == "public"
-    assert not plan.is_split_turn
+    assert not plan.turn_prefix
 
 
 def test_summaries_of_branches_are_summarized_like_messages_and_settings_are_not():
@@ -288,7 +288,7 @@ def test_summaries_of_branches_are_summarized_like_messages_and_settings_are_not
     assert plan.tokens_before == count_context_tokens(path)
 
 
-def test_nothing_is_estimated_for_what_no_model_is_sent():
+def test_messages_that_are_not_sent_have_no_estimate():
     hidden = say("bashExecution", command="ls", output=make_words(100), excludeFromContext=True)
 
     assert find_cut(20, a=user(make_words(5)), b=make_answer(9), x=hidden, c=user(make_words(20))) == ("abx", "", "c")
@@ -298,7 +298,7 @@ def test_nothing_is_estimated_for_what_no_model_is_sent():
 
 
 def assert_paired(messages):
-    """Every call is answered right behind its turn, and every result is called for."""
+    """Assert that every call is answered directly after its turn and every result has a call."""
     waiting = []
     for message in messages:
         call = get_answered_call(message)
@@ -335,12 +335,12 @@ def test_after_any_chain_of_compactions_every_result_has_its_call_and_every_call
 
 
 def is_absorbed(one):
-    """Whether a compaction takes an entry into itself: an older compaction, a system message."""
+    """Return whether a compaction absorbs an entry: an older compaction or a system message."""
     return one.type == "compaction" or (one.type == "message" and one.body.message.get("role") == "system")
 
 
 @given(entry_lists(30), st.integers(0, 12), st.none() | st.integers(0, 40))
-def test_a_plan_loses_nothing_that_a_model_was_sent(entries, keep, most):
+def test_a_plan_covers_everything_that_the_model_saw(entries, keep, most):
     path = Tree(entries).path(entries[-1].id if entries else None)
     plan = plan_compaction(path, keep, most=most)
     if plan is None:

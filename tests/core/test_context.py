@@ -46,7 +46,7 @@ from tests.strategies import damaged_entry_lists, entry_lists, mark, places, sai
 
 
 def build_last_context(tree, leaf=None):
-    """The context at `leaf`, or at the last entry."""
+    """Return the context at `leaf`, by default at the last entry."""
     return build_context(tree, leaf or tree.entries[-1].id)
 
 
@@ -59,7 +59,7 @@ def get_roles(messages):
 
 
 def explain_reasons(tree, leaf=None):
-    """For each entry of the path what becomes of it."""
+    """Return the reason of each entry on the path."""
     return {item.entry.id: item.reason for item in explain(tree, leaf or tree.entries[-1].id).entries}
 
 
@@ -87,7 +87,7 @@ def test_a_conversation_is_its_messages():
     assert get_roles(seen.messages) == ["user", "assistant"]
 
 
-def test_before_everything_there_is_nothing():
+def test_the_context_before_the_first_entry_is_empty():
     seen = build_context(grow("a"), None)
 
     assert (seen.leaf, seen.messages, seen.model, seen.thinking_level) == (None, (), None, "off")
@@ -106,7 +106,7 @@ def test_missing_content_is_empty_content():
 
 
 @pytest.mark.parametrize("given", [build_context, lambda tree, leaf: explain(tree, leaf).context])
-def test_whoever_changes_a_context_changes_nothing_else(given):
+def test_changing_a_context_does_not_change_the_session(given):
     turn = assistant([tool_call("1", "read", {"paths": ["a"]})], usage={"input": 1})
     tree = grow("a>b>c>d>e", b=turn, c=ModeChange(mode="plan", data={"steps": [1]}), d={"type": "message"})
     before = repr(given(tree, "e"))
@@ -123,7 +123,7 @@ def test_whoever_changes_a_context_changes_nothing_else(given):
 
 
 @pytest.mark.parametrize("wire", [{"message": {"role": "user"}}, {"message": {"role": "assistant"}}, {}])
-def test_what_a_line_leaves_out_is_made_anew_for_each_context(wire):
+def test_missing_content_is_a_new_object_in_each_context(wire):
     def read():
         return build_path_context(grow("a", a={"type": "message", **wire}).path("a")).messages[0]
 
@@ -155,7 +155,7 @@ def test_a_custom_message_without_content_or_details_is_empty():
     assert "details" not in message
 
 
-def test_a_branch_summary_speaks_unless_it_is_empty():
+def test_a_branch_summary_is_in_the_context_unless_it_is_empty():
     tree = grow("a>b", a=BranchSummary(summary="tried", abandoned_leaf="z"), b=BranchSummary(summary=""))
 
     [message] = build_last_context(tree).messages
@@ -163,7 +163,7 @@ def test_a_branch_summary_speaks_unless_it_is_empty():
     assert message == {"role": "branchSummary", "summary": "tried", "fromId": "z", "timestamp": TIME_MS}
 
 
-def test_settings_and_bookkeeping_are_no_messages():
+def test_settings_and_bookkeeping_make_no_messages():
     tree = grow(
         "a>b>c>d>e>f>g",
         b=ModelChange(model="m"),
@@ -183,7 +183,7 @@ def test_settings_and_bookkeeping_are_no_messages():
 @pytest.mark.parametrize(
     ("first_kept", "speak"), [("b", "Kbcd"), ("c", "Kcd"), ("K", "Kd"), ("gone", "Kd"), (None, "Kd"), ("d", "Kd")]
 )
-def test_a_compaction_opens_the_context_then_what_it_keeps_then_what_follows(first_kept, speak):
+def test_a_compaction_comes_first_then_the_kept_entries_then_later_ones(first_kept, speak):
     tree = grow("a>b>c>K>d", K=make_compaction(first_kept, tokens_before=99))
 
     assert get_sources(tree) == speak
@@ -195,11 +195,11 @@ def test_a_compaction_opens_the_context_then_what_it_keeps_then_what_follows(fir
     }
 
 
-def test_an_older_compaction_in_the_kept_range_says_nothing():
+def test_an_older_compaction_in_the_kept_range_is_ignored():
     assert get_sources(grow("a>J>b>K>c", J=make_compaction("a"), K=make_compaction("a"))) == "Kabc"
 
 
-def test_a_stored_system_message_goes_before_the_summary_and_older_ones_are_silent():
+def test_a_stored_system_message_comes_before_the_summary_and_replaces_older_ones():
     tree = grow(
         "a>b>K>c", a=say("system", "old"), K=make_compaction("a", system_message={"role": "system", "content": "new"})
     )
@@ -211,7 +211,7 @@ def test_a_stored_system_message_goes_before_the_summary_and_older_ones_are_sile
     assert seen.sources == ("K", "K", "b", "c")
 
 
-def test_a_system_message_after_the_compaction_speaks():
+def test_a_system_message_after_the_compaction_is_in_the_context():
     assert get_sources(grow("a>K>b", K=make_compaction(), b=say("system", "x"))) == "Kb"
 
 
@@ -224,7 +224,7 @@ def test_the_later_of_reset_and_compaction_counts():
     assert get_sources(grow("a>R>b>K>c", R=ResetBoundary(), K=make_compaction("a"))) == "Kbc"
 
 
-def test_a_compaction_that_is_none_keeps_nothing():
+def test_a_malformed_compaction_keeps_nothing():
     assert get_sources(grow("a>K>b", K={"type": "compaction", "summary": 5, "firstKeptEntryId": [1]})) == "Kb"
 
 
@@ -239,14 +239,14 @@ def make_edit(target, content=None):
     return ContextEdit(target=target, replacement=None if content is None else {"content": content})
 
 
-def test_an_edit_replaces_what_its_target_says_from_there_on():
+def test_an_edit_replaces_the_content_of_its_target_from_there_on():
     tree = grow("a>b>E", E=make_edit("a", "new"))
 
     assert get_contents(tree, "E") == ["new", "b"]
     assert get_contents(tree, "b") == ["a", "b"]
 
 
-def test_an_edit_without_replacement_leaves_its_target_out():
+def test_an_edit_without_replacement_removes_its_target():
     tree = grow(
         "a>b>c>K>D>E>F",
         a=CustomMessage(custom_type="x", content="x"),
@@ -265,7 +265,7 @@ def test_the_last_edit_counts():
 
 
 @pytest.mark.parametrize("body", [assistant("x"), tool_result("c1", "read", "x")])
-def test_text_put_into_a_turn_or_a_result_becomes_a_block(body):
+def test_replacement_text_of_a_turn_or_a_result_becomes_a_block(body):
     assert get_contents(grow("a>E", a=body, E=make_edit("a", "new"))) == [[{"type": "text", "text": "new"}]]
 
 
@@ -273,7 +273,7 @@ def test_an_edit_without_content_empties_its_target():
     assert get_contents(grow("a>E", E=ContextEdit(target="a", replacement={}))) == [[]]
 
 
-def test_what_cannot_be_edited_stays_as_it_is():
+def test_entries_that_cannot_be_edited_stay_unchanged():
     tree = grow(
         "a>b>E>F",
         a=say("bashExecution", command="ls"),
@@ -286,7 +286,7 @@ def test_what_cannot_be_edited_stays_as_it_is():
     assert get_contents(grow("a>E", a=say("system", "x"), E=make_edit("a", "new"))) == ["x"]
 
 
-def test_an_edit_counts_while_it_is_kept_and_not_once_it_is_compacted_away():
+def test_an_edit_applies_until_it_is_compacted():
     assert get_contents(grow("a>E>K", E=make_edit("a", "new"), K=make_compaction("a"))) == [None, "new"]
     assert get_contents(grow("a>E>K>b", E=make_edit("b", "new"), K=make_compaction("K"))) == [None, "b"]
 
@@ -298,7 +298,7 @@ def read_last_state(shape="a", **bodies):
     return build_last_context(grow(shape, **bodies)).state
 
 
-def test_the_model_is_the_last_one_that_was_set_or_that_answered():
+def test_the_model_is_the_last_one_set_or_the_last_that_answered():
     answered = assistant("x", provider="p1", model="m1")
 
     assert read_last_state("a>b", a=ModelChange(provider="p", model="m"), b=answered).model_wire == {
@@ -324,7 +324,7 @@ def test_the_thinking_level_is_off_until_it_is_set_and_when_it_is_null():
     assert read_last_state("a>b", a=ThinkingLevelChange("high"), b=ThinkingLevelChange(None)).thinking_level == "off"
 
 
-def test_a_mode_holds_until_it_is_left():
+def test_a_mode_stays_until_it_is_cleared():
     plan = ModeChange(mode="plan", data={"step": 1})
 
     assert (read_last_state("a", a=plan).mode, read_last_state("a", a=plan).mode_data) == ("plan", {"step": 1})
@@ -338,13 +338,13 @@ def test_injected_rules_are_collected_once_each():
     assert read_last_state("a>b", **rules).rules == ("r1", "r2", "r3")
 
 
-def test_state_holds_across_compactions_and_resets():
+def test_state_survives_compactions_and_resets():
     held = read_last_state("a>b>R", a=ModelChange(model="m"), b=make_compaction(), R=ResetBoundary())
 
     assert held.model == "m"
 
 
-def test_a_compaction_that_carries_state_speaks_for_everything_before_it():
+def test_a_compaction_with_state_replaces_all_earlier_state():
     wire = State(provider="p", model="m", thinking_level="low", mode="plan", mode_data=1, rules=("r1",)).to_wire()
     settings = {"a": ModelChange(model="other"), "b": RuleInjection(("r0",)), "d": RuleInjection(("r1", "r2"))}
 
@@ -356,7 +356,7 @@ def test_a_compaction_that_carries_state_speaks_for_everything_before_it():
 @pytest.mark.parametrize(
     "wire", [{}, {"model": 5, "thinkingLevel": [], "mode": 1, "rules": "odd"}, {"model": {"modelId": 1}}]
 )
-def test_odd_state_in_a_compaction_is_no_state(wire):
+def test_invalid_state_in_a_compaction_is_ignored(wire):
     assert read_last_state("a>K", a=ModelChange(model="m"), K=make_compaction(state=wire)) == State()
 
 
@@ -366,16 +366,16 @@ def test_a_model_without_a_provider_stays_without_one():
     assert read_last_state("K", K=make_compaction(state=alone.to_wire())) == alone
 
 
-def test_rules_in_state_that_are_no_text_are_passed_over():
+def test_rules_in_state_that_are_not_text_are_ignored():
     assert read_last_state("K", K=make_compaction(state={"rules": ["r1", 5]})).rules == ("r1",)
 
 
-def test_plain_state_is_written_without_what_was_never_set():
+def test_state_is_written_without_unset_fields():
     assert State().to_wire() == {"model": None, "thinkingLevel": "off"}
 
 
 @pytest.mark.parametrize("wire", [State(provider="p", model="m").to_wire(), State().to_wire(), {}])
-def test_the_model_looked_up_from_below_stops_at_a_compaction_that_carries_state(wire):
+def test_the_search_for_the_model_stops_at_a_compaction_with_state(wire):
     tree = grow("a>K>b", a=ModelChange(provider="old", model="old"), K=make_compaction(state=wire))
     held = build_last_context(tree).state
 
@@ -411,7 +411,7 @@ def test_system_messages_are_folded_into_one():
     }
 
 
-def test_folding_plain_or_odd_system_messages_gives_plain_text():
+def test_folding_plain_or_malformed_system_messages_gives_plain_text():
     odd = {"role": "system", "content": "", "sections": "odd", "toolsAdded": "odd"}
 
     assert fold_system([{"role": "system", "content": "x"}, odd]) == {"role": "system", "content": "x"}
@@ -434,19 +434,19 @@ def get_texts(messages):
         ("a", {"a": user("Why?")}, True),
         ("a>b", {"a": user("Why?"), "b": assistant("Because.")}, False),
         ("a>b>c", {"a": user("Why?"), "b": make_calls("c1"), "c": make_result("c1", "one")}, True),
-        ("a>b", {"a": user("Why?"), "b": make_calls("c1")}, True),  # a result is made up
+        ("a>b", {"a": user("Why?"), "b": make_calls("c1")}, True),  # with a placeholder result
         ("a>b", {"a": user("Why?"), "b": assistant("Be", stop_reason="aborted")}, True),
     ],
 )
-def test_a_model_has_something_to_answer_unless_it_has_the_last_word(shape, bodies, awaits):
+def test_a_context_awaits_an_answer_unless_the_assistant_spoke_last(shape, bodies, awaits):
     assert build_last_context(grow(shape, **bodies)).awaits_answer is awaits
 
 
-def test_where_nothing_was_said_there_is_nothing_to_answer():
+def test_an_empty_context_awaits_no_answer():
     assert not build_context(grow("a"), None).awaits_answer
 
 
-def test_an_unanswered_call_gets_a_made_up_result_that_is_an_error():
+def test_an_unanswered_call_gets_an_error_placeholder():
     [_, made_up, after] = build_llm_request("a>b", a=make_calls("c1"))
 
     assert made_up == {
@@ -459,13 +459,13 @@ def test_an_unanswered_call_gets_a_made_up_result_that_is_an_error():
     assert after["role"] == "user"
 
 
-def test_a_made_up_result_has_the_time_of_its_call():
+def test_a_placeholder_result_has_the_timestamp_of_its_call():
     [_, made_up] = build_llm_request("a", a=say("assistant", [tool_call("c1", "read", {})], timestamp=7))
 
     assert made_up["timestamp"] == 7
 
 
-def test_results_come_right_behind_their_turn_in_the_order_of_the_calls():
+def test_results_directly_follow_their_turn_in_the_order_of_the_calls():
     sent = build_llm_request(
         "a>b>c>d", a=make_calls("c1", "c2"), b=make_result("c2", "two"), d=make_result("c1", "one")
     )
@@ -477,7 +477,7 @@ def test_a_result_whose_call_is_not_in_the_context_is_not_sent():
     assert build_llm_request("a>K>b", a=make_calls("c1"), K=make_compaction("K"), b=make_result("c1"))[1:] == []
 
 
-def test_a_result_of_no_call_at_all_is_sent_as_the_users():
+def test_a_result_without_a_call_id_is_sent_as_a_user_message():
     [sent] = build_llm_request("a", a=say("toolResult", "42", toolName="calc", timestamp=7))
 
     assert sent == {"role": "user", "content": [{"type": "text", "text": "Output of calc:\n42"}], "timestamp": 7}
@@ -494,7 +494,7 @@ def test_a_second_result_for_one_call_is_not_sent():
     ]
 
 
-def test_a_call_id_that_is_used_again_is_answered_by_the_result_behind_it():
+def test_a_reused_call_id_is_answered_by_the_result_after_it():
     sent = build_llm_request("a>b>c>d>e", a=make_calls("c1"), c=make_calls("c1"), d=make_result("c1", "second"))
 
     assert get_texts(sent) == ["assistant", NO_RESULT, "user", "assistant", "second", "user"]
@@ -528,7 +528,7 @@ def test_failed_turns_are_left_out_of_requests_with_their_results(stop):
     ]
 
 
-def test_a_turn_tried_again_with_the_same_call_has_its_own_result():
+def test_a_retried_turn_with_the_same_call_id_has_its_own_result():
     sent = build_llm_request(
         "a>b>c>d",
         a=make_calls("c1", stop="error"),
@@ -540,7 +540,7 @@ def test_a_turn_tried_again_with_the_same_call_has_its_own_result():
     assert get_texts(sent) == ["assistant", "good"]
 
 
-def test_an_edit_that_takes_a_call_away_takes_its_result_away_too():
+def test_an_edit_that_removes_a_call_removes_its_result():
     assert get_roles(
         build_llm_request("a>b>E", a=make_calls("c1"), b=make_result("c1"), E=make_edit("a", "never mind"))
     ) == ["assistant"]
@@ -555,7 +555,7 @@ def test_tokens_are_those_of_the_request():
 # Explaining
 
 
-def test_what_reaches_the_model_says_as_what():
+def test_an_explanation_states_in_which_form_an_entry_reaches_the_model():
     tree = grow(
         "a>b>c>d>e>E",
         b=CustomMessage(custom_type="x", content="x"),
@@ -568,14 +568,14 @@ def test_what_reaches_the_model_says_as_what():
     assert explain_reasons(tree) == {
         "a": "as it is",
         "b": "as user",
-        "c": "as it is, with a made-up result for a call that has none",
+        "c": "as it is, with a placeholder for a missing tool result",
         "d": "as system",
         "e": "as edited",
         "E": "an edit of another entry",
     }
 
 
-def test_what_does_not_reach_the_model_says_why():
+def test_an_explanation_states_why_an_entry_does_not_reach_the_model():
     tree = grow(
         "a>b>c>d>e>f>g>h>E>i",
         a=make_calls("c1", stop="aborted"),
@@ -591,9 +591,9 @@ def test_what_does_not_reach_the_model_says_why():
 
     assert explain_reasons(tree) == {
         "a": "the turn ended with aborted",
-        "b": "the turn that called for it failed",
+        "b": "the turn of its tool call failed",
         "c": "its tool call is not in the context",
-        "d": "a shell run kept out of the context",
+        "d": "a shell command excluded from the context",
         "e": "messages of role 'martian' are not sent",
         "f": "an empty summary",
         "g": "an annotation",
@@ -603,7 +603,7 @@ def test_what_does_not_reach_the_model_says_why():
     }
 
 
-def test_a_result_too_many_is_told_from_a_lost_one():
+def test_a_second_result_is_distinguished_from_an_orphaned_one():
     tree = grow("a>b>c", a=make_calls("c1"), b=make_result("c1"), c=make_result("c1"))
 
     assert explain_reasons(tree)["c"] == "its tool call is answered by another result"
@@ -621,11 +621,11 @@ def test_a_result_too_many_is_told_from_a_lost_one():
         (RuleInjection(("r",)), "a setting"),
     ],
 )
-def test_what_is_not_for_models_says_what_it_is(body, reason):
+def test_an_explanation_names_the_kind_of_an_unsent_entry(body, reason):
     assert explain_reasons(grow("a", a=body)) == {"a": reason}
 
 
-def test_what_a_compaction_represented_by_names_it():
+def test_an_entry_names_the_compaction_that_represents_it():
     tree = grow("a>J>s>b>K>c", J=make_compaction(), s=say("system", "x"), K=make_compaction("J"))
 
     explained = {item.entry.id: (item.reason, item.represented_by) for item in explain(tree, "c").entries}
@@ -640,7 +640,7 @@ def test_what_a_compaction_represented_by_names_it():
     }
 
 
-def test_what_a_reset_cuts_off_names_it():
+def test_an_entry_before_a_reset_names_the_reset():
     assert explain_reasons(grow("a>R>b", R=ResetBoundary())) == {
         "a": "before the reset at R",
         "R": "before the reset at R",
@@ -648,11 +648,11 @@ def test_what_a_reset_cuts_off_names_it():
     }
 
 
-def test_an_edit_that_changes_nothing_is_not_told_as_one():
+def test_an_edit_without_effect_is_not_explained_as_an_edit():
     assert explain_reasons(grow("a>E", a=say("bashExecution", command="ls"), E=make_edit("a", "x")))["a"] == "as user"
 
 
-def test_an_explanation_is_told_entry_by_entry():
+def test_an_explanation_is_encoded_entry_by_entry():
     tree = grow("a>l", a=user("one"), l=Label(target="a", text="here"))
 
     one, two = encode_explanation(explain(tree, "l"))
@@ -664,7 +664,7 @@ def test_an_explanation_is_told_entry_by_entry():
     assert (two["type"], two["role"], two["reaches"]) == ("label", None, False)
 
 
-def test_a_place_can_be_explained_before_going_there():
+def test_any_entry_can_be_explained_without_moving_there():
     tree = grow("a>b>c")
 
     assert [item.entry.id for item in explain(tree, "b").entries] == ["a", "b"]
@@ -676,7 +676,7 @@ def test_a_place_can_be_explained_before_going_there():
 
 
 def assert_paired(messages):
-    """Behind every turn stand the results of its calls, and there are no others."""
+    """Assert that every turn is followed by exactly the results of its calls."""
     remaining = list(messages)
     while remaining:
         message = remaining.pop(0)
@@ -687,7 +687,7 @@ def assert_paired(messages):
 
 
 @given(entry_lists(), st.data())
-def test_every_call_is_answered_and_every_answer_called_for(entries, data):
+def test_every_call_has_a_result_and_every_result_a_call(entries, data):
     messages = build_context(Tree(entries), data.draw(places(entries))).to_llm()
 
     assert_paired(messages)
@@ -695,7 +695,7 @@ def test_every_call_is_answered_and_every_answer_called_for(entries, data):
 
 
 @given(damaged_entry_lists(), st.data())
-def test_calls_are_answered_in_damaged_sessions_too(entries, data):
+def test_every_call_has_a_result_in_damaged_sessions_too(entries, data):
     messages = build_context(Tree(entries), data.draw(places(entries))).to_llm()
 
     assert_paired(messages)
@@ -703,7 +703,7 @@ def test_calls_are_answered_in_damaged_sessions_too(entries, data):
 
 
 @given(entry_lists(), st.data())
-def test_an_entry_reaches_the_model_just_when_a_request_says_what_it_says(entries, data):
+def test_an_entry_reaches_the_model_exactly_if_the_request_contains_it(entries, data):
     tree, leaf = Tree(entries), data.draw(places(entries))
 
     explanation = explain(tree, leaf)
@@ -727,7 +727,7 @@ def test_an_explanation_covers_the_path_and_adds_up_to_the_request(entries, data
 
 
 @given(damaged_entry_lists(), st.data())
-def test_state_written_down_reads_back_the_same(entries, data):
+def test_state_survives_a_round_trip(entries, data):
     held = build_context(Tree(entries), data.draw(places(entries))).state
 
     again = build_context(grow("K", K=make_compaction(state=held.to_wire())), "K").state
@@ -736,7 +736,7 @@ def test_state_written_down_reads_back_the_same(entries, data):
 
 
 @given(damaged_entry_lists(), st.data())
-def test_the_model_looked_up_from_below_is_the_one_that_holds(entries, data):
+def test_the_search_for_the_model_finds_the_one_in_effect(entries, data):
     tree, leaf = Tree(entries), data.draw(places(entries))
 
     held = build_context(tree, leaf).state
@@ -745,9 +745,7 @@ def test_the_model_looked_up_from_below_is_the_one_that_holds(entries, data):
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 99)), max_size=30), st.booleans())
-def test_what_a_compaction_stands_for_need_not_be_read_to_know_the_context(
-    steps: list[tuple[int, int]], stated: bool
-) -> None:
+def test_entries_before_a_compaction_are_not_needed_for_the_context(steps: list[tuple[int, int]], stated: bool) -> None:
     session = memory()
     for kind, number in steps:
         path = session.head.path()

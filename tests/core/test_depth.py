@@ -1,4 +1,4 @@
-"""Nothing in the core recurses: a chain of a million entries is a session like any other."""
+"""Nothing in the core recurses, not even for a chain of a million entries."""
 
 import sys
 
@@ -19,7 +19,7 @@ LINE = MemoryLine(b"{}")
 
 
 def make_chain(length, *, first=None):
-    """Entries 0 to `length` - 1, each under the one before; the first names `first` as its parent."""
+    """Return entries 0 to `length` - 1, each a child of the one before; the first has the parent `first`."""
     parents = [first, *map(str, range(length - 1))]
     return [
         Entry(id=str(n), parent=parent, type="message", line=n + 2, source=LINE, cached_body=SAID)
@@ -29,7 +29,7 @@ def make_chain(length, *, first=None):
 
 @pytest.fixture
 def limited_stack():
-    """Hardly any stack to recurse on, and no tracing, which would make a million of anything slow."""
+    """Limit the stack, and disable tracing, which would be slow for a million entries."""
     limit, trace = sys.getrecursionlimit(), sys.gettrace()
     sys.settrace(None)
     sys.setrecursionlimit(200)

@@ -10,9 +10,9 @@ from sessiontree.core.messages import user
 from tests.builders import entry
 
 
-def test_a_body_is_decoded_when_somebody_looks_and_only_once():
+def test_a_body_is_decoded_once_on_first_access():
     class Source:
-        looked: ClassVar[list[bytes]] = []
+        decoded: ClassVar[list[bytes]] = []
 
         def read_raw(self, line):
             return b"line %d" % line
@@ -21,23 +21,23 @@ def test_a_body_is_decoded_when_somebody_looks_and_only_once():
             return raw.decode()
 
         def decode_body(self, raw):
-            self.looked.append(raw)
+            self.decoded.append(raw)
             return user("hello")
 
     lazy = Entry(id="a", parent=None, type="message", line=2, source=Source())
 
-    assert Source.looked == []
+    assert Source.decoded == []
     assert lazy.body is lazy.body
     assert lazy.decode() is lazy.body
-    assert Source.looked == [b"line 2"]
+    assert Source.decoded == [b"line 2"]
     assert lazy.timestamp == "line 2"
 
 
-def test_a_body_can_be_looked_at_without_being_kept():
-    said = entry("a")
+def test_a_body_can_be_decoded_without_being_cached():
+    original = entry("a")
 
-    assert said.decode() == said.decode()
-    assert said.cached_body is None
+    assert original.decode() == original.decode()
+    assert original.cached_body is None
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_body_can_be_looked_at_without_being_kept():
         {"type": "credential_pin"},
     ],
 )
-def test_what_is_said_about_the_session_is_an_annotation(body):
+def test_entries_about_the_session_are_annotations(body):
     assert entry("b", "a", body).is_annotation
 
 
@@ -61,7 +61,7 @@ def test_what_is_said_about_the_session_is_an_annotation(body):
     "body",
     [user("hello"), Custom(custom_type="mine"), CustomMessage(custom_type=HEAD_RECORD, content="x"), {"type": "new"}],
 )
-def test_what_is_part_of_the_conversation_is_no_annotation(body):
+def test_entries_of_the_conversation_are_not_annotations(body):
     assert not entry("b", "a", body).is_annotation
 
 
@@ -71,14 +71,18 @@ def test_only_a_custom_entry_of_our_type_is_a_head_record():
     assert not entry("b", "a", CustomMessage(custom_type=HEAD_RECORD, content="x")).is_head_record
 
 
-def test_an_entry_shows_what_it_is_and_where_it_hangs():
+def test_the_repr_of_an_entry_shows_its_type_and_parent():
     assert repr(entry("b", "a")) == "<Entry b message under a>"
 
 
-def test_a_copy_or_a_pickle_of_an_entry_says_the_same_and_has_its_bytes_with_it():
-    said = Entry(**{**asdict(entry("b", "a", Custom(custom_type="mine", data=[1]))), "line": 7, "current": "side"})
+def test_a_copy_or_a_pickle_of_an_entry_carries_its_bytes():
+    original = Entry(**{**asdict(entry("b", "a", Custom(custom_type="mine", data=[1]))), "line": 7, "current": "side"})
 
-    for made in (copy.deepcopy(said), pickle.loads(pickle.dumps(said))):
-        assert made.source is not said.source
-        assert (made.raw, made.timestamp, made.body) == (said.raw, said.timestamp, said.body)
-        assert {**asdict(made), "source": None, "kept": None} == {**asdict(said), "source": None, "kept": None}
+    for copied in (copy.deepcopy(original), pickle.loads(pickle.dumps(original))):
+        assert copied.source is not original.source
+        assert (copied.raw, copied.timestamp, copied.body) == (original.raw, original.timestamp, original.body)
+        assert {**asdict(copied), "source": None, "cached_body": None} == {
+            **asdict(original),
+            "source": None,
+            "cached_body": None,
+        }

@@ -1,4 +1,4 @@
-"""Everything an entry says, and how it is compared."""
+"""The full text of entries, and how texts are compared."""
 
 import pytest
 from hypothesis import given
@@ -61,11 +61,11 @@ from tests.strategies import damaged_entry_lists
         ({"type": "from_the_future", "deep": [{"x": ["y"]}], "n": 1}, "y"),
     ],
 )
-def test_the_full_text_has_everything_that_is_said_and_no_images(body, text: str) -> None:
+def test_the_full_text_has_all_text_and_no_images(body, text: str) -> None:
     assert build_full_text(entry("a", None, body)) == text
 
 
-def test_who_speaks_is_the_role_of_a_message_or_the_type() -> None:
+def test_the_speaker_is_the_role_of_a_message_or_the_entry_type() -> None:
     assert get_speaker(entry("a", None, say("toolResult"))) == "toolResult"
     assert get_speaker(entry("a", None, {"type": "custom_message", "customType": "x", "content": ""})) == "custom"
     assert get_speaker(entry("a", None, {"type": "label", "targetId": "a"})) == "label"
@@ -83,7 +83,7 @@ def test_any_entry_has_a_text(entries) -> None:
         assert isinstance(get_speaker(item), str)
 
 
-def test_what_an_edit_replaces_is_not_seen_and_what_it_says_instead_is() -> None:
+def test_edited_content_is_not_visible_but_its_replacement_is() -> None:
     tree = grow(
         "a>b>c>d>e>f>g>h",
         b=say("assistant", [{"type": "text", "text": "kept"}, {"type": "toolCall", "id": "x", "name": "read"}]),

@@ -45,17 +45,17 @@ def make_label(id, parent, **keys):
     return entry(id, parent, Label(target="a", text="x"), **keys)
 
 
-def test_the_first_record_of_a_file_says_where_all_are_and_that_nothing_can_be_undone():
+def test_the_first_record_of_a_file_sets_all_heads_and_clears_the_undo_history():
     first = build_first_record("main", {"main": "a", "b": "b"}, archived={"b"})
 
     assert first.data == {"current": "main", "heads": {"main": "a", "b": "b"}, "archived": ["b"], "reset": True}
     assert "archived" not in build_first_record("main", {"main": None}).data
 
 
-# Lines of ours
+# Lines of this program
 
 
-def test_a_new_session_is_before_everything_on_main():
+def test_a_new_session_is_before_the_first_entry_of_main():
     heads = Heads()
 
     assert (heads.current, heads.leaf, heads.heads) == ("main", None, {"main": None})
@@ -69,11 +69,11 @@ def test_a_line_advances_its_branch_to_itself():
     assert heads.moves == []
 
 
-def test_an_annotation_advances_nobody():
+def test_an_annotation_advances_no_branch():
     assert replayed(*START, make_label("c", "b", branch="main")).heads == {"main": "b"}
 
 
-def test_a_line_without_a_branch_moves_nobody_and_changes_nothing():
+def test_a_line_without_a_branch_moves_no_head():
     late = entry("c", "a", branch=None)
 
     heads = replayed(*START, late)
@@ -89,20 +89,20 @@ def test_a_line_on_another_branch_makes_that_one_current_and_is_a_move():
     assert heads.moves == [Move("main", "b", True)]
 
 
-def test_a_line_says_when_the_current_branch_is_another_one():
+def test_a_line_names_the_current_branch_if_it_differs():
     heads = replayed(*START, entry("c", "b", branch="side", current="main"))
 
     assert (heads.heads["side"], heads.current, heads.moves) == ("c", "main", [])
 
 
-def test_a_current_branch_that_does_not_exist_is_passed_over():
+def test_an_unknown_current_branch_is_ignored():
     heads = replayed(*START, entry("c", "b", branch="main", current="nowhere"))
 
     assert heads.current == "main"
     assert heads.leaf == "c"
 
 
-def test_a_line_that_does_not_go_on_from_the_head_is_a_move():
+def test_a_line_that_does_not_continue_from_the_head_is_a_move():
     heads = replayed(*START, entry("c", "a", branch="main"))
 
     assert heads.leaf == "c"
@@ -110,7 +110,7 @@ def test_a_line_that_does_not_go_on_from_the_head_is_a_move():
     assert heads.undoable == Move("main", "b", False)
 
 
-def test_annotations_in_between_make_no_move():
+def test_annotations_in_between_are_not_moves():
     heads = replayed(*START, make_label("c", "b", branch="main"), entry("d", "c", branch="main"))
 
     assert (heads.leaf, heads.moves) == ("d", [])
@@ -137,14 +137,14 @@ def test_a_file_that_ends_in_annotations_has_its_head_above_them():
     assert replayed(entry("a"), entry("b", "a"), make_label("c", "b"), make_label("d", "c")).leaf == "b"
 
 
-def test_a_peers_annotation_moves_to_where_it_hangs():
+def test_a_peers_annotation_moves_the_head_to_its_parent():
     heads = replayed(entry("a"), entry("b", "a"), make_label("c", "a"))
 
     assert heads.leaf == "a"
     assert heads.moves == [Move("main", "b", False)]
 
 
-def test_a_peers_line_goes_on_where_the_line_before_it_was_written():
+def test_a_peers_line_continues_the_branch_of_the_line_before():
     heads = replayed(*START, entry("c", "b", branch="side", current="main"), entry("d", "c"))
 
     assert heads.heads == {"main": "b", "side": "d"}
@@ -159,7 +159,7 @@ def test_a_peers_line_after_a_late_result_belongs_to_the_current_branch():
     assert heads.heads == {"main": "e", "side": "c"}
 
 
-def test_a_peers_line_after_one_on_a_branch_that_never_began_belongs_to_the_current_branch():
+def test_a_peers_line_after_an_unknown_branch_belongs_to_the_current_branch():
     heads = replayed(*START, make_label("c", "b", branch="ghost"), entry("d", "b"))
 
     assert heads.heads == {"main": "d"}
@@ -191,7 +191,7 @@ def test_a_head_record_with_a_from_is_a_move_that_can_be_undone():
     assert heads.undoable == Move("main", "b", False)
 
 
-def test_a_second_undo_goes_one_move_further_back():
+def test_a_second_undo_reverts_the_move_before():
     moves = [
         make_record("c", "a", current="main", heads={"main": "a"}, **{"from": {}}),
         make_record("d", "b", current="main", heads={"main": None}, **{"from": {}}),
@@ -210,7 +210,7 @@ def test_an_undo_with_nothing_to_undo_is_only_logged():
     assert (heads.moves, heads.undoable) == ([Move("main", "a", False)], None)
 
 
-def test_a_move_knows_which_branches_were_moved_and_hidden_with_it():
+def test_a_move_records_the_branches_it_moved_and_archived():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
     heads = {"main": "c", "side": "a"}
 
@@ -225,7 +225,7 @@ def test_a_move_knows_which_branches_were_moved_and_hidden_with_it():
     assert moved.undoable.moved_branches == ("main",)
 
 
-def test_what_was_hidden_before_a_move_was_not_hidden_by_it():
+def test_a_move_does_not_record_branches_archived_before_it():
     side = entry("c", "a", BranchPoint(name="side"), branch="side", current="main")
     hidden = {"current": "main", "archived": ["side"]}
 
@@ -251,7 +251,7 @@ def test_a_renamed_branch_has_its_new_name_in_the_moves_of_others():
     assert heads.undoable == Move("main", "b", False, other_heads=(("new", "c"),), newly_archived=("new",))
 
 
-def test_a_reset_forgets_the_moves_and_the_branches_that_are_gone():
+def test_a_reset_drops_the_moves_and_removed_branches():
     side = entry("c", "a", BranchPoint(name="side"), branch="side")
 
     heads = replayed(*START, side, make_record("d", "c", current="main", heads={"main": "c"}, reset=True))
@@ -259,7 +259,7 @@ def test_a_reset_forgets_the_moves_and_the_branches_that_are_gone():
     assert (heads.moves, heads.undoable, heads.info) == ([], None, {})
 
 
-def test_a_renamed_branch_keeps_what_is_known_of_it_and_its_moves():
+def test_a_renamed_branch_keeps_its_origin_and_its_moves():
     side = entry("c", "a", BranchPoint(name="side", description="why"), branch="side")
     moved = entry("d", "b", branch="side")
     renamed = make_record(
@@ -279,7 +279,7 @@ def test_a_renamed_branch_keeps_what_is_known_of_it_and_its_moves():
     assert heads.archived == {"main"}
 
 
-def test_renaming_a_branch_of_which_nothing_is_known_is_fine():
+def test_a_branch_without_a_recorded_origin_can_be_renamed():
     renamed = make_record("c", "b", current="trunk", heads={"trunk": "b"}, renamed={"from": "main", "to": "trunk"})
 
     heads = replayed(*START, renamed)
@@ -288,7 +288,7 @@ def test_renaming_a_branch_of_which_nothing_is_known_is_fine():
 
 
 @pytest.mark.parametrize("data", [None, "odd", {}, {"heads": {}, "current": 5}, {"heads": [], "renamed": {"from": 1}}])
-def test_a_head_record_that_makes_no_sense_changes_nothing(data):
+def test_an_invalid_head_record_changes_nothing(data):
     heads = replayed(*START, entry("c", "a", Custom(custom_type=HEAD_RECORD, data=data), branch="main"))
 
     assert (heads.heads, heads.current, heads.moves, heads.archived) == ({"main": "b"}, "main", [], set())
@@ -304,23 +304,23 @@ def test_a_record_that_drops_the_current_branch_makes_another_one_current():
     assert heads.archived == {"side"}
 
 
-def test_a_head_that_is_no_id_is_at_no_entry_rather_than_at_the_root():
+def test_an_invalid_head_is_not_the_place_before_the_first_entry():
     heads = replayed(*START, make_record("c", "a", current="main", heads={"main": 5, "side": None}))
 
     assert heads.heads == {"main": NO_ID, "side": None}
 
 
-def test_a_head_that_is_not_in_the_file_is_left_by_a_move():
+def test_leaving_a_missing_head_is_a_move():
     heads = replayed(A, make_record("b", "a", current="main", heads={"main": "lost"}), entry("c", "a", branch="main"))
 
     assert heads.leaf == "c"
     assert heads.moves == [Move("main", "lost", False)]
 
 
-# Where a peer would land, and records to write
+# Where a peer would continue, and records to write
 
 
-def test_the_file_ends_at_the_current_place_or_it_does_not():
+def test_a_peer_opens_the_file_at_the_head_only_if_the_last_line_is_there():
     moved_on = entry("c", "b", branch="side", current="main")
     for lines, here in [
         ((), True),
@@ -333,7 +333,7 @@ def test_the_file_ends_at_the_current_place_or_it_does_not():
         assert replayed(*lines).is_at_last_line(Tree(lines)) is here
 
 
-def test_a_record_of_what_is_true_now_replays_to_the_same():
+def test_a_record_of_the_current_state_replays_to_the_same_state():
     lines = [*START, entry("c", "a", BranchPoint(name="side"), branch="side")]
     live = replayed(*lines)
 
@@ -352,7 +352,7 @@ def test_a_record_of_a_change_replays_to_the_change():
     assert len(after.moves) == 1
 
 
-def test_a_record_of_an_undo_takes_a_move_back():
+def test_a_record_of_an_undo_reverts_a_move():
     lines = [*START, entry("c", "a", branch="main")]
     undo = replayed(*lines).build_record(undo=True, heads={"main": "b"})
 
@@ -363,7 +363,7 @@ def test_a_record_of_an_undo_takes_a_move_back():
 
 
 @given(damaged_entry_lists(), some.data())
-def test_a_move_by_a_record_knows_all_that_it_takes_to_put_everything_back(entries, data):
+def test_a_move_by_a_record_holds_everything_an_undo_restores(entries, data):
     before = replayed(*entries)
     leaves, names = some.sampled_from([None, *(line.id for line in entries)]), list(before.heads)
     heads = {name: data.draw(leaves) for name in names}
@@ -403,7 +403,7 @@ def test_replaying_many_lines_at_once_is_applying_each(entries):
 
 
 @given(damaged_entry_lists())
-def test_the_current_branch_has_a_head_whatever_the_lines_say(entries):
+def test_the_current_branch_always_has_a_head(entries):
     heads = replayed(*entries)
 
     assert heads.current in heads.heads
@@ -415,7 +415,7 @@ def test_the_current_branch_has_a_head_whatever_the_lines_say(entries):
 @pytest.mark.parametrize(
     ("branch", "current"), [(UNSET, None), ("main", None), ("other", None), ("other", "main"), (None, None)]
 )
-def test_a_chain_moves_whom_its_entries_move(branch, current, parent, doubled):
+def test_a_chain_moves_the_same_branches_as_its_entries(branch, current, parent, doubled):
     first, second = entry("a", line=2), entry("b", "a", line=3)
     chain = Chain(
         ids=["c", "a" if doubled else "d"], parent=parent, line=4, source=first.source, branch=branch, current=current
@@ -443,7 +443,7 @@ def test_a_chain_moves_whom_its_entries_move(branch, current, parent, doubled):
         max_size=12,
     )
 )
-def test_many_renames_at_once_are_each_of_them(records):
+def test_many_renames_at_once_equal_single_renames(records):
     lines = [make_record(f"{number}", None, **data) for number, data in enumerate(records)]
     tree, one_by_one = Tree(lines), Heads()
     for line in lines:
@@ -467,7 +467,7 @@ def test_many_renames_at_once_are_each_of_them(records):
         (None, False),
     ],
 )
-def test_a_record_tells_all_when_the_heads_after_it_are_the_same_whatever_stands_before(data, all_told):
+def test_a_record_is_full_if_it_determines_the_heads_alone(data, all_told):
     line = entry("c", None, Custom(custom_type=HEAD_RECORD, data=data), branch="main")
     before = [entry("a", branch="main"), entry("b", branch="other")]
 
@@ -478,11 +478,11 @@ def test_a_record_tells_all_when_the_heads_after_it_are_the_same_whatever_stands
     assert not is_full_record(entry("a", branch="main"))
 
 
-# Files that are large
+# Large files
 
 
 class CountedName(str):
-    """A name that counts how often names are looked at."""
+    """A name that counts comparisons."""
 
     comparisons = 0
 
@@ -500,7 +500,7 @@ class CountedName(str):
 
 
 def make_line(number, body, type="custom", branch="main"):
-    """A line whose body is as it is given, with the very names that are in it."""
+    """Return a line whose cached body keeps the given name objects."""
     custom_type = HEAD_RECORD if type == "custom" else None
     return Entry(
         id=f"e{number}", parent=None, type=type, line=number + 2, source=MemoryLine(b"{}"), branch=branch,
@@ -583,7 +583,7 @@ def test_a_merge_is_a_move_that_can_be_undone():
     assert heads.undoable == heads.moves[0]
 
 
-def test_a_merge_into_another_branch_is_a_move_of_that_one():
+def test_a_merge_into_another_branch_moves_that_branch():
     heads = replayed(*START, make_merge("c", "a", "b", branch="side", current="main"))
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("side", "a"),), merge="c", is_other_branch=True)
@@ -594,7 +594,7 @@ SIDE = (entry("c", "b", branch="side", current="main"),)
 OF_SIDE = {"from": {"branch": "side", "leaf": "c"}}
 
 
-def test_a_record_may_be_a_move_of_another_branch_than_the_current_one():
+def test_a_record_can_move_another_branch_than_the_current_one():
     heads = replayed(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "b", "side": "a"}, **OF_SIDE))
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("side", "c"),), is_other_branch=True)
@@ -603,7 +603,7 @@ def test_a_record_may_be_a_move_of_another_branch_than_the_current_one():
 
 
 @pytest.mark.parametrize("origin", [None, {}, {"branch": 1}, {"branch": "lost"}, {"branch": "main"}])
-def test_a_record_that_does_not_name_another_branch_is_a_move_of_the_current_one(origin):
+def test_a_record_without_another_branch_moves_the_current_one(origin):
     heads = replayed(
         *START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "c"}, **{"from": origin})
     )
@@ -611,19 +611,19 @@ def test_a_record_that_does_not_name_another_branch_is_a_move_of_the_current_one
     assert heads.undoable == Move("main", "b", False)
 
 
-def test_a_record_that_moves_the_current_branch_is_no_move_beside_it():
+def test_a_record_that_moves_the_current_branch_is_not_a_move_of_another():
     heads = replayed(*START, *SIDE, make_record("d", "b", current="main", heads={"main": "a", "side": "a"}, **OF_SIDE))
 
     assert heads.undoable == Move("main", "b", False, other_heads=(("side", "c"),))
 
 
-def test_a_summary_that_is_no_merge_is_no_move():
+def test_a_summary_that_is_not_a_merge_is_not_a_move():
     left = entry("c", "b", BranchSummary(summary="Left."), branch="main")
 
     assert replayed(*START, left).moves == []
 
 
-def test_the_summary_behind_the_record_of_a_promotion_belongs_to_it():
+def test_the_summary_after_the_record_of_a_promotion_belongs_to_it():
     side = entry("c", "b", branch="side")
     promotion = make_record(
         "d", "c", current="main", heads={"main": "c", "side": "c"}, archived=["side"], **{"from": {}}
@@ -635,7 +635,7 @@ def test_the_summary_behind_the_record_of_a_promotion_belongs_to_it():
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "description"),
     [
         ((make_record("c", "b", current="main", heads={"main": "a"}, **{"from": {}}),), "the move of main"),
         ((entry("c", "b", branch="side"),), "the switch from main to side"),
@@ -657,12 +657,12 @@ def test_the_summary_behind_the_record_of_a_promotion_belongs_to_it():
         ),
     ],
 )
-def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):
+def test_a_move_is_described_by_what_an_undo_reverts(lines, description):
     tree = Tree()
     tree.extend((*START, *lines))
     heads = replayed(*START, *lines)
 
-    assert describe_move(heads.undoable, heads, tree) == said
+    assert describe_move(heads.undoable, heads, tree) == description
 
 
 @pytest.mark.parametrize(
@@ -676,5 +676,5 @@ def test_a_move_is_described_by_what_an_undo_takes_back(lines, said):
         (entry("r", "a", Custom(custom_type=HEAD_RECORD, data=5)), False),
     ],
 )
-def test_saying_something_and_moving_is_activity_and_notes_are_not(line, expected):
+def test_messages_and_moves_are_activity_and_notes_are_not(line, expected):
     assert is_activity(line) is expected

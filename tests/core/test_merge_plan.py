@@ -40,7 +40,7 @@ def make_merge(*sources):
 # Merges
 
 
-def test_a_merge_covers_what_the_other_branch_has_since_they_parted():
+def test_a_merge_covers_the_other_branch_since_the_split():
     tree = grow("a>b>c>d b>x>y")
 
     assert ids(plan_merge(tree, "d", "y")) == "cd"
@@ -48,14 +48,14 @@ def test_a_merge_covers_what_the_other_branch_has_since_they_parted():
     assert ids(plan_merge(tree, "d", None)) == "abcd"
 
 
-def test_what_was_merged_before_is_not_merged_again():
+def test_merged_entries_are_not_merged_again():
     tree = grow("a>b>c>d>e a>x>m>y", m=make_merge("c"))
 
     assert ids(plan_merge(tree, "e", "y")) == "de"
     assert ids(plan_merge(tree, "c", "y")) == ""
 
 
-def test_a_merge_of_what_the_other_side_has_is_nothing_new_to_it():
+def test_a_merge_of_known_entries_is_left_out():
     tree = grow("a>b>m>c a>x>y", m=make_merge("x"))
 
     assert ids(plan_merge(tree, "c", "y")) == "bc"
@@ -67,7 +67,7 @@ def test_a_merge_of_what_the_other_side_has_is_nothing_new_to_it():
     assert ids(plan_merge(tree, "m", "x")) == "bm"
 
 
-def test_a_compaction_stands_for_what_came_before_it():
+def test_a_compaction_represents_the_entries_before_it():
     tree = grow("a>b>c>K>d a>x", K=Compaction(summary="s", first_kept="c"))
 
     assert ids(plan_merge(tree, "d", "x")) == "cKd"
@@ -84,11 +84,11 @@ def test_a_compaction_stands_for_what_came_before_it():
         (user("x"), []),
     ],
 )
-def test_a_merge_says_what_it_was_made_from(body, sources):
+def test_a_merge_names_its_sources(body, sources):
     assert get_merge_sources(entry("m", body=body)) == sources
 
 
-def test_what_makes_a_summary_a_merge_is_read_back_and_stands_beside_what_else_is_said():
+def test_merge_details_are_read_back_and_keep_other_details():
     body = BranchSummary(summary="s", details=build_merge_details(["a", "b"], {"readFiles": ["x"], "kind": "mine"}))
 
     assert is_merge(body)
@@ -97,14 +97,14 @@ def test_what_makes_a_summary_a_merge_is_read_back_and_stands_beside_what_else_i
 
 
 @pytest.mark.parametrize("details", [None, "merge", ["merge"], {}, {"kind": "other"}, {"sources": ["a"]}])
-def test_a_summary_that_does_not_say_so_is_no_merge(details):
+def test_a_summary_without_merge_details_is_not_a_merge(details):
     assert not is_merge(BranchSummary(summary="s", details=details))
 
 
 # Copies
 
 
-def test_copies_say_the_same_without_what_the_originals_took():
+def test_copies_have_the_same_content_without_usage():
     used = {"input": 10, "output": 5, "cost": 0.01}
     result = tool_result("1", "read", "x")
 
@@ -145,7 +145,7 @@ def test_a_result_brings_its_call_and_the_other_results_of_the_turn():
     assert ids(plan_cherry_pick(tree, ["s", "r", "b", "a"])) == "abrs"
 
 
-def test_of_two_results_of_one_call_the_chosen_one_is_taken_and_else_the_first():
+def test_of_two_results_of_one_call_the_chosen_one_is_copied_or_else_the_first():
     tree = grow("b>r b>q", b=make_calls("1"), r=tool_result("1", "read", "x"), q=tool_result("1", "read", "y"))
 
     assert ids(plan_cherry_pick(tree, ["q"])) == "bq"
@@ -153,7 +153,7 @@ def test_of_two_results_of_one_call_the_chosen_one_is_taken_and_else_the_first()
     assert ids(plan_cherry_pick(tree, ["r", "q"])) == "br"
 
 
-def test_results_are_looked_for_as_far_as_the_next_turn():
+def test_results_are_searched_up_to_the_next_turn():
     tree = grow("b>c>d>r", b=make_calls("1"), d=make_calls("1"), r=tool_result("1", "read", "x"))
 
     assert ids(plan_cherry_pick(tree, ["b"])) == "b"
@@ -168,7 +168,7 @@ def test_calls_and_results_stay_together_when_others_are_picked_too():
 
 
 def test_a_result_without_its_call_cannot_be_picked():
-    with pytest.raises(InvalidOperation, match="'r' is the result of a call that is not on its path"):
+    with pytest.raises(InvalidOperation, match="'r' is the result of a tool call that is not on its path"):
         plan_cherry_pick(grow("a>r", r=tool_result("1", "read", "x")), ["r"])
 
 
@@ -181,7 +181,7 @@ def test_only_messages_can_be_picked(body):
 # Rebases
 
 
-def test_a_rebase_copies_what_the_branch_has_beyond_the_common_path():
+def test_a_rebase_copies_the_branch_after_the_common_path():
     tree = grow("a>b>c>d a>x", c=Label(target="a", text="x"))
 
     assert ids(plan_rebase(tree, "d", "x")) == "bd"
@@ -192,13 +192,15 @@ def test_branch_points_are_not_copied():
     assert ids(plan_rebase(grow("a>p>b a>x", p=BranchPoint(name="side")), "b", "x")) == "b"
 
 
-def test_where_there_is_nothing_to_copy_a_rebase_is_refused():
+def test_a_rebase_without_entries_to_copy_is_refused():
     tree = grow("a>b>c")
 
     for onto in ("a", "b", "c", None):
-        with pytest.raises(InvalidOperation, match=r"the branch goes on from \w+ already"):
+        with pytest.raises(InvalidOperation, match=r"the branch already continues from \w+"):
             plan_rebase(tree, "c", onto)
-    with pytest.raises(InvalidOperation, match="the branch has nothing that the path to c does not have"):
+    with pytest.raises(
+        InvalidOperation, match="nothing to rebase: the path to c already has every entry of the branch"
+    ):
         plan_rebase(tree, "a", "c")
 
 
@@ -208,7 +210,7 @@ COPIES = {"b": "B", "c": "C", "K": "k", "e": "E"}
 @pytest.mark.parametrize(
     ("anchor", "kept"), [("c", "C"), ("K", None), (None, None), ("a", "a"), ("l", "C"), ("m", None)]
 )
-def test_what_a_compaction_keeps_is_turned_to_the_copies(anchor, kept):
+def test_the_anchor_of_a_copied_compaction_points_to_a_copy(anchor, kept):
     note = Label(target="a", text="x")
     keeps = Compaction(summary="s", first_kept=anchor, state={"old": 1}, system_message={"role": "system"})
     tree = grow("a>b>l>c>m>K a>x", l=note, m=note, K=keeps)
@@ -220,22 +222,22 @@ def test_what_a_compaction_keeps_is_turned_to_the_copies(anchor, kept):
     assert (body.first_kept, body.state, body.system_message) == (kept, None, None)
 
 
-def test_a_compaction_whose_first_kept_entry_is_nowhere_cannot_be_copied():
+def test_a_compaction_with_a_missing_first_kept_entry_cannot_be_copied():
     tree = grow("a>b>K a>x", K=Compaction(summary="s", first_kept="gone"))
 
-    with pytest.raises(InvalidOperation, match="'K' keeps from 'gone', which would not be on its path"):
+    with pytest.raises(InvalidOperation, match="'K' keeps entries from 'gone', which would not be on its path"):
         plan_rebase(tree, "K", "x")
 
 
 @pytest.mark.parametrize(("target", "turned"), [("b", "B"), ("a", "a")])
-def test_an_edit_is_turned_to_the_copy_of_its_target(target, turned):
+def test_a_copied_edit_points_to_the_copy_of_its_target(target, turned):
     tree = grow("a>b>e a>x", e=ContextEdit(target=target))
     entries = plan_rebase(tree, "e", "x")
 
     assert rebase_bodies(tree, entries, "x", COPIES)[-1] == ContextEdit(target=turned)
 
 
-def test_an_edit_of_an_entry_that_is_left_behind_cannot_be_copied():
+def test_an_edit_of_an_entry_that_is_not_copied_cannot_be_copied():
     tree = grow("a>b>e a>x>y", e=ContextEdit(target="y"))
 
     with pytest.raises(InvalidOperation, match="'e' edits 'y', which would not be on its path"):
@@ -243,7 +245,7 @@ def test_an_edit_of_an_entry_that_is_left_behind_cannot_be_copied():
 
 
 @given(entry_lists(), st.data())
-def test_a_rebase_copies_entries_of_the_path_alone_and_one_body_for_each(entries, data):
+def test_a_rebase_copies_only_entries_of_the_path_with_one_body_each(entries, data):
     tree = Tree(entries)
     leaf, onto = data.draw(places(entries)), data.draw(places(entries))
     try:
@@ -257,7 +259,7 @@ def test_a_rebase_copies_entries_of_the_path_alone_and_one_body_for_each(entries
 
 
 @given(damaged_entry_lists(), st.data())
-def test_whatever_the_session_a_plan_is_made_or_refused(entries, data):
+def test_any_session_gives_a_plan_or_a_refusal(entries, data):
     tree = Tree(entries)
     a, b = data.draw(places(entries)), data.draw(places(entries))
 

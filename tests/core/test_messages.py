@@ -42,7 +42,7 @@ NOTHING_SPENT = {
 
 
 def get_sent_text(message):
-    """The text that a model is sent for `message`, in the user's name."""
+    """Return the text that is sent to the model for `message` as a user message."""
     sent = convert_for_model(message)
     assert sent["role"] == "user"
     [block] = sent["content"]
@@ -53,12 +53,12 @@ def get_sent_text(message):
 # Making messages
 
 
-def test_a_user_says_text_or_blocks_as_they_are():
+def test_a_user_message_keeps_text_or_blocks_unchanged():
     assert user("hi").message == {"role": "user", "content": "hi"}
     assert user([{"type": "image"}]).message["content"] == [{"type": "image"}]
 
 
-def test_an_assistant_message_says_only_what_was_given():
+def test_an_assistant_message_has_only_the_given_fields():
     message = assistant("hi").message
 
     assert message["content"] == [{"type": "text", "text": "hi"}]
@@ -73,7 +73,7 @@ def test_an_assistant_message_carries_model_stop_and_error_when_given():
     assert (message["stopReason"], message["errorMessage"]) == ("error", "broke")
 
 
-def test_a_call_and_its_result_know_each_other():
+def test_a_call_and_its_result_share_an_id():
     calling = assistant([tool_call("c1", "read", {"path": "x"})]).message
     result = tool_result("c1", "read", "text", error=True).message
 
@@ -83,7 +83,7 @@ def test_a_call_and_its_result_know_each_other():
     assert (result["toolName"], result["isError"]) == ("read", True)
 
 
-def test_usage_is_filled_up_to_the_full_form():
+def test_usage_is_completed_to_the_full_form():
     full = complete_usage({"input": 10, "output": 5, "cost": 0.01, "reasoning": 3})
 
     assert full["totalTokens"] == 15
@@ -91,7 +91,7 @@ def test_usage_is_filled_up_to_the_full_form():
     assert full["reasoning"] == 3
 
 
-def test_a_total_that_is_given_stays():
+def test_an_explicit_total_is_kept():
     assert complete_usage({"input": 10, "totalTokens": 99})["totalTokens"] == 99
     assert complete_usage({"cost": {"input": 1, "total": 7}})["cost"]["total"] == 7
 
@@ -100,7 +100,7 @@ def test_costs_by_kind_are_added_up():
     assert complete_usage({"cost": {"input": 1, "cacheRead": 2}})["cost"]["total"] == 3
 
 
-def test_usage_in_the_full_form_stays_as_it_is():
+def test_complete_usage_is_not_changed():
     full = complete_usage({"input": 10, "cost": 0.01})
 
     assert complete_usage(full) == full
@@ -122,7 +122,7 @@ def test_a_message_is_completed_as_peers_write_it():
     }
 
 
-def test_completing_keeps_what_is_there():
+def test_completing_keeps_existing_fields():
     given_ = {"role": "assistant", "content": [tool_call("c", "n", {})], "model": "mine", "timestamp": 1}
 
     filled = complete_message(given_, now=7, model="other")
@@ -133,7 +133,7 @@ def test_completing_keeps_what_is_there():
     assert complete_message({**given_, "stopReason": "length"}, now=7)["stopReason"] == "length"
 
 
-def test_completing_a_result_says_that_it_is_no_error():
+def test_completing_a_result_marks_it_as_no_error():
     filled = complete_message({"role": "toolResult", "toolCallId": "c", "content": "text"}, now=7)
 
     assert filled["isError"] is False
@@ -142,14 +142,14 @@ def test_completing_a_result_says_that_it_is_no_error():
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "toolResult"])
-def test_a_message_that_lacks_nothing_is_taken_as_it_is(role):
+def test_a_complete_message_is_not_changed(role):
     whole = complete_message({"role": role, "content": [{"type": "text", "text": "x"}]}, now=7)
 
     assert complete_message(whole, now=8) is whole
 
 
 @pytest.mark.parametrize("lacking", ["content", "usage", "api", "provider", "model", "stopReason", "timestamp"])
-def test_an_answer_that_lacks_anything_is_completed(lacking):
+def test_an_incomplete_answer_is_completed(lacking):
     whole = complete_message({"role": "assistant", "content": [{"type": "text", "text": "x"}]}, now=7)
 
     filled = complete_message({key: value for key, value in whole.items() if key != lacking}, now=7)
@@ -157,7 +157,7 @@ def test_an_answer_that_lacks_anything_is_completed(lacking):
     assert filled.keys() == whole.keys()
 
 
-def test_usage_that_lacks_nothing_stays_in_its_order_with_what_else_it_says():
+def test_complete_usage_keeps_its_order_and_extra_fields():
     whole = complete_message({"role": "assistant", "content": []}, now=7)
     usage = {"reasoning": 5, **dict(reversed(whole["usage"].items()))}
 
@@ -167,7 +167,7 @@ def test_usage_that_lacks_nothing_stays_in_its_order_with_what_else_it_says():
 @pytest.mark.parametrize(
     "usage", [None, 5, [], "cost", {**NOTHING_SPENT, "cost": 5}, {**NOTHING_SPENT, "cost": {"input": 1}}]
 )
-def test_usage_that_is_no_whole_one_is_completed(usage):
+def test_incomplete_usage_is_completed(usage):
     whole = complete_message({"role": "assistant", "content": []}, now=7)
 
     filled = complete_message({**whole, "usage": usage}, now=8)["usage"]
@@ -175,7 +175,7 @@ def test_usage_that_is_no_whole_one_is_completed(usage):
     assert (filled.keys(), filled["cost"].keys()) == (NOTHING_SPENT.keys(), NOTHING_SPENT["cost"].keys())
 
 
-def test_a_dict_that_makes_up_what_it_is_asked_for_is_left_as_it_was():
+def test_a_dict_that_invents_missing_keys_is_not_changed():
     given_ = defaultdict(list, role="assistant", content=[])
 
     filled = complete_message(given_, now=7)
@@ -183,7 +183,7 @@ def test_a_dict_that_makes_up_what_it_is_asked_for_is_left_as_it_was():
     assert (filled["api"], filled["timestamp"], given_) == ("unknown", 7, {"role": "assistant", "content": []})
 
 
-def test_completing_another_role_adds_only_the_time():
+def test_completing_another_role_adds_only_the_timestamp():
     assert complete_message({"role": "user", "content": "x"}, now=7) == {"role": "user", "content": "x", "timestamp": 7}
 
 
@@ -191,17 +191,17 @@ def test_completing_another_role_adds_only_the_time():
 
 
 @pytest.mark.parametrize("odd", [None, True, "5", float("inf"), float("-inf"), float("nan"), 10**400, [], {}])
-def test_what_is_no_finite_number_counts_nothing(odd):
+def test_a_value_that_is_not_a_finite_number_counts_as_zero(odd):
     assert coerce_number(odd) == 0
 
 
-def test_a_number_stays_what_it_is():
+def test_a_number_keeps_its_value():
     assert coerce_number(5) == 5
     assert coerce_number(0.25) == 0.25
     assert coerce_number(10**50) == 10**50
 
 
-def test_text_joins_the_text_blocks_and_passes_over_the_rest():
+def test_text_joins_the_text_blocks_and_ignores_others():
     content = [
         {"type": "text", "text": "a"},
         {"type": "image"},
@@ -232,7 +232,7 @@ def test_only_a_tool_result_answers():
     assert get_answered_call({"role": "toolResult"}) == ""
 
 
-def test_a_turn_that_failed_or_was_aborted_stopped_abnormally():
+def test_a_turn_with_an_error_or_an_abort_is_a_failed_turn():
     assert is_failed_turn({"role": "assistant", "stopReason": "error"})
     assert is_failed_turn({"role": "assistant", "stopReason": "aborted"})
     assert not is_failed_turn({"role": "assistant", "stopReason": "length"})
@@ -252,37 +252,37 @@ def test_a_turn_that_failed_or_was_aborted_stopped_abnormally():
         ({}, "it answered nothing"),
     ],
 )
-def test_an_answer_that_was_cut_off_or_says_nothing_is_none(message, why):
+def test_a_truncated_or_empty_answer_has_a_shortcoming(message, why):
     assert describe_shortcoming({"role": "assistant", **message}) == why
 
 
-def test_the_model_is_known_only_where_an_assistant_names_it_in_full():
+def test_the_model_is_known_only_if_an_assistant_message_names_it_in_full():
     assert get_model({"role": "assistant", "provider": "p", "model": "m"}) == ("p", "m")
     assert get_model({"role": "assistant", "model": "m"}) is None
     assert get_model({"role": "user", "provider": "p", "model": "m"}) is None
 
 
-def test_what_was_spent_is_the_total_or_else_the_sum():
+def test_the_tokens_of_usage_are_its_total_or_else_the_sum():
     assert sum_usage({"totalTokens": 9, "input": 1, "cost": {"total": 0.5}}) == UsageSum(9, 0.5)
     assert sum_usage({"input": 1, "output": 2, "cost": 0.5}) == UsageSum(3, 0.5)
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"totalTokens": 0, "cost": {"total": 0}}, "odd"])
-def test_nothing_recorded_is_not_the_same_as_zero(nothing):
+def test_usage_without_numbers_is_none_rather_than_zero(nothing):
     assert sum_usage(nothing) is None
 
 
-# What a model is sent
+# Conversion for a model
 
 
 @pytest.mark.parametrize("kind", ["user", "assistant", "toolResult", "system"])
-def test_the_roles_that_models_know_are_sent_as_they_are(kind):
+def test_the_roles_that_models_know_are_sent_unchanged(kind):
     message = {"role": kind, "content": "x", "extra": 1}
 
     assert convert_for_model(message) is message
 
 
-def test_summaries_are_sent_as_the_users_with_a_lead_that_says_which():
+def test_summaries_are_sent_as_user_messages_with_a_lead():
     compacted = get_sent_text({"role": "compactionSummary", "summary": "S"})
     branch = get_sent_text({"role": "branchSummary", "summary": "S"})
 
@@ -291,14 +291,14 @@ def test_summaries_are_sent_as_the_users_with_a_lead_that_says_which():
 
 
 @pytest.mark.parametrize("kind", ["custom", "hookMessage"])
-def test_custom_messages_are_sent_as_the_users_without_their_details(kind):
+def test_custom_messages_are_sent_as_user_messages_without_details(kind):
     message = {"role": kind, "content": "x", "details": {"secret": 1}, "timestamp": 5}
 
     assert convert_for_model(message) == {"role": "user", "content": [{"type": "text", "text": "x"}], "timestamp": 5}
     assert convert_for_model({"role": kind, "content": [{"type": "image"}, 3]})["content"] == [{"type": "image"}]
 
 
-def test_a_developer_speaks_as_the_system():
+def test_a_developer_message_is_sent_as_a_system_message():
     assert convert_for_model({"role": "developer", "content": "x"}) == {"role": "system", "content": "x"}
 
 
@@ -307,15 +307,15 @@ def test_an_unknown_role_is_not_sent():
     assert convert_for_model({}) is None
 
 
-def test_a_shell_run_is_sent_with_command_and_output():
-    said = get_sent_text({"role": "bashExecution", "command": "ls", "output": "a.txt", "exitCode": 0})
+def test_a_shell_command_is_sent_with_its_output():
+    sent = get_sent_text({"role": "bashExecution", "command": "ls", "output": "a.txt", "exitCode": 0})
 
-    assert "`ls`" in said
-    assert "```\na.txt\n```" in said
-    assert "exited" not in said
+    assert "`ls`" in sent
+    assert "```\na.txt\n```" in sent
+    assert "exited" not in sent
 
 
-def test_a_shell_run_tells_of_silence_failure_cancelling_and_cuts():
+def test_a_shell_command_reports_no_output_failure_cancelling_and_truncation():
     assert "printed nothing" in get_sent_text({"role": "pythonExecution", "code": "pass"})
     assert "`pass`" in get_sent_text({"role": "pythonExecution", "code": "pass"})
     assert "code 2" in get_sent_text({"role": "bashExecution", "command": "x", "exitCode": 2})
@@ -325,10 +325,10 @@ def test_a_shell_run_tells_of_silence_failure_cancelling_and_cuts():
     cut = {"role": "bashExecution", "command": "x", "truncated": True, "fullOutputPath": "/tmp/all"}
     assert "/tmp/all" in get_sent_text(cut)
     assert "/tmp/all" not in get_sent_text({**cut, "truncated": False})
-    assert "cut" in get_sent_text({**cut, "fullOutputPath": None})
+    assert "truncated" in get_sent_text({**cut, "fullOutputPath": None})
 
 
-def test_a_shell_run_can_be_kept_from_the_model():
+def test_a_shell_command_can_be_excluded_from_the_context():
     assert convert_for_model({"role": "bashExecution", "command": "x", "excludeFromContext": True}) is None
     assert convert_for_model({"role": "bashExecution", "command": "x", "excludeFromContext": False}) is not None
 
@@ -336,9 +336,9 @@ def test_a_shell_run_can_be_kept_from_the_model():
 def test_mentioned_files_are_sent_with_their_paths():
     files = [{"path": "a.py", "content": "print()"}, "odd", {"path": "b.py"}]
 
-    said = get_sent_text({"role": "fileMention", "text": "look", "content": "here", "files": files})
+    sent = get_sent_text({"role": "fileMention", "text": "look", "content": "here", "files": files})
 
-    assert said == "look\n\nhere\n\na.py\nprint()\n\nb.py\n"
+    assert sent == "look\n\nhere\n\na.py\nprint()\n\nb.py\n"
     assert get_sent_text({"role": "fileMention", "files": "odd"}) == ""
 
 
@@ -349,7 +349,7 @@ KEYS = ["content", "usage", "stopReason", "toolCallId", "summary", "exitCode", "
 
 
 @given(ROLES, st.dictionaries(st.sampled_from(KEYS), json_values))
-def test_any_json_is_read_without_harm(kind, fields):
+def test_any_json_can_be_read_as_a_message(kind, fields):
     message = {"role": kind, **fields}
 
     assert get_role(message) == kind
@@ -369,7 +369,7 @@ def test_a_tool_result_may_have_details_that_no_model_sees() -> None:
     assert "details" not in tool_result("c1", "edit", "Edited.").message
 
 
-def test_a_command_of_the_user_is_written_as_peers_write_it() -> None:
+def test_a_user_command_is_written_in_the_form_of_peers() -> None:
     ran = build_bash_execution("make", "ok", exit_code=0).message
     ended = build_bash_execution(
         "make", "…", exit_code=None, truncated=True, full_output="/tmp/all", in_context=False

@@ -7,7 +7,7 @@ from tests.strategies import damaged_entry_lists, places
 
 
 @given(damaged_entry_lists(), st.data())
-def test_the_model_above_a_place_is_the_one_that_holds_there(entries, data):
+def test_the_model_above_an_entry_is_the_one_in_effect(entries, data):
     tree = Tree(entries)
     place = data.draw(places(entries))
     state = read_state(tree.path(place))

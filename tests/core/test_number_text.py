@@ -1,4 +1,4 @@
-"""Figures: counts and money as people read them."""
+"""Counts and amounts of money for people to read."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_counts_are_short(count, words):
         (1e-300, "$0.000000000000"),
     ],
 )
-def test_no_cost_looks_like_nothing(cost, words):
+def test_no_cost_is_shown_as_zero(cost, words):
     assert format_dollars(cost) == words
 
 
@@ -46,12 +46,12 @@ def test_no_cost_looks_like_nothing(cost, words):
         ((2, "entry", "entries"), "2 entries"),
     ],
 )
-def test_one_thing_is_named_in_the_singular(given, words):
+def test_a_count_of_one_uses_the_singular(given, words):
     assert pluralize(*given) == words
 
 
 @pytest.mark.parametrize(
     ("count", "words"), [(0, "0 tokens"), (1, "1 token"), (12_345, "12k tokens"), ("odd", "0 tokens")]
 )
-def test_tokens_in_short(count, words):
+def test_token_counts_are_short(count, words):
     assert format_tokens(count) == words

@@ -31,7 +31,6 @@ from sessiontree.core.entry_text import (
     format_entry,
     format_entry_row,
     get_speaker,
-    map_results_to_calls,
     normalize_case,
 )
 from sessiontree.core.heads import Heads
@@ -76,11 +75,11 @@ def test_a_chain_stays_flat():
     assert draw_ids(grow("a>b>c")) == ["a", "b", "c"]
 
 
-def test_children_of_a_branch_point_go_in_and_their_chains_once_more():
+def test_children_of_a_split_are_indented_and_their_chains_once_more():
     assert draw_ids(grow("a>b>c>d a>e")) == ["a", "├─ b", "│     c", "│     d", "└─ e"]
 
 
-def test_a_branch_below_a_branch_keeps_the_rails_of_its_elders():
+def test_a_nested_branch_keeps_the_rails_of_its_ancestors():
     assert draw_ids(grow("a>b>c a>d b>e d>f d>g>h>i")) == [
         "a",
         "├─ b",
@@ -94,13 +93,13 @@ def test_a_branch_below_a_branch_keeps_the_rails_of_its_elders():
     ]
 
 
-def test_several_roots_stand_at_the_left_and_what_follows_each_further_in():
+def test_several_roots_are_at_the_left_and_their_children_indented():
     assert draw_ids(grow("a>b>c d>e")) == ["a", "   b", "   c", "d", "   e"]
     assert draw_ids(grow("a>b a>c d>e>f e>g")) == ["a", "├─ b", "└─ c", "d", "   e", "   ├─ f", "   └─ g"]
     assert draw_ids(grow("m>a>b m>c>d", m=ModelChange(model="m"))) == ["a", "   b", "c", "   d"]
 
 
-def test_one_root_alone_leaves_its_chain_at_the_left():
+def test_a_single_root_leaves_its_chain_at_the_left():
     assert draw_ids(grow("a>b>c")) == ["a", "b", "c"]
 
 
@@ -114,7 +113,7 @@ def test_the_active_branch_comes_first_and_is_marked():
     ]
 
 
-def test_before_everything_nothing_is_active():
+def test_before_the_first_entry_no_row_is_active():
     assert not any(row.active or row.on_path for row in build_outline(grow("a>b"), None))
 
 
@@ -147,7 +146,7 @@ def test_a_branch_is_named_at_its_head_or_at_the_nearest_row_above_a_hidden_one(
     assert not any(row.branches for row in build_outline(tree, "n"))
 
 
-def test_a_head_that_a_filter_hides_is_told_at_the_nearest_row_above_and_not_as_its_head():
+def test_a_hidden_head_is_noted_at_the_nearest_row_above():
     tree = grow("a>b>m>n a>c", b=assistant("b"), c=assistant("c"), m=ModelChange(model="m"), n=ModelChange(model="m"))
     heads = make_heads(main="n", other="c", note="m", first="a", lost="unknown", empty=None)
 
@@ -164,7 +163,7 @@ def test_a_head_that_a_filter_hides_is_told_at_the_nearest_row_above_and_not_as_
     assert not any(row.active_hidden or row.branches_hidden for row in (a, b, c))
 
 
-def test_a_head_above_all_rows_that_are_shown_is_told_nowhere():
+def test_a_head_above_all_shown_rows_is_not_noted():
     tree = grow("a>b", a=assistant("a"))
 
     [b] = build_outline(tree, "a", "user-only", make_heads(main="a"))
@@ -182,11 +181,11 @@ def test_a_head_above_all_rows_that_are_shown_is_told_nowhere():
         ((), True, "↓ active: hidden below"),
     ],
 )
-def test_hidden_heads_in_words(branches: tuple[str, ...], active: bool, words: str):
+def test_hidden_heads_are_described(branches: tuple[str, ...], active: bool, words: str):
     assert format_hidden(branches, active) == words
 
 
-def test_children_of_a_hidden_entry_hang_from_the_nearest_row_above():
+def test_children_of_a_hidden_entry_move_to_the_nearest_row_above():
     tree = grow("a>m>b m>c", m=ModelChange(model="m"))
 
     assert draw_ids(tree) == ["a", "├─ b", "└─ c"]
@@ -210,7 +209,7 @@ FILTERED = grow(
     ("filter", "visible"),
     [("all", "abcdef"), ("default", "acd"), ("no-tools", "ad"), ("user-only", "a"), ("labeled-only", "d")],
 )
-def test_a_filter_shows_what_it_is_for(filter, visible):
+def test_each_filter_shows_its_kinds_of_entries(filter, visible):
     assert list_shown(FILTERED, filter) == visible
 
 
@@ -265,7 +264,7 @@ def test_a_turn_that_only_calls_tools_is_shown_when_it_is_the_leaf_or_failed():
         ({"type": "from_the_future"}, "[from_the_future]"),
     ],
 )
-def test_a_row_says_what_its_entry_is(body, row):
+def test_a_row_describes_its_entry(body, row):
     assert format_entry_row(entry("a", None, body)) == row
 
 
@@ -277,7 +276,7 @@ def test_a_result_is_shown_by_the_call_it_answers():
     assert format_entry_row(tree["b"], calls) == "[read: x]"
 
 
-def test_a_call_id_that_is_used_again_names_the_call_on_the_results_own_path():
+def test_a_reused_call_id_refers_to_the_call_on_the_path_of_the_result():
     other = assistant([tool_call("c1", "write", {"path": "y"})])
     result = tool_result("c1", "?", "x")
     tree = grow("r>a>b r>c>d e", a=CALL, b=result, c=other, d=result, e=tool_result("c1", "?", "x"))
@@ -301,7 +300,7 @@ def test_plain_text_leaves_the_role_out(body, words):
     assert format_entry(entry("a", None, body)) == words
 
 
-def test_one_line_has_single_blanks_and_an_end():
+def test_one_line_has_single_spaces_and_a_maximum_length():
     assert shorten_to_line(" a\t\nb ") == "a b"
     assert len(shorten_to_line("word " * 1000)) == 200
     assert shorten_to_line(" " * 10_000 + "late") == ""
@@ -337,7 +336,7 @@ def join_row_ids(rows):
 BRANCHED = grow("a>b>c>d a>e>f e>g>h")
 
 
-def test_rows_that_follow_one_another_without_a_parting_are_a_segment():
+def test_consecutive_rows_without_a_split_are_a_segment():
     rows = build_rows(BRANCHED)
 
     assert join_row_ids(rows) == "abcdefgh"
@@ -346,7 +345,7 @@ def test_rows_that_follow_one_another_without_a_parting_are_a_segment():
     assert (rows.find_segment_above(7), rows.find_segment_above(4), rows.find_segment_above(0)) == (4, 0, None)
 
 
-def test_what_can_be_folded_is_all_that_is_below_the_first_of_a_segment():
+def test_folding_the_first_row_of_a_segment_hides_everything_below_it():
     rows = build_rows(BRANCHED)
 
     assert [rows.get_foldable(row) for row in (0, 1, 4)] == [range(1, 8), range(2, 4), range(5, 8)]
@@ -354,7 +353,7 @@ def test_what_can_be_folded_is_all_that_is_below_the_first_of_a_segment():
     assert not rows.get_foldable(5), "nothing is below it"
 
 
-def test_of_a_wide_prefix_only_the_end_can_be_asked_for():
+def test_a_wide_prefix_can_be_cut_to_its_end():
     rows = build_rows(BRANCHED)
 
     assert rows.draw_prefix(7) == "         "
@@ -363,14 +362,14 @@ def test_of_a_wide_prefix_only_the_end_can_be_asked_for():
 
 
 @given(damaged_entry_lists(), st.sampled_from(FILTERS))
-def test_a_guide_is_the_prefix_as_long_as_that_is_not_wide(entries, filter):
+def test_a_narrow_guide_is_the_full_prefix(entries, filter):
     rows = build_rows(Tree(entries), None, filter)
 
     for row in range(len(rows)):
         assert rows.get_width(row) > MAX_GUIDE_WIDTH or rows.draw_guide(row) == rows.draw_prefix(row)
 
 
-def test_a_guide_of_a_deep_row_is_bounded_and_tells_how_many_levels_it_leaves_out():
+def test_the_guide_of_a_deep_row_is_bounded_and_counts_the_missing_levels():
     rows = build_rows(tree_of("comb", 40), "m39")
 
     guides = {rows.get_id(row): rows.draw_guide(row) for row in range(len(rows))}
@@ -415,12 +414,12 @@ SAID = grow(
         (("nothing",), ""),
     ],
 )
-def test_a_search_finds_rows_that_say_all_words_by_text_role_label_or_call(words, found):
+def test_a_search_finds_all_words_in_text_role_label_or_call(words, found):
     assert join_row_ids(build_rows(SAID, None, "default", *words)) == found
 
 
 @given(damaged_entry_lists(), st.data())
-def test_a_search_finds_what_the_row_and_the_text_of_any_entry_say(entries, data):
+def test_a_search_finds_the_row_and_the_text_of_any_entry(entries, data):
     tree = Tree(entries)
     shape = run_steps(survey_tree(tree, None))
     run_steps(shape.read_texts())
@@ -433,7 +432,7 @@ def test_a_search_finds_what_the_row_and_the_text_of_any_entry_say(entries, data
         )
 
 
-def test_a_search_that_was_given_up_is_gone_on_with_where_it_was():
+def test_an_abandoned_search_continues_where_it_stopped():
     tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(2000)])
     shape = run_steps(survey_tree(tree, None))
     begun = shape.read_texts()
@@ -444,11 +443,11 @@ def test_a_search_that_was_given_up_is_gone_on_with_where_it_was():
     assert join_row_ids(run_steps(lay_out(shape, "default", ("e1999",)))) == "e1999"
 
 
-def test_a_search_looks_only_through_what_the_filter_shows():
+def test_a_search_covers_only_entries_that_the_filter_shows():
     assert join_row_ids(build_rows(SAID, None, "user-only", "fix")) == "a"
 
 
-def test_turns_are_where_the_user_or_the_assistant_speaks():
+def test_turns_are_user_and_assistant_messages():
     assert list(build_rows(SAID).turns) == [0, 2]
 
 
@@ -463,7 +462,7 @@ def test_a_tree_that_grew_is_surveyed_again_without_reading_the_old_entries():
     assert join_row_ids(run_steps(lay_out(after))) == "abc"
 
 
-def test_the_work_of_looking_at_a_row_does_not_grow_with_the_tree():
+def test_the_cost_of_a_row_does_not_grow_with_the_tree():
     deep = Tree()
     for number in range(3000):
         deep.add(entry(f"s{number}", f"s{number - 1}" if number else None, line=2 * number + 2))
@@ -485,14 +484,14 @@ def test_work_on_a_large_tree_can_be_paused():
     assert steps == sorted(steps)
 
 
-def test_what_the_user_says_ends_the_search_for_a_call():
+def test_a_user_message_ends_the_search_for_a_call():
     tree = grow("a>b>c", a=CALL, b=user("stop"), c=tool_result("c1", "read", "late"))
 
     assert format_entry_row(tree["c"], CallLookup(tree)) == "[read]"
     assert join_row_ids(build_rows(tree, None, "default", "read:")) == ""
 
 
-def test_a_call_is_looked_for_only_so_far_above_its_result():
+def test_the_search_for_a_call_has_a_limit():
     said = [entry("call", body=CALL, line=2)]
     said += [
         entry(f"r{number}", said[-1].id if number == 0 else f"r{number - 1}", tool_result("other", "ls", ""), line=3)
@@ -507,25 +506,25 @@ def test_a_call_is_looked_for_only_so_far_above_its_result():
     assert join_row_ids(build_rows(tree, None, "default", "read:")) == ""
 
 
-def test_a_label_on_what_is_not_there_shows_nothing():
+def test_a_label_on_a_missing_entry_shows_nothing():
     tree = grow("a>b", b=Label(target="gone", text="lost"))
 
     assert build_outline(tree, "a", "labeled-only") == []
 
 
-def test_what_is_added_while_a_tree_is_surveyed_is_left_for_the_next_time():
+def test_entries_added_during_a_survey_are_left_for_the_next_one():
     tree = Tree([entry(f"e{number}", f"e{number - 1}" if number else None, line=number + 2) for number in range(600)])
     steps = survey_tree(tree, None)
     while next(steps) == 0:
         pass
-    tree.add(entry("late", "e0", line=700))  # where the survey was already
+    tree.add(entry("late", "e0", line=700))  # the survey was already past this
     first = run_steps(steps)
 
     assert "late" not in first.positions
     assert "late" in run_steps(survey_tree(tree, None, first)).positions
 
 
-def test_a_message_that_is_no_json_makes_a_row_and_can_be_searched_for():
+def test_a_message_with_invalid_json_has_a_row_and_can_be_found():
     tree = grow("a")
     raw = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user"'
     tree.add(Entry(id="b", parent="a", type="message", line=3, source=MemoryLine(raw)))
@@ -545,8 +544,14 @@ def test_a_row_names_as_many_calls_as_it_can_hold():
     assert len(row) < TEXT_LENGTH * 2
 
 
+def map_results_to_calls(tree):
+    """Return the call that each tool result answers, by the result's id."""
+    calls = CallLookup(tree)
+    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}
+
+
 def search_calls(tree):
-    """The call that each result answers, by a plain search of all that is above it."""
+    """Find the call of each result by a plain search of all entries above it."""
     found = {}
     for id in tree.iter_ids():
         message = get_message(tree, id)
@@ -569,7 +574,7 @@ def get_message(tree, id):
 
 
 def make_talk(length):
-    """Messages by one letter each: `a` calls, `r` answers a call, `x` answers none, `u` is the user, `n` a note."""
+    """Return messages by letter: `a` calls, `r` answers a call, `x` answers none, `u` is the user, `n` a note."""
     bodies = {
         "a": lambda n: assistant([tool_call(f"c{n % 3}", "read", {"path": str(n)}), tool_call("same", str(n), {})]),
         "r": lambda n: tool_result(f"c{n % 3}", "read", "text"),
@@ -587,12 +592,12 @@ def make_talk(length):
 
 
 @given(make_talk(40))
-def test_calls_are_those_that_a_search_upwards_finds(tree):
+def test_call_lookup_finds_what_a_plain_search_upwards_finds(tree):
     assert map_results_to_calls(tree) == search_calls(tree)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_calls_are_found_as_well_when_what_was_looked_at_is_forgotten(monkeypatch, seed):
+def test_calls_are_found_after_the_cache_was_cleared(monkeypatch, seed):
     for module in (outline_module, entry_text):  # both read the limit
         monkeypatch.setattr(module, "CALL_SEARCH_LIMIT", 4)
     chance = random.Random(seed)
@@ -606,7 +611,7 @@ def test_calls_are_found_as_well_when_what_was_looked_at_is_forgotten(monkeypatc
     assert map_results_to_calls(tree) == search_calls(tree)
 
 
-def test_a_row_says_the_same_of_an_entry_that_was_decoded_before():
+def test_the_row_of_a_decoded_entry_is_the_same():
     said = entry("a", None, user("hello"))
     row, words = format_entry_row(said), format_entry(said)
 
@@ -618,7 +623,7 @@ def test_a_row_says_the_same_of_an_entry_that_was_decoded_before():
     "between",
     [CALL_SEARCH_LIMIT - 3, CALL_SEARCH_LIMIT - 2, CALL_SEARCH_LIMIT - 1, CALL_SEARCH_LIMIT, CALL_SEARCH_LIMIT * 3],
 )
-def test_a_call_is_found_within_reach_whatever_was_asked_before(between):
+def test_a_call_within_the_limit_is_found_after_any_earlier_lookup(between):
     tree = Tree([entry("u", None), entry("a", "u", assistant([tool_call("c", "read", {"path": "x"})]))])
     above = "a"
     for number in range(between):

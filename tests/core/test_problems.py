@@ -49,7 +49,7 @@ def test_a_shadowed_entry_is_reported_with_the_line_that_counts():
     ("lines", "kind", "line"),
     [("a b<gone", "orphan", 3), ("a b<b", "self_parent", 3), ("a b<c c<b", "cycle", 3)],
 )
-def test_an_entry_that_hangs_from_nothing_is_reported(lines, kind, line):
+def test_an_entry_without_a_valid_parent_is_reported(lines, kind, line):
     tree = hang(*lines.split())
 
     assert list_problem_facts(tree) == [(kind, "fault", "b", line)]
@@ -65,42 +65,42 @@ def test_an_anchor_that_is_not_above_its_compaction_is_a_fault(anchor):
 
 
 @pytest.mark.parametrize("anchor", ["a", "b", "K", None])
-def test_an_anchor_above_its_compaction_is_no_problem(anchor):
+def test_an_anchor_above_its_compaction_is_not_a_problem(anchor):
     assert list_problem_facts(grow("a>b>K>c a>x", K=make_compaction(anchor))) == []
 
 
-def test_an_anchor_that_is_no_id_is_a_fault():
+def test_an_anchor_that_is_not_an_id_is_a_fault():
     assert list_problem_facts(grow("a", a={"type": "compaction", "firstKeptEntryId": 5})) == [
         ("missing_anchor", "fault", "a", 2)
     ]
 
 
 @pytest.mark.parametrize("parent", [5, False, [], {}])
-def test_a_parent_that_is_no_id_is_a_fault(parent):
+def test_a_parent_that_is_not_an_id_is_a_fault(parent):
     assert list_problem_facts(Tree([entry("a", parent, line=2)])) == [("orphan", "fault", "a", 2)]
 
 
 @pytest.mark.parametrize("fields", [{"message": 5}, {"message": None}, {"message": "x"}, {}])
-def test_a_line_that_should_have_a_message_and_has_none_is_a_fault(fields):
+def test_a_message_line_without_a_message_is_a_fault(fields):
     assert list_problem_facts(grow("a", a={"type": "message", **fields})) == [("malformed_line", "fault", "a", 2)]
     assert list_problem_facts(grow("a", a={"type": "message", "message": {}})) == []
 
 
-def test_a_header_behind_the_first_is_worth_a_note():
+def test_a_second_header_is_a_note():
     assert list_problem_facts(Tree([entry("a"), entry("s", None, header(), line=3)])) == [
         ("second_header", "note", "s", 3)
     ]
 
 
-def test_a_label_on_nothing_is_worth_a_note():
+def test_a_label_on_a_missing_entry_is_a_note():
     assert list_problem_facts(grow("a>b", b=Label(target="gone", text="x"))) == [("unknown_target", "note", "b", 3)]
 
 
-def test_an_edit_of_nothing_is_worth_a_note():
+def test_an_edit_of_a_missing_entry_is_a_note():
     tree = grow("a>b>c", b=ContextEdit(target="gone"), c=ContextEdit(target="a"))
 
     assert list_problem_facts(tree) == [("unknown_target", "note", "b", 3)]
-    assert list_problems(tree)[0].message == "edit of 'gone', which is not in the file"
+    assert list_problems(tree)[0].message == "context edit of 'gone', which is not in the file"
 
 
 def test_an_unanswered_call_is_a_note_not_a_fault():
@@ -116,7 +116,7 @@ def test_a_result_on_another_branch_answers_nothing():
     assert list_problem_facts(tree) == [("unanswered_call", "note", "a", 3)]
 
 
-def test_a_turn_that_failed_waits_for_no_result():
+def test_a_failed_turn_needs_no_result():
     assert list_problem_facts(grow("a", a=make_calls("c1", stop="aborted"))) == []
 
 
@@ -135,7 +135,7 @@ def test_a_head_that_is_not_in_the_file_is_a_fault():
     + [{"current": "main", "heads": heads} for heads in (5, ["main"], {})]
     + [{"current": current, "heads": {"main": "a"}} for current in (5, ["main"], "gone")],
 )
-def test_a_head_record_that_does_not_say_where_the_branches_are_is_a_fault(data):
+def test_a_head_record_without_all_heads_is_a_fault(data):
     assert list_problem_facts(grow("a>b", b=Custom(custom_type=HEAD_RECORD, data=data))) == [
         ("malformed_line", "fault", "b", 3)
     ]
@@ -147,7 +147,7 @@ def test_a_well_formed_session_has_no_fault(entries):
 
 
 @given(damaged_entry_lists())
-def test_every_entry_that_lost_its_place_is_reported(entries):
+def test_every_misplaced_entry_is_reported(entries):
     tree = Tree(entries)
 
     found = list_problems(tree)
@@ -157,7 +157,7 @@ def test_every_entry_that_lost_its_place_is_reported(entries):
     assert sum(problem.kind == "duplicate_id" for problem in found) == len(entries) - len(tree)
 
 
-def test_a_line_that_begins_well_but_is_no_json_is_a_fault():
+def test_a_line_that_starts_like_an_entry_but_is_not_json_is_a_fault():
     [torn] = read(file_of(header(), '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{]}}'))[1]
 
     assert list_problem_facts(Tree([torn])) == [("malformed_line", "fault", "a", 2)]
@@ -169,7 +169,7 @@ def test_a_line_that_is_not_utf_8_is_a_fault():
     assert list_problem_facts(Tree([odd])) == [("not_utf8", "fault", "a", 2)]
 
 
-def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
+def test_an_ignored_key_after_the_message_is_a_fault():
     line = '{"type":"message","id":"%s","parentId":null,"timestamp":"t","message":{"role":"user"},%s}'
     behind = ['"branch":"side","id":"c","meta":{}', '"meta":{}', '"meta":{},"branch":"side"']
     entries = read(file_of(header(), *(line % pair for pair in zip("abd", behind, strict=True))))[1]
@@ -177,16 +177,16 @@ def test_a_key_behind_the_message_that_does_not_count_is_a_fault():
     assert [entry.branch for entry in entries] == [UNSET, UNSET, "side"]
     [problem] = list_problems(Tree(entries))
     assert (problem.kind, problem.severity, problem.entry, problem.line) == ("hidden_key", "fault", "a", 2)
-    assert problem.message.startswith("id, branch behind the message")
+    assert problem.message.startswith("id, branch after the message")
 
 
-def test_odd_fields_are_no_reason_to_fail():
+def test_fields_of_a_wrong_type_do_not_raise():
     tree = Tree([entry("a", None, {"type": "message", "message": {"role": [1]}}), entry("b", "a", {"type": "label"})])
 
     assert [problem.kind for problem in list_problems(tree)] == ["unknown_target"]
 
 
-def test_a_problem_is_given_to_programs_with_all_it_says():
+def test_a_problem_is_encoded_with_all_fields():
     [problem] = list_problems(Tree([entry("a", "gone")]))
 
     assert encode_problem(problem) == {
@@ -199,7 +199,7 @@ def test_a_problem_is_given_to_programs_with_all_it_says():
     }
 
 
-def test_one_id_for_all_tool_calls_makes_looking_for_problems_no_slower():
+def test_one_id_for_all_tool_calls_does_not_slow_down_the_check():
     def make_turns(count):
         tree, above = Tree(), None
         for number in range(count):

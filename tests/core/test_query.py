@@ -1,4 +1,4 @@
-"""What somebody types into a search, taken apart."""
+"""The parser for search queries."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def parse_now(text: str):
     return parse_query(text, now=TIME_MS)
 
 
-def test_words_phrases_and_beginnings_are_told_apart() -> None:
+def test_words_phrases_and_prefixes_are_distinguished() -> None:
     query = parse_now('Cache "two  Ways" beg* "open end')
 
     assert query.terms == (
@@ -63,7 +63,7 @@ def test_all_terms_must_match(query: str, text: str, found: bool) -> None:
     assert parse_now(query).matches(fold(text)) is found
 
 
-def test_marks_are_looked_at_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_combining_mark_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at, is_mark = 0, query._is_mark
 
     def count_mark(letter: str) -> bool:
@@ -78,7 +78,7 @@ def test_marks_are_looked_at_once_however_many_there_are(monkeypatch: pytest.Mon
     assert looked_at <= len(text)
 
 
-def test_a_phrase_does_not_go_on_from_one_part_to_the_next() -> None:
+def test_a_phrase_does_not_match_across_parts() -> None:
     query = parse_now('"two ways" out')
 
     assert query.matches(fold_parts(["Two\nways", "out"]))
@@ -110,6 +110,6 @@ def test_filters_alone_are_a_query_and_an_empty_filter_is_a_word() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  ", '""', '" "'])
-def test_nothing_to_look_for_is_an_error(text: str) -> None:
+def test_an_empty_query_is_an_error(text: str) -> None:
     with pytest.raises(InvalidOperation):
         parse_now(text)

@@ -1,4 +1,4 @@
-"""Text of session files cannot control a terminal, and can be written."""
+"""Text of session files cannot control a terminal and can be encoded."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def test_lines_keep_their_ends_and_tabs() -> None:
     assert escape_lines("a\tb\nc\r\x1b[0m") == "a\tb\nc\\x0d\\x1b[0m"
 
 
-def test_what_people_write_stays_as_it_is() -> None:
+def test_ordinary_text_is_not_changed() -> None:
     assert escape_line("café 漢字 🌳 <b> \\x1b") == "café 漢字 🌳 <b> \\x1b"
 
 
-def test_what_takes_no_room_cannot_hide_words() -> None:
+def test_invisible_characters_are_escaped() -> None:
     assert escape_line("a\u200bb\u2060c\U000e0041") == "a\\u200bb\\u2060c\\U000e0041"
 
 
-def test_what_joins_letters_and_signs_stays() -> None:
+def test_joiners_are_kept() -> None:
     assert escape_line("👩\u200d💻 می\u200cخواهم") == "👩\u200d💻 می\u200cخواهم"
 
 
@@ -45,12 +45,12 @@ def test_a_raw_line_keeps_its_tabs() -> None:
 
 
 @given(st.text(max_size=40) | st.just(HOSTILE))
-def test_nothing_that_a_terminal_obeys_comes_through(text: str) -> None:
+def test_no_terminal_control_character_passes(text: str) -> None:
     for shown in (escape_line(text), escape_lines(text).replace("\n", "").replace("\t", "")):
         assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) <= 0x9F for letter in shown)
         assert not set(shown) & set("\u202a\u202b\u202d\u202e\u2066\u2067\u2068\u2028\u2029\ufeff")
         shown.encode()
 
 
-def test_what_utf8_cannot_hold_is_replaced_and_all_else_stays() -> None:
+def test_unencodable_characters_are_replaced_and_others_kept() -> None:
     assert [replace_unencodable(text) for text in ("a", "é😀", "a\ud800b", None)] == ["a", "é😀", "a?b", None]

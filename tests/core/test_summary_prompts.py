@@ -54,7 +54,7 @@ def make_call(name, **arguments):
         (say("bashExecution", command="ls", output="a", excludeFromContext=True), None),
     ],
 )
-def test_a_message_as_a_summarizer_reads_it(message, words):
+def test_a_message_is_formatted_for_the_summarizer(message, words):
     assert format_message(message.message) == words
 
 
@@ -65,27 +65,27 @@ def test_thinking_is_left_out_and_calls_are_shown_with_their_arguments():
     assert format_message(turn.message) == '[Assistant]: I look\n[Assistant calls]: read(path="ä.py", line=3)'
 
 
-def test_arguments_that_are_no_object_are_shown_as_they_are():
+def test_arguments_that_are_not_an_object_are_shown_unchanged():
     odd = say("assistant", [{"type": "toolCall", "id": "c", "name": "read", "arguments": "{broken"}])
 
     assert format_message(odd.message) == '[Assistant calls]: read(="{broken")'
 
 
-def test_long_results_are_cut_with_a_count_of_what_is_missing():
+def test_long_results_are_cut_with_a_count_of_missing_characters():
     words = format_message(tool_result("c", "bash", "x" * (RESULT_LENGTH + 7)).message)
 
     assert words == f"[Result of bash]: {'x' * RESULT_LENGTH}\n[… 7 more characters]"
     assert truncate("short", 5) == "short"
 
 
-def test_a_portion_holds_as_many_texts_as_fit():
+def test_as_many_texts_are_joined_as_fit_the_budget():
     texts = ["a" * 10, "b" * 10, "c" * 100, "d"]
 
     assert join_within_budget(texts, 6) == ("a" * 10 + "\n\n" + "b" * 10, 2)
     assert join_within_budget(texts[:1], 6) == ("a" * 10, 1)
 
 
-def test_the_first_text_of_a_portion_is_there_even_if_it_has_to_be_cut():
+def test_the_first_text_is_always_included_and_cut_if_necessary():
     assert join_within_budget(["c" * 100, "d"], 6) == ("c" * 24 + "\n[… 76 more characters]", 1)
 
 
@@ -96,23 +96,23 @@ def test_the_newest_messages_come_first_into_the_budget_and_stay_in_order():
     assert format_newest([], 10) == ""
 
 
-def test_the_last_message_is_there_even_if_it_has_to_be_cut():
+def test_the_last_message_is_always_included_and_cut_if_necessary():
     assert format_newest([user("x" * 99).message], 5) == f"{'[User]: ' + 'x' * 12}\n[… 87 more characters]"
 
 
-def test_a_summary_that_does_not_fit_is_there_as_far_as_it_fits():
+def test_a_summary_that_does_not_fit_is_cut():
     summary = say("branchSummary", summary="s" * 99).message
 
     shown = format_newest([summary, user("last").message], 12)
 
     assert shown.endswith("more characters]\n\n[User]: last")
-    assert shown.startswith("[User]: Another branch")
+    assert shown.startswith("[User]: Summary of another branch")
 
 
 # Prompts
 
 
-def test_a_history_is_asked_for_with_the_earlier_summary_and_the_focus():
+def test_the_history_prompt_includes_the_earlier_summary_and_the_focus():
     first = build_history_prompt("TALK")
     later = build_history_prompt("TALK", previous="EARLIER", focus=" the tests ")
 
@@ -124,14 +124,14 @@ def test_a_history_is_asked_for_with_the_earlier_summary_and_the_focus():
     assert build_history_prompt("TALK", focus=" ") == first
 
 
-def test_the_beginning_of_a_turn_is_asked_for_in_its_own_way():
+def test_the_start_of_a_turn_has_its_own_prompt():
     assert build_prefix_prompt("TALK").startswith(
-        "<conversation>\nTALK\n</conversation>\n\nThe conversation above is the beg"
+        "<conversation>\nTALK\n</conversation>\n\nThe conversation above is the first part"
     )
     assert "EARLIER" in build_prefix_prompt("TALK", previous="EARLIER")
 
 
-def test_instructions_for_a_branch_are_added_or_take_the_place_of_ours():
+def test_instructions_for_a_branch_are_added_or_replace_the_task():
     assert BRANCH_PROMPT in build_branch_prompt("TALK", BRANCH_PROMPT)
     added = build_branch_prompt("TALK", BRANCH_PROMPT, instructions="the API")
     assert BRANCH_PROMPT in added
@@ -153,7 +153,7 @@ def test_models_with_a_small_window_are_asked_for_a_few_sentences():
     assert choose_prompts(32_768).history == HISTORY_PROMPT
 
 
-def test_a_split_turn_has_the_history_and_its_own_beginning():
+def test_a_split_turn_joins_the_history_and_its_first_part():
     assert join_split_turn("H", "P").startswith("H\n\n---\n\n")
     assert join_split_turn(None, "P").startswith(NO_HISTORY)
 
@@ -197,13 +197,13 @@ def test_lists_of_earlier_summaries_are_carried_over_but_not_those_of_hooks():
     assert files.to_wire() == {"readFiles": ["r2"], "modifiedFiles": ["m", "r"]}
 
 
-def test_several_lists_are_joined_as_one():
+def test_several_file_lists_are_merged():
     lists = [TouchedFiles(read=("a", "b")), TouchedFiles(read=("c",), modified=("a",))]
 
     assert merge_files(lists) == TouchedFiles(read=("b", "c"), modified=("a",))
 
 
-def test_lists_stand_behind_the_summary_and_can_be_taken_off_again():
+def test_file_lists_are_appended_to_a_summary_and_can_be_removed():
     tagged = TouchedFiles(read=("a", "b"), modified=("c",)).append_to_summary("What happened.")
 
     expected = "What happened.\n\n<read-files>\na\nb\n</read-files>\n\n<modified-files>\nc\n</modified-files>"

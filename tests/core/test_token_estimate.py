@@ -4,7 +4,7 @@ from sessiontree.core.token_estimate import estimate_tokens
 
 
 @pytest.mark.parametrize(("text", "tokens"), [("", 0), ("a", 1), ("four", 1), ("fives", 2), ("x" * 400, 100)])
-def test_four_characters_are_one_token_and_a_part_counts_whole(text, tokens):
+def test_four_characters_are_one_token_rounded_up(text, tokens):
     assert estimate_tokens({"role": "user", "content": text}) == tokens
 
 
@@ -20,7 +20,7 @@ def test_a_call_costs_its_name_and_its_arguments_as_compact_json():
     assert estimate_tokens({"role": "assistant", "content": [call]}) == 4  # read{"path":"ä"} has 16 characters
 
 
-def test_a_shell_run_costs_what_was_run_and_what_it_printed():
+def test_a_shell_command_costs_its_text_and_its_output():
     assert (
         estimate_tokens({"role": "bashExecution", "command": "1234", "output": "12345678", "content": "ignored"}) == 3
     )

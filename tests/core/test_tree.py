@@ -14,7 +14,7 @@ def draw_walk(tree, active=None):
     return " ".join(f"{entry.id}{depth}" for entry, depth in tree.walk(active))
 
 
-# Looking up
+# Lookup
 
 
 def test_an_entry_is_found_by_its_id():
@@ -37,7 +37,7 @@ def test_an_unknown_leaf_is_an_error_not_an_empty_path():
         grow("a>b").path("deadbeef")
 
 
-def test_ids_are_found_by_their_beginning_in_file_order():
+def test_ids_are_found_by_prefix_in_file_order():
     assert grow("b1>a1 b1>b2").find_by_prefix("b") == ["b1", "b2"]
     assert grow("b1").find_by_prefix("c") == []
 
@@ -59,7 +59,7 @@ def test_a_path_goes_from_the_root_to_the_leaf():
     assert ids(tree.walk_up("d")) == "dba"
 
 
-def test_before_everything_the_path_is_empty():
+def test_the_path_to_the_place_before_the_first_entry_is_empty():
     assert grow("a>b").path(None) == []
 
 
@@ -79,11 +79,11 @@ def test_a_child_without_a_time_counts_as_the_oldest():
     assert ids(tree.children("a")) == "cb"
 
 
-def test_roots_are_the_children_of_nothing():
+def test_roots_are_the_children_of_none():
     assert ids(grow("a>b c").roots()) == "ac"
 
 
-def test_the_tree_grows_after_it_was_looked_at():
+def test_the_tree_can_grow_after_it_was_read():
     tree = grow("a>b")
     assert ids(tree.children("a")) == "b"
 
@@ -93,7 +93,7 @@ def test_the_tree_grows_after_it_was_looked_at():
     assert ids(tree.path("c")) == "ac"
 
 
-def test_an_annotation_is_no_real_place():
+def test_skipping_annotations_finds_the_real_entry():
     tree = grow("a>b>c", b=Usage(kind="warm"), c=Usage(kind="warm"))
 
     assert tree.skip_annotations("c") == "a"
@@ -122,7 +122,7 @@ def test_paths_that_leave_a_chain_at_different_entries_have_their_own_lengths():
     assert [lengths[leaf] for leaf in "efca"] == [3, 5, 3, 1]
 
 
-def test_the_entries_behind_so_many_others_are_given():
+def test_entries_can_be_read_from_an_index_on():
     first, last = entry("a"), entry("d", "c")
     tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source), last])
 
@@ -157,7 +157,7 @@ def test_abandoned_stops_at_the_common_ancestor():
     assert ids(tree.find_abandoned("d", None)) == "abcd"
 
 
-def test_a_walk_takes_the_active_branch_first_and_else_goes_by_age():
+def test_a_walk_visits_the_active_branch_first_and_then_by_age():
     tree = grow("a>b>c a>d>e f")
 
     assert draw_walk(tree) == "a0 b1 c2 d1 e2 f0"
@@ -173,7 +173,7 @@ def test_a_walk_towards_an_unknown_leaf_is_an_error():
 @pytest.mark.parametrize(
     "shape", [("a", "b<a", "c<b", "d<b"), ("b<a", "a", "d<c", "c<d", "e<gone")], ids=["sound", "damaged"]
 )
-def test_a_walk_that_was_interrupted_anywhere_is_whole_the_next_time(shape):
+def test_a_walk_is_complete_after_an_interrupted_one(shape):
     whole, calls = list(hang(*shape).walk_ids()), work(lambda: list(hang(*shape).walk_ids()))
     assert calls > len(shape)
     for call in range(calls):
@@ -187,7 +187,7 @@ def test_a_walk_that_was_interrupted_anywhere_is_whole_the_next_time(shape):
 # Labels and the name
 
 
-def test_labels_are_live_in_file_order_until_they_are_cleared():
+def test_labels_apply_in_file_order_until_they_are_cleared():
     tree = grow("a>b>c>d", c=Label(target="a", text="first"), d=Label(target="b", text="second"))
     assert tree.labels == {"a": "first", "b": "second"}
 
@@ -214,7 +214,7 @@ def test_the_name_is_the_last_one_in_the_file_on_any_branch():
     assert tree.name == "two"
 
 
-def test_an_empty_name_takes_it_away_and_is_told_from_none_at_all():
+def test_an_empty_name_removes_the_name_and_differs_from_no_name():
     assert (grow("a").name, grow("a").has_been_named) == (None, False)
 
     cleared = grow("a>b", a=SessionInfo("one"), b=SessionInfo(""))
@@ -243,7 +243,7 @@ def test_an_orphan_is_adopted_when_its_parent_comes_later():
     assert ids(tree.path("b")) == "ab"
 
 
-def test_its_own_parent_is_a_root():
+def test_an_entry_that_is_its_own_parent_is_a_root():
     tree = hang("a<a", "b<a")
 
     assert ids(tree.path("b")) == "ab"
@@ -251,14 +251,14 @@ def test_its_own_parent_is_a_root():
 
 
 @pytest.mark.parametrize(("lines", "path"), [("a<c b<a c<b", "a"), ("c<b a<c b<a", "ca"), ("b<a c<b a<c", "bca")])
-def test_a_cycle_is_cut_at_the_member_that_stands_first_in_the_file(lines, path):
+def test_a_cycle_is_cut_at_the_member_that_is_first_in_the_file(lines, path):
     tree = hang(*lines.split())
 
     assert ids(tree.path("a")) == path
     assert ids(tree.roots()) == lines[0]
 
 
-def test_what_hangs_from_a_cycle_stays_with_it():
+def test_entries_below_a_cycle_stay_below_it():
     tree = hang("x<b", "a<b", "b<a")
 
     assert ids(tree.path("x")) == "abx"
@@ -275,7 +275,7 @@ def test_of_entries_with_one_id_the_last_counts():
 
 
 @pytest.mark.parametrize("lines", ["a b<gone", "a b<b", "a<b b<a", "a b<a b<a"])
-def test_a_damaged_tree_is_not_sound_before_it_is_looked_at_and_after(lines):
+def test_a_damaged_tree_is_not_sound_before_and_after_the_first_read(lines):
     tree = hang(*lines.split())
     assert not tree.is_sound
 
@@ -300,7 +300,7 @@ def test_moving_the_leaf_splits_the_old_path_in_two(entries, data):
 
 
 @given(damaged_entry_lists())
-def test_whatever_the_input_every_entry_has_one_place_and_every_walk_ends(entries):
+def test_for_any_input_every_entry_has_one_place_and_every_walk_ends(entries):
     tree = Tree(entries)
 
     walked = [(entry.id, depth) for entry, depth in tree.walk()]
@@ -319,7 +319,7 @@ def test_moving_the_leaf_splits_the_old_path_in_damaged_sessions_too(entries, da
 
 
 @given(damaged_entry_lists())
-def test_a_tree_that_was_looked_at_while_it_grew_is_the_same_tree(entries):
+def test_reading_a_tree_while_it_grows_does_not_change_it(entries):
     watched = Tree()
     for line in entries:
         watched.add(line)
@@ -332,7 +332,7 @@ def test_a_tree_that_was_looked_at_while_it_grew_is_the_same_tree(entries):
 
 
 @given(damaged_entry_lists())
-def test_a_tree_that_grows_by_one_where_it_can_is_the_same_tree(entries):
+def test_appending_single_messages_gives_the_same_tree(entries):
     grown, whole = Tree(), Tree()
     for number, new in enumerate(entries):
         if new.type != "message" or not grown.try_append_message(new):
@@ -350,7 +350,7 @@ def test_a_tree_that_grows_by_one_where_it_can_is_the_same_tree(entries):
     assert list(grown.entries) == list(whole.entries)
 
 
-def test_below_nothing_or_under_an_id_that_is_there_a_tree_does_not_just_grow():
+def test_a_message_without_a_known_parent_or_with_a_used_id_needs_add():
     tree = grow("a>b")
     before = list(tree.entries)
 
@@ -362,7 +362,7 @@ def test_below_nothing_or_under_an_id_that_is_there_a_tree_does_not_just_grow():
     assert ids(tree.path("c")) == "abc"
 
 
-def test_a_chain_is_entries_one_under_another():
+def test_a_chain_is_a_sequence_of_children():
     first = entry("a", line=2)
     tree = Tree([first, Chain(ids=["b", "c"], parent="a", line=3, source=first.source)])
 
@@ -377,14 +377,14 @@ def test_of_a_chain_that_repeats_an_id_the_last_counts():
     assert (ids(tree.path("a")), len(tree), len(tree.entries), tree.is_sound) == ("ba", 2, 3, False)
 
 
-def test_a_chain_under_nothing_is_a_root():
+def test_a_chain_without_a_parent_is_a_root():
     tree = Tree([Chain(ids=["b", "c"], parent="a", line=2, source=entry("x").source)])
 
     assert (ids(tree.roots()), tree.is_sound) == ("b", False)
 
 
 @given(damaged_entry_lists())
-def test_the_nearest_real_entry_is_the_same_however_often_and_early_it_is_asked_for(entries):
+def test_the_nearest_real_entry_does_not_depend_on_earlier_queries(entries):
     tree = Tree()
     for line in entries:
         tree.add(line)
@@ -394,7 +394,7 @@ def test_the_nearest_real_entry_is_the_same_however_often_and_early_it_is_asked_
             )
 
 
-def test_the_nearest_real_entry_is_another_once_a_missing_parent_is_there():
+def test_the_nearest_real_entry_changes_when_a_missing_parent_arrives():
     orphan = entry("b", "a", Usage(kind="warm"), line=2)
     tree = Tree([orphan])
     assert tree.skip_annotations("b") is None
@@ -404,7 +404,7 @@ def test_the_nearest_real_entry_is_another_once_a_missing_parent_is_there():
     assert tree.skip_annotations("b") == "a"
 
 
-def test_a_line_upsets_others_by_an_id_that_was_there_or_was_missed():
+def test_a_duplicate_id_or_a_missing_parent_counts_as_a_history_change():
     tree = grow("a>b")
     tree.add(entry("d", "c", line=4))
     assert (tree.history_changes, tree.parent("d")) == (0, None)
@@ -416,7 +416,7 @@ def test_a_line_upsets_others_by_an_id_that_was_there_or_was_missed():
     assert tree.history_changes == 2
 
 
-def test_peeking_at_an_entry_of_a_chain_keeps_nothing_and_gives_what_was_made_before():
+def test_peeking_at_an_entry_does_not_cache_it_but_returns_a_cached_one():
     tree = tree_of("chain", 5)
 
     peeked = tree.peek("m3")

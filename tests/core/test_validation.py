@@ -1,4 +1,4 @@
-"""Misfits: where a value is wrong, and why."""
+"""Validation errors: the location and the reason."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Shape(Struct, forbid_unknown_fields=True):
 @pytest.mark.parametrize(
     ("value", "where", "why"),
     [
-        ({}, "name", "it is not given"),
-        ({"name": "x", "nmae": "y"}, "nmae", "there is no such field"),
-        ({"name": "x", "inner": {"amount": 1}}, "inner.amount", "there is no such field"),
-        ({"name": "x", "several": [{}, {"amount": 1}]}, "several[1].amount", "there is no such field"),
+        ({}, "name", "required, but missing"),
+        ({"name": "x", "nmae": "y"}, "nmae", "unknown field"),
+        ({"name": "x", "inner": {"amount": 1}}, "inner.amount", "unknown field"),
+        ({"name": "x", "several": [{}, {"amount": 1}]}, "several[1].amount", "unknown field"),
         ({"name": 1}, "name", "expected str, got int"),
         ([], "", "expected object, got array"),
     ],
 )
-def test_a_misfit_says_where_and_why(value: Any, where: str, why: str) -> None:
+def test_a_validation_error_names_the_location_and_the_reason(value: Any, where: str, why: str) -> None:
     with pytest.raises(msgspec.ValidationError) as raised:
         msgspec.convert(value, Shape)
 

@@ -150,7 +150,7 @@ def test_the_models_view_has_results_in_the_order_of_their_calls(visit: Open) ->
 def test_an_empty_session_opens(visit: Open) -> None:
     visited = visit(export(st.memory().read_lines()).content)
 
-    assert "There is nothing" in visited.locator("#path").text_content()
+    assert "No entries" in visited.locator("#path").text_content()
     visited.keyboard.press("m")
     visited.keyboard.press("Escape")
 
@@ -293,7 +293,7 @@ def test_two_branches_stand_side_by_side_with_their_figures(visit: Open) -> None
         assert f"${stats.cost:.4f}" in figures
         assert f"{stats.tokens:,.0f}" in figures
     visited.get_by_label("Second branch").select_option("main")
-    assert "There is nothing here." in visited.locator("#versus").text_content()
+    assert "No entries." in visited.locator("#versus").text_content()
     visited.keyboard.press("Escape")
     assert visited.locator("#path").is_visible()
 

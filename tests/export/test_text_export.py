@@ -134,11 +134,11 @@ def test_characters_that_act_unseen_are_signs_when_markdown_spells_them_out_too(
 def test_what_cannot_be_exported_is_refused_with_a_reason() -> None:
     lines = make_story().read_lines()
 
-    with pytest.raises(InvalidOperation, match="no form 'pdf'"):
+    with pytest.raises(InvalidOperation, match="no format 'pdf'"):
         export(lines, "pdf")
     with pytest.raises(InvalidOperation, match="not both"):
         export(lines, branch="main", subtree="main")
-    with pytest.raises(InvalidOperation, match="no entry"):
+    with pytest.raises(InvalidOperation, match="not an entry"):
         export(lines, subtree="root")
     with pytest.raises(NotFound):
         export(lines, branch="nowhere")
@@ -151,5 +151,5 @@ def test_output_of_a_command_that_is_cut_is_told_with_where_more_of_it_is_if_tha
 
     made = export(session.read_lines(), "text").content.decode()
 
-    assert "seq 9 (exit code 0, cut; more of it in /tmp/all," in made
-    assert "seq 8 (exit code 0, cut," in made
+    assert "seq 9 (exit code 0, truncated; full output in /tmp/all," in made
+    assert "seq 8 (exit code 0, truncated," in made

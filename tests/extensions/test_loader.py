@@ -111,7 +111,7 @@ async def test_two_of_one_name_are_not_both_loaded(load: Load, user: Path, tmp_p
     loaded = await load(files=(other,))
 
     assert loaded.names == ["hello"]
-    assert any("of this name already" in notice for notice in loaded.notices)
+    assert any("has the same name" in notice for notice in loaded.notices)
 
 
 async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: Path) -> None:
@@ -126,7 +126,7 @@ async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: 
 
     write(file, file.read_text().replace("'count', 1", "'count', 2").replace("'old'", "'fresh'"))
     loaded.events.clear()
-    assert await run(loaded.desk, "/reload") == "loaded: count"
+    assert await run(loaded.desk, "/reload") == "Loaded: count"
     await loaded.desk.submit("two")
 
     kept = [entry.body.data for entry in loaded.extensions.loaded[0].api.entries("count")]
@@ -138,7 +138,7 @@ async def test_reloading_takes_off_what_was_and_loads_what_is(load: Load, user: 
     assert await run(loaded.desk, "/fresh") == ""
     with pytest.raises(NotFound):
         await run(loaded.desk, "/old")
-    with pytest.raises(Exception, match="extension count: it is not loaded any more"):
+    with pytest.raises(Exception, match="extension count: the extension is unloaded"):
         old.append_entry("count", 3)
 
 
@@ -189,8 +189,8 @@ async def test_prompt_files_are_commands_and_clashes_are_stated(load: Load, user
     assert loaded.desk.model.requests[0].messages[0]["content"] == "Review app.py."
     assert loaded.desk.commands.find("git:log").help == "Tell what is new."
     tree, empty = sorted(loaded.notices, reverse=True)
-    assert tree.endswith("tree.md: there is a command /tree already, from sessiontree")
-    assert empty.endswith("empty.md: it says nothing")
+    assert tree.endswith("tree.md: the command /tree already exists, from sessiontree")
+    assert empty.endswith("empty.md: the prompt is empty")
 
 
 async def test_reloading_reads_prompt_files_anew(load: Load, user: Path) -> None:
@@ -199,7 +199,7 @@ async def test_reloading_reads_prompt_files_anew(load: Load, user: Path) -> None
     file.unlink()
     write(user / "commands" / "fresh.md", "New.\n")
 
-    assert await run(loaded.desk, "/reload") == "loaded: /fresh"
+    assert await run(loaded.desk, "/reload") == "Loaded: /fresh"
 
     with pytest.raises(NotFound):
         loaded.desk.commands.find("old")

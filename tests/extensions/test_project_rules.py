@@ -24,7 +24,7 @@ async def test_rules_of_a_project_count_only_when_it_is_trusted(load: Load, rule
     loaded = await load(permissions=permissions)
     assert permissions.effective_mode == "allow-all"
     assert permissions.rules.deny == ()
-    assert any("nobody has trusted it" in text for text in loaded.notices)
+    assert any("you have not trusted it" in text for text in loaded.notices)
 
     person = Person("yes")
     loaded = await load(ui=person, permissions=permissions)
@@ -57,7 +57,7 @@ async def test_rules_of_a_project_that_are_wrong_leave_nothing_but_reading(load:
     loaded = await load(ui=Person("yes"), permissions=permissions)
 
     assert permissions.effective_mode == "read-only"
-    assert any("agents may only read here" in text for text in loaded.notices)
+    assert any("agents are read-only here" in text for text in loaded.notices)
 
 
 async def test_rules_of_a_project_are_read_anew_on_reload(load: Load, rules: Path) -> None:

@@ -51,7 +51,11 @@ def test_lines_between_rules_later_on_are_text() -> None:
 
 @pytest.mark.parametrize(
     ("data", "reason"),
-    [(b"\xff\xfe", "no UTF-8"), (b"---\nnonsense\n---\nx", "no `key: value`"), (b"---\na: b\n---\n", "says nothing")],
+    [
+        (b"\xff\xfe", "not valid UTF-8"),
+        (b"---\nnonsense\n---\nx", "is not `key: value`"),
+        (b"---\na: b\n---\n", "the prompt is empty"),
+    ],
 )
 def test_what_cannot_be_understood_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):

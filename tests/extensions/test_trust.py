@@ -37,7 +37,9 @@ async def test_where_nobody_can_be_asked_nothing_runs_and_that_is_said_once(
     assert not has_run(project)
     assert not any(command.name == "lure" for command in loaded.desk.commands)
     (said,) = loaded.notices
-    assert said.startswith(f"what is in {evil} is not loaded: nobody has trusted it; the app, `sessiontree`, asks")
+    assert said.startswith(
+        f"extensions in {evil} are not loaded: you have not trusted it; run `sessiontree` in that project"
+    )
 
 
 async def test_who_says_no_is_asked_again_the_next_time(load: Load, project: Path, evil: Path) -> None:
@@ -134,7 +136,7 @@ async def test_what_runs_is_what_was_trusted_whatever_is_on_the_disk_by_then(tmp
     try:
         module = unit.load()
         assert module.inside.WORD == "trusted"
-        with pytest.raises(OSError, match="was not there"):
+        with pytest.raises(OSError, match="did not exist"):
             __import__(f"{module.__name__}.late")
     finally:
         unit.unload()
@@ -169,7 +171,7 @@ async def test_more_than_anybody_can_look_through_is_refused(load: Load, evil: P
     loaded = await load(ui=Person("yes"))
 
     assert loaded.names == []
-    assert any("more in it than anybody can look through" in notice for notice in loaded.notices)
+    assert any("too many or too large files" in notice for notice in loaded.notices)
 
 
 async def test_a_file_of_trust_that_cannot_be_understood_trusts_nobody(
@@ -181,7 +183,7 @@ async def test_a_file_of_trust_that_cannot_be_understood_trusts_nobody(
 
     assert loaded.names == []
     assert not has_run(project)
-    assert any("does not tell which projects are trusted" in notice for notice in loaded.notices)
+    assert any("cannot read the list of trusted projects" in notice for notice in loaded.notices)
     assert (user / "trust.json").read_text() == "{"
 
 

@@ -71,7 +71,7 @@ BODIES = [
     e.ResetBoundary(),
     e.Opaque(type="from_the_future", fields={"b": 1, "a": [2]}),
 ]
-"""Every kind of body, every field set."""
+"""Every body type with every field set."""
 
 
 def write_default_entry(body, **fields):
@@ -90,7 +90,7 @@ def test_every_body_but_the_unknown_one_has_one_type():
     assert {body for body, _ in WIRE.values()} | {e.Opaque} == set(e.Body.__args__)
 
 
-def test_no_field_takes_the_name_of_what_every_line_has():
+def test_no_field_has_the_name_of_a_head_key():
     for _, fields in WIRE.values():
         assert not {field.wire for field in fields.values()} & set(HEAD_KEYS)
 
@@ -104,11 +104,11 @@ def test_wire_names_are_spelled_in_the_codec_alone(name):
     assert spelling == ["format/codec.py"]
 
 
-# Bodies there and back
+# Round trips of bodies
 
 
 @pytest.mark.parametrize("body", BODIES, ids=get_type)
-def test_every_body_survives_the_way_to_bytes_and_back(body):
+def test_every_body_survives_a_round_trip(body):
     line = write_default_entry(body)
 
     again = read_entry(line.raw, 7)
@@ -120,14 +120,14 @@ def test_every_body_survives_the_way_to_bytes_and_back(body):
 
 
 @pytest.mark.parametrize("body", BODIES, ids=get_type)
-def test_an_object_in_wire_form_says_what_the_line_says(body):
+def test_an_object_in_wire_form_gives_the_same_body_as_its_line(body):
     wire = json.loads(write_default_entry(body).raw)
 
     assert parse_body(wire) == body
     assert find_unknown_fields({**wire, "extra": 1}) == ({"extra": 1} if get_type(body) in WIRE else {})
 
 
-def test_a_line_begins_with_what_every_line_has():
+def test_a_line_starts_with_the_head_keys():
     line = write_default_entry(e.SessionInfo("n"), current="side", extra={"copiedFrom": "z"})
 
     assert list(json.loads(line.raw)) == [
@@ -143,14 +143,14 @@ def test_a_line_begins_with_what_every_line_has():
     assert (line.current, read_entry(line.raw, 1).current) == ("side", "side")
 
 
-def test_what_is_not_set_is_not_written_but_null_that_means_something_is():
+def test_unset_fields_are_not_written_but_meaningful_nulls_are():
     assert encode_body(e.Label(target="a")) == {"targetId": "a"}
     assert encode_body(e.ContextEdit(target="a")) == {"targetId": "a", "replacement": None}
     assert encode_body(e.SessionInfo(None)) == {"name": None}
     assert encode_body(e.ThinkingLevelChange(None)) == {"thinkingLevel": None}
 
 
-def test_an_unknown_body_cannot_overwrite_what_every_line_has():
+def test_an_unknown_body_cannot_overwrite_head_keys():
     wire = encode_body(e.Opaque(type="new", fields={"id": "stolen", "parentId": "x", "a": 1}))
 
     assert wire == {"a": 1}
@@ -175,7 +175,7 @@ def test_a_model_change_names_its_model_in_one_field_or_in_two(fields, provider,
 
 
 @given(st.sampled_from(sorted(WIRE)), st.data())
-def test_any_json_in_any_field_is_read_without_harm(type, data):
+def test_any_json_in_any_field_can_be_read(type, data):
     cls, fields = WIRE[type]
     wire = {"type": type, **{field.wire: data.draw(json_values) for field in fields.values()}}
 
@@ -186,13 +186,13 @@ def test_any_json_in_any_field_is_read_without_harm(type, data):
 
 
 @pytest.mark.parametrize("count", ["1" * 400, "1e999", "-1e999", '"5"', "true", "null"])
-def test_a_count_that_cannot_be_one_is_nothing(count):
+def test_an_invalid_count_is_zero(count):
     line = read_entry(b'{"type":"compaction","id":"a","tokensBefore":%s}' % count.encode(), 1)
 
     assert line.body.tokens_before == 0
 
 
-def test_a_number_with_fifty_digits_is_read_as_it_is():
+def test_a_number_with_fifty_digits_is_read_exactly():
     assert read_object(b'{"n":%s}' % (b"7" * 50)) == {"n": int("7" * 50)}
 
 
@@ -222,10 +222,10 @@ def test_a_peers_line_has_no_branch_and_a_late_result_has_none():
         (b'{"type":"message","id":"a"} {}', "extra data at character 29"),
         (b'{"type":"message","id":"a', "unterminated string starting at character 24"),
         (b'{"type":"message","id":"a","x":"\x01"}', "control character at character 33"),
-        (b'{"x":' + b"[" * 100_000, "nested too deeply: more than 254 deep"),
+        (b'{"x":' + b"[" * 100_000, "nested too deeply: more than 254 levels"),
     ],
 )
-def test_what_is_no_entry_says_why(raw, reason):
+def test_a_line_that_is_not_an_entry_has_a_reason(raw, reason):
     with pytest.raises(NotJson, match=reason):
         read_entry(raw, 1)
 
@@ -244,7 +244,7 @@ def test_what_is_no_entry_says_why(raw, reason):
         (b'{"t\\u0079pe":"message","\\u0069d":"a","message":{}}', "a"),
     ],
 )
-def test_odd_lines_are_read_and_keep_their_bytes(raw, id):
+def test_unusual_lines_are_read_and_keep_their_bytes(raw, id):
     line = read_entry(raw, 1)
 
     assert (line.id, line.raw) == (id, raw)
@@ -262,8 +262,8 @@ def test_a_head_that_only_the_standard_library_reads_is_read_in_full():
 
 
 @pytest.mark.parametrize("given", [{"role": "user", "content": "Hello"}, "Hello", None])
-def test_what_is_no_body_is_refused_with_what_would_be_one(given):
-    with pytest.raises(TypeError, match=r"a body is wanted, such as user\('Hello'\) or Message\({...}\), not a '"):
+def test_a_value_that_is_not_a_body_is_refused_with_an_example(given):
+    with pytest.raises(TypeError, match=r"expected a body such as user\('Hello'\) or Message\({...}\), got a '"):
         get_type(given)
 
 
@@ -271,29 +271,29 @@ def test_an_entry_that_cannot_be_read_cannot_be_copied():
     raw = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":oops}}\n'
     tree = Tree(SessionReader().feed(write_header(id="s", timestamp=TIME, cwd="/") + b"\n" + raw))
 
-    with pytest.raises(InvalidOperation, match="entry 'a' cannot be copied, since it cannot be read: expecting value"):
+    with pytest.raises(InvalidOperation, match="cannot copy entry 'a': expecting value"):
         build_copy_fields(tree["a"])
 
 
 def make_nested_line(depth, inmost=b""):
-    """A message that is nested so deep as a line, without what is in the inmost list."""
+    """Return a line with a message that is nested that deep, not counting the content of the innermost list."""
     return write_object({"type": "message", "id": "a", "message": {"role": "user"}})[:-2] + (
         b',"details":' + b"[" * (depth - 2) + inmost + b"]" * (depth - 2) + b"}}"
     )
 
 
-def test_a_line_is_read_as_deep_as_it_may_be_nested_and_no_deeper():
+def test_a_line_is_read_up_to_the_nesting_limit():
     whole, deeper = make_nested_line(NESTING_LIMIT), make_nested_line(NESTING_LIMIT + 1)
 
     assert read_entry(whole, 1).body == e.Message(json.loads(whole)["message"])
     assert read_preview(whole) is not None
-    with pytest.raises(NotJson, match="nested too deeply: more than 254 deep"):
+    with pytest.raises(NotJson, match="nested too deeply: more than 254 levels"):
         read_entry(deeper, 1)
     assert read_body(deeper) is e.UNREADABLE
     assert read_preview(make_nested_line(100_000)) is None
 
 
-def test_whether_a_line_can_be_read_is_told_without_making_anything_of_it():
+def test_readability_is_checked_without_building_objects():
     wide = b'{"a":[' + b"{}," * 100_000 + b"1]}"
 
     tracemalloc.start()
@@ -324,7 +324,7 @@ def test_a_line_can_be_read_if_it_has_a_body(raw):
     assert read_entry(b'{"type":"x","id":"a"}', 1, MemoryLine(raw)).is_readable is is_readable(raw)
 
 
-def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():
+def test_the_nesting_limit_does_not_depend_on_the_caller():
     for depth in (NESTING_LIMIT + 1, 500, 2000):
         with stack(100):
             assert read_body(make_nested_line(depth)) is e.UNREADABLE
@@ -336,21 +336,21 @@ def test_how_deep_a_line_may_be_nested_does_not_depend_on_who_reads_it():
 
 @pytest.mark.parametrize("depth", [NESTING_LIMIT, 500, 990, 5000])
 @pytest.mark.parametrize("more", [{}, {"id": "\ud800"}])
-def test_what_could_not_be_read_back_is_not_written(depth, more):
-    with pytest.raises(InvalidOperation, match="cannot be nested more than 254 deep"):
+def test_a_value_that_could_not_be_read_back_is_not_written(depth, more):
+    with pytest.raises(InvalidOperation, match="cannot be nested more than 254 levels"):
         write_object({"a": nested(depth), **more})
 
 
-def test_what_is_too_deep_is_not_written_by_an_encoder_that_would_do_it_either(monkeypatch):
+def test_too_deep_values_are_refused_even_if_the_encoder_accepts_them(monkeypatch):
     monkeypatch.setattr(orjson, "dumps", lambda value, *_: json.dumps(value).encode())
     monkeypatch.setattr(codec, "_dumps", codec._import_and_dump)
 
-    with pytest.raises(InvalidOperation, match="cannot be nested more than 254 deep"):
+    with pytest.raises(InvalidOperation, match="cannot be nested more than 254 levels"):
         write_object({"a": nested(NESTING_LIMIT)})
     assert write_object({"a": nested(2)}) == b'{"a":[[]]}'
 
 
-def test_what_holds_itself_is_not_written():
+def test_a_value_that_contains_itself_is_not_written():
     value = []
     value.append(value)
 
@@ -359,7 +359,7 @@ def test_what_holds_itself_is_not_written():
             write_object(wire)
 
 
-def test_what_is_nested_as_deep_as_may_be_is_written_whoever_calls():
+def test_a_value_at_the_nesting_limit_is_written_from_any_stack_depth():
     wire = {"a": nested(NESTING_LIMIT - 1)}
 
     with stack(100):
@@ -368,7 +368,7 @@ def test_what_is_nested_as_deep_as_may_be_is_written_whoever_calls():
     assert read_object(line) == wire
 
 
-def test_where_only_python_can_write_it_the_stack_must_not_be_used_up():
+def test_the_slow_encoder_needs_free_stack():
     wire = {"a": nested(NESTING_LIMIT - 1), "b": "\ud800"}
 
     assert read_object(write_object(wire)) == wire
@@ -394,63 +394,63 @@ def write_message_line(message):
 
 
 @dataclass
-class Kept:
+class CachedValue:
     _secret: int
     open: str
 
 
-class Words(str):
+class CustomString(str):
     pass
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (Kept(1, "x"), b'{"_secret":1,"open":"x"}'),
+        (CachedValue(1, "x"), b'{"_secret":1,"open":"x"}'),
         (datetime(2026, 1, 2, tzinfo=UTC), b'"2026-01-02T00:00:00Z"'),
         (OrderedDict(a=1), b'{"a":1}'),
         ({1: 2}, b'{"1":2}'),
         ({"b"}, b'["b"]'),
     ],
 )
-def test_what_is_no_json_is_written_as_it_ever_was(value, text):
+def test_values_outside_json_are_written_as_before(value, text):
     assert write_object({"a": value}) == b'{"a":' + text + b"}"
     assert text in write_message_line({"a": value})
 
 
-def test_texts_of_another_type_are_refused():
+def test_string_subclasses_are_refused():
     with pytest.raises(TypeError):
-        write_message_line({"a": Words("x")})
+        write_message_line({"a": CustomString("x")})
 
 
 @given(object_texts)
-def test_a_line_is_read_as_a_parser_reads_it_or_refused_for_lack_of_a_head(raw):
+def test_a_line_reads_like_json_or_is_refused_without_a_head(raw):
     assert read_object(raw) == json.loads(raw)
     with pytest.raises(NotJson, match="no type"):
         read_entry(raw, 1)
 
 
 @given(st.dictionaries(st.text(st.characters(codec=None), min_size=1), json_values))
-def test_whatever_is_written_is_one_line_and_reads_back(wire):
+def test_every_value_is_written_as_one_line_and_reads_back(wire):
     raw = write_object(wire)
 
     assert b"\n" not in raw
     assert read_object(raw) == wire
 
 
-def test_what_utf_8_or_64_bits_cannot_hold_is_written_in_a_form_that_is_read():
+def test_lone_surrogates_and_large_integers_survive_a_round_trip():
     assert write_object({"a": "\ud800"}) == b'{"a":"\\ud800"}'
     assert write_object({"a": 10**30}) == b'{"a":1000000000000000000000000000000}'
 
 
 @pytest.mark.parametrize("odd", ["\ud800", 10**30, "plain"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_json_does_not_have_is_null_whatever_stands_beside_it(odd, value):
+def test_nan_and_infinity_become_null_next_to_any_value(odd, value):
     assert read_object(write_object({"a": odd, "b": [value, 1.5]})) == {"a": odd, "b": [None, 1.5]}
 
 
 @pytest.mark.parametrize("beside", [1.5, float("nan"), "\ud800"])
-def test_an_integer_of_more_digits_than_python_writes_is_refused(beside):
+def test_an_integer_with_too_many_digits_is_refused(beside):
     with pytest.raises(InvalidOperation, match="an integer of more than 4300 digits"):
         write_object({"a": beside, "b": [10**5000]})
     with pytest.raises(InvalidOperation, match="an integer of more than 4300 digits"):
@@ -460,7 +460,7 @@ def test_an_integer_of_more_digits_than_python_writes_is_refused(beside):
 @pytest.mark.parametrize(
     "body", [e.Custom(custom_type="a", data=10**5000), e.Message({"role": "user", "content": "x", "n": [10**5000]})]
 )
-def test_of_what_is_refused_for_an_integer_nothing_is_written(tmp_path, body):
+def test_an_entry_with_a_refused_integer_is_not_written(tmp_path, body):
     file = tmp_path / "s.jsonl"
     with sessiontree.create(file=file) as session:
         session.append(user("one"))
@@ -473,7 +473,7 @@ def test_of_what_is_refused_for_an_integer_nothing_is_written(tmp_path, body):
         assert session.append(user("two")).parent == session.tree.entries[0].id
 
 
-# Lines that are known by their beginning
+# Lines of the standard form
 
 BEGUN = b'{"type":"message","id":"b","parentId":"a","timestamp":"t","branch":"main","message":{"role":"user"}'
 
@@ -494,11 +494,11 @@ BEGUN = b'{"type":"message","id":"b","parentId":"a","timestamp":"t","branch":"ma
         (b',"branch":"side","meta":{]}', []),
     ],
 )
-def test_keys_behind_the_message_are_hidden_where_a_line_is_known_by_its_beginning(behind, keys):
+def test_keys_after_the_message_are_ignored_in_lines_of_the_standard_form(behind, keys):
     assert {*find_hidden_keys(BEGUN + behind + b"}")} == {*keys}
 
 
-def test_a_time_behind_the_message_counts_unless_the_line_is_known_by_its_beginning():
+def test_a_timestamp_after_the_message_counts_except_in_the_standard_form():
     assert read_entry(BEGUN + b',"timestamp":"u","meta":{}}', 1).timestamp == "t"
     assert read_entry(BEGUN + b',"timestamp":"u","meta":1}', 1).timestamp == "u"
 
@@ -506,7 +506,7 @@ def test_a_time_behind_the_message_counts_unless_the_line_is_known_by_its_beginn
 # The header
 
 
-def test_a_header_survives_the_way_to_bytes_and_back():
+def test_a_header_survives_a_round_trip():
     raw = write_header(id="s", timestamp=TIME, cwd="/x", parent_session="/old", forked_from="a", title="t")
 
     header = read_header(raw, json.loads(raw))
@@ -516,7 +516,7 @@ def test_a_header_survives_the_way_to_bytes_and_back():
     )
 
 
-def test_what_a_header_does_not_say_is_not_written():
+def test_unset_header_fields_are_not_written():
     assert json.loads(write_header(id="s", timestamp=TIME, cwd="/x")) == {
         "type": "session",
         "version": 3,
@@ -529,14 +529,14 @@ def test_what_a_header_does_not_say_is_not_written():
 @pytest.mark.parametrize(
     "wire", [{}, {"type": "message", "id": "a"}, {"type": "session"}, {"type": "session", "id": 5}]
 )
-def test_what_is_no_header_is_none(wire):
+def test_a_line_that_is_not_a_header_gives_none(wire):
     assert read_header(b"", wire) is None
 
 
 @pytest.mark.parametrize(
     ("said", "version"), [({}, 1), ({"version": 2}, 2), ({"version": 9}, 9), ({"version": True}, 3)]
 )
-def test_a_header_without_a_version_is_of_the_first_and_an_odd_one_of_ours(said, version):
+def test_a_missing_version_is_1_and_an_invalid_one_is_the_current(said, version):
     assert read_header(b"", {"type": "session", "id": "s", **said}).version == version
 
 
@@ -560,7 +560,7 @@ glanced_values = (
 
 
 @given(st.dictionaries(st.sampled_from(GLANCED), glanced_values))
-def test_a_glance_says_of_a_message_what_reading_all_of_it_says(message):
+def test_a_preview_agrees_with_the_full_message(message):
     seen = read_preview(write_object({"type": "message", "id": "a", "message": message}))
 
     assert seen is not None
@@ -576,5 +576,5 @@ def test_a_glance_says_of_a_message_what_reading_all_of_it_says(message):
     assert seen.calls == list(get_tool_calls(message))
 
 
-def test_a_glance_at_what_cannot_be_read_is_none():
+def test_the_preview_of_an_unreadable_line_is_none():
     assert read_preview(b'{"type":"message","id":"a","message":{"role"}}') is None

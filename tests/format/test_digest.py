@@ -1,4 +1,4 @@
-"""What a listing says of a session, from one pass that keeps no lines."""
+"""The facts of a listing, from one pass over the lines."""
 
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +44,7 @@ def replay(data: bytes) -> tuple[Tree, Heads, bool]:
 
 
 @given(st.one_of(sessions(), damaged_sessions(), reflowed_sessions()))
-def test_a_digest_agrees_with_the_replay_and_vouches_for_sound_files_alone(data: bytes) -> None:
+def test_a_digest_agrees_with_the_replay_and_accepts_only_sound_files(data: bytes) -> None:
     tree, heads, faulty = replay(data)
 
     try:
@@ -65,7 +65,7 @@ def test_a_sound_file_needs_no_opening(data: bytes) -> None:
 
 
 @given(sessions(), st.data())
-def test_a_digest_goes_on_where_another_one_stopped(data: bytes, choice: st.DataObject) -> None:
+def test_a_digest_continues_where_another_one_stopped(data: bytes, choice: st.DataObject) -> None:
     first, *lines = data.splitlines(keepends=True)
     cut = choice.draw(st.integers(0, len(lines)))
     whole = build_digest(data)
@@ -80,7 +80,7 @@ def test_a_digest_goes_on_where_another_one_stopped(data: bytes, choice: st.Data
     assert rest.get_links_since(before) == whole.get_links_since(before)
 
 
-def test_messages_in_a_row_move_their_branches_as_far_as_the_last_of_them() -> None:
+def test_consecutive_messages_move_their_branch_to_the_last_one() -> None:
     label = {"type": "label", "id": "l", "parentId": "d", "targetId": "a", "label": "x", "branch": "main"}
     main = [make_line(id, branch="main") for id in "ab"]
     side = [make_line(id, branch="side") for id in "uv"]
@@ -93,14 +93,14 @@ def test_messages_in_a_row_move_their_branches_as_far_as_the_last_of_them() -> N
     assert tally.current == "main"
 
 
-def test_ids_that_do_not_belong_to_the_tally_are_noticed() -> None:
+def test_ids_that_do_not_match_the_totals_are_detected() -> None:
     made = build_digest(file_of(header(), make_line("a")))
 
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="do not match"):
         Digest(made.totals, [made.get_links_since(0), made.get_links_since(0)])
 
 
-def test_a_digest_tells_which_branch_leads_to_an_entry() -> None:
+def test_a_digest_finds_the_branch_of_an_entry() -> None:
     made = build_digest(
         file_of(
             header(),
@@ -132,7 +132,7 @@ def test_the_branches_of_a_digest_are_those_of_the_tree(data: bytes) -> None:
     assert len(found) == len(tree)
 
 
-def test_names_costs_and_the_first_message_are_gathered() -> None:
+def test_names_costs_and_the_first_message_are_collected() -> None:
     tally = build_digest(
         file_of(
             header(title="old"),
@@ -152,7 +152,7 @@ def test_names_costs_and_the_first_message_are_gathered() -> None:
     assert (tally.messages, tally.entries) == (6, 9)
 
 
-def test_an_annotation_begins_no_branch() -> None:
+def test_an_annotation_does_not_start_a_branch() -> None:
     label = {"type": "label", "id": "b", "parentId": "a", "targetId": "a", "label": "x"}
 
     tally = build_digest(file_of(header(), make_line("a", branch="main"), {**label, "branch": "nobody"})).totals
@@ -160,7 +160,7 @@ def test_an_annotation_begins_no_branch() -> None:
     assert (tally.heads, tally.current, tally.line_branch) == ({"main": "a"}, "main", "nobody")
 
 
-def test_the_name_in_the_header_holds_until_there_is_another() -> None:
+def test_the_name_in_the_header_applies_until_another_is_set() -> None:
     named = {"type": "session_info", "id": "a", "parentId": None, "name": ""}
 
     assert build_digest(file_of(header(title="old"))).totals.session_name == "old"
@@ -178,7 +178,7 @@ def test_the_name_in_the_header_holds_until_there_is_another() -> None:
     ],
     ids=["parent", "message", "no message", "anchor", "head"],
 )
-def test_what_an_opened_session_takes_for_damage_is_not_vouched_for(odd: dict[str, Any]) -> None:
+def test_a_file_with_faults_is_refused(odd: dict[str, Any]) -> None:
     data = file_of(header(), make_line("a"), odd)
 
     assert replay(data)[2]
@@ -190,7 +190,7 @@ def make_head_record(data: object, id: str = "r") -> dict[str, object]:
     return {"type": "custom", "id": id, "parentId": None, "customType": "sessiontree.head", "data": data}
 
 
-def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
+def test_values_of_a_wrong_type_are_ignored() -> None:
     empty = make_line("y", None, message={"role": "user"})
     cut = '{"type":"message","id":"z","parentId":null,"message":{"role":"user","content":"half \\ud83d"}}'
     data = {"current": "b", "heads": {"main": "a", "b": None}, "archived": ["main", 7, "gone"], "x": "\ud800"}
@@ -255,7 +255,7 @@ def test_odd_values_count_for_nothing_and_spoil_nothing() -> None:
         ],
     ],
 )
-def test_anything_unsound_is_noticed(lines) -> None:
+def test_every_fault_is_detected(lines) -> None:
     with pytest.raises(UnsoundSession):
         build_digest(file_of(header(), *lines))
 
@@ -280,7 +280,7 @@ def test_a_line_is_one_entry_and_an_entry_one_line(harm: Callable[[bytes], bytes
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n", b"\n\n", b" \n\t\n"])
-def test_blanks_between_lines_make_no_difference(end: bytes) -> None:
+def test_white_space_between_lines_makes_no_difference(end: bytes) -> None:
     data = file_of(header(), make_line("a"), make_line("b", "a"))[:-1] + end
 
     assert build_digest(data).totals == build_digest(file_of(header(), make_line("a"), make_line("b", "a"))).totals
@@ -288,17 +288,17 @@ def test_blanks_between_lines_make_no_difference(end: bytes) -> None:
 
 
 def make_ladder(depth: int) -> str:
-    """A line nested so deep in which something stands behind every bracket that is closed."""
+    """Return a deeply nested line with a value after every closing bracket."""
     value = '{"x":' + "[" * (depth - 2) + "7" + ",7]" * (depth - 2) + "}"
     return '{"type":"future","id":"a","parentId":null,"field":' + value + "}"
 
 
-def test_a_line_that_no_decoder_gets_to_the_end_of_is_unsound_whatever_its_shape() -> None:
+def test_a_line_too_deep_for_decoders_is_unsound_in_any_form() -> None:
     with pytest.raises(UnsoundSession):
         build_digest(file_of(header(), make_line("b"), make_ladder(5000)))
 
 
-def test_a_stack_that_is_used_up_says_nothing_of_a_file() -> None:
+def test_an_exhausted_stack_is_not_a_fault_of_the_file() -> None:
     data = file_of(header(), make_ladder(NESTING_LIMIT))
 
     assert build_digest(data).totals.entries == 1
@@ -306,19 +306,19 @@ def test_a_stack_that_is_used_up_says_nothing_of_a_file() -> None:
         build_digest(data)
 
 
-def test_what_is_nested_as_deep_as_may_be_is_sound() -> None:
+def test_a_line_at_the_nesting_limit_is_sound() -> None:
     said = make_line("a", message={"role": "user", "content": nested(NESTING_LIMIT - 2)})
 
     assert build_digest(file_of(header(), said, make_line("b", "a"))).totals.first_message == "b"
 
 
-def test_bytes_that_are_no_utf8_are_left_to_those_who_look_at_them() -> None:
+def test_invalid_utf8_in_unread_strings_is_left_to_the_caller() -> None:
     said = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"caf\xe9"}}'
 
     assert build_digest(file_of(header(), said)).totals.first_message == "caf\ufffd"
 
 
-def test_older_dialects_and_unreadable_beginnings_have_to_be_opened() -> None:
+def test_older_dialects_and_unreadable_starts_need_a_full_open() -> None:
     for data in (file_of(header(version=2)), file_of("nonsense", header())):
         with pytest.raises(UnsoundSession):
             start_digest(read(data)[0])
@@ -326,17 +326,17 @@ def test_older_dialects_and_unreadable_beginnings_have_to_be_opened() -> None:
         start_digest(read(b"\n")[0])
 
 
-def test_a_header_keeps_what_utf8_can_hold() -> None:
+def test_a_header_keeps_encodable_characters() -> None:
     tally = start_digest(read(file_of(header(cwd="/\udcff", parentSession="/p.jsonl")))[0]).totals
 
     assert (tally.cwd, tally.parent_session) == ("/?", "/p.jsonl")
 
 
-# Files that are large
+# Large files
 
 
 class CountedParents(list[int]):
-    """The parents of entries, and how often they were looked at."""
+    """The parents of entries, with a count of lookups."""
 
     lookups = 0
 
@@ -346,7 +346,7 @@ class CountedParents(list[int]):
 
 
 class CountedName(str):
-    """A name that counts how often names are compared."""
+    """A name that counts comparisons."""
 
     compared = 0
     __hash__ = str.__hash__
@@ -357,7 +357,7 @@ class CountedName(str):
 
 
 def count_lookups(*lines: dict[str, Any]) -> float:
-    """How often the parents of entries are looked at for each line of a file."""
+    """Return how often parents are looked up for each line of a file."""
     made = start_digest(read(file_of(header()))[0])
     parents = made._parents = made._ancestors._parents = CountedParents()
     made.feed(file_of(*lines))
@@ -370,7 +370,7 @@ def make_compaction(id: str, parent: str, anchor: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("back", [lambda number: 0, lambda number: number // 2, lambda number: max(0, number - 700)])
 @pytest.mark.parametrize("step", [1, 2])
-def test_how_far_back_compactions_keep_entries_makes_no_listing_slow(back: Any, step: int) -> None:
+def test_distant_anchors_do_not_slow_down_a_listing(back: Any, step: int) -> None:
     first = [make_line(f"{number}", branch="main") for number in range(step)]
     lines = [
         make_compaction(f"{number}", f"{number - step}", f"{number % step + back(number // step) * step}")
@@ -381,7 +381,7 @@ def test_how_far_back_compactions_keep_entries_makes_no_listing_slow(back: Any, 
 
 
 @given(st.lists(st.integers(1, 4), min_size=70, max_size=300), st.data())
-def test_what_stands_above_is_found_however_far_it_is(steps: list[int], choice: st.DataObject) -> None:
+def test_ancestors_are_found_at_any_distance(steps: list[int], choice: st.DataObject) -> None:
     parents = [max(-1, number - step) for number, step in enumerate(steps)]
     above, at = module._Ancestors(parents), len(parents) - 1
     way = set[int]()
@@ -394,7 +394,7 @@ def test_what_stands_above_is_found_however_far_it_is(steps: list[int], choice: 
         assert above.contains(asked, at) is (asked in way)
 
 
-def test_a_chain_of_labels_makes_no_listing_slow() -> None:
+def test_a_chain_of_labels_does_not_slow_down_a_listing() -> None:
     labels = [
         {"type": "label", "id": f"{number}", "parentId": f"{number - 1}", "targetId": "0", "label": "x"}
         for number in range(1, 2000)
@@ -403,7 +403,7 @@ def test_a_chain_of_labels_makes_no_listing_slow() -> None:
     assert count_lookups(make_line("0"), *labels) < 5
 
 
-def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_archived_branches_do_not_slow_down_a_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [CountedName(f"b{number}") for number in range(2000)]
     heads = {CountedName(name): None for name in names}
     said = {"current": names[0], "heads": heads, "archived": [*names, ["odd"], None]}
@@ -419,7 +419,7 @@ def test_many_archived_branches_make_no_listing_slow(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("heads", [{"main": "\ud800"}, {"main": "a", "\udfff": "a"}])
-def test_a_head_record_with_a_lone_surrogate_is_left_to_who_opens_the_session(heads: dict[str, str]) -> None:
+def test_a_head_record_with_a_lone_surrogate_needs_a_full_open(heads: dict[str, str]) -> None:
     record = {"type": "custom", "customType": "sessiontree.head", "id": "b", "parentId": "a"}
     data = file_of(header(), make_line("a"), {**record, "data": {"current": "main", "heads": heads}})
 

@@ -1,4 +1,4 @@
-"""Entries that are handed in: whole ones are taken as they are, hollow ones are refused with what they lack."""
+"""Complete entries are accepted; incomplete ones are refused with the missing field."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sessiontree.core.entries import Message, ModelChange, Opaque
+from sessiontree.core.entries import Message, ModelChange, Opaque, ThinkingLevelChange
 from sessiontree.format.entry_input import IncompleteEntry, check_message, parse_entry
 
 
-def test_a_whole_entry_is_taken_with_its_further_fields() -> None:
+def test_a_complete_entry_is_accepted_with_its_extra_fields() -> None:
     message = {"role": "user", "content": "hi", "mood": "calm"}
 
     assert parse_entry({"type": "message", "message": message, "x": 1}) == (Message(message), {"x": 1})
@@ -43,7 +43,7 @@ def test_an_entry_of_an_unknown_type_needs_nothing_more() -> None:
         ({"type": "model_change"}, "modelId"),
     ],
 )
-def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
+def test_the_error_names_the_missing_field(wire: dict[str, Any], lacks: str) -> None:
     with pytest.raises(IncompleteEntry) as error:
         parse_entry(wire)
 
@@ -53,5 +53,11 @@ def test_what_is_lacking_is_told(wire: dict[str, Any], lacks: str) -> None:
 def test_a_message_may_have_any_other_role_and_no_content() -> None:
     check_message({"role": "custom"})
 
-    with pytest.raises(IncompleteEntry, match="content: a text"):
+    with pytest.raises(IncompleteEntry, match="content: text"):
         check_message({"role": "assistant", "content": None})
+
+
+def test_null_is_accepted_for_a_field_where_it_has_a_meaning() -> None:
+    body, extra = parse_entry({"type": "thinking_level_change", "thinkingLevel": None})
+
+    assert (body, extra) == (ThinkingLevelChange(None), {})

@@ -21,7 +21,7 @@ NOW = "2026-02-02T00:00:00.000Z"
 
 
 def fork_path(tree, leaf, name=None):
-    """The entries of a fork of the path to `leaf`; those that are new are called n1, n2, and so on."""
+    """Return the entries of a fork of the path to `leaf`; new entries are named n1, n2, and so on."""
     numbers = itertools.count(1)
     lines = build_fork_lines(plan_fork(tree, leaf), name=name, now=NOW, new_id=lambda: f"n{next(numbers)}")
     return read(file_of(header(), *lines))[1]
@@ -36,7 +36,7 @@ def test_a_fork_holds_the_path_byte_for_byte_and_a_head_record():
     assert (record.parent, record.timestamp, record.is_head_record) == ("d", NOW, True)
 
 
-def test_a_fork_is_main_with_its_head_at_the_leaf_and_no_past():
+def test_a_fork_is_main_with_its_head_at_the_leaf_and_no_undo_history():
     tree = grow("a>b>c", b={"type": "custom", "branch": "side"}, c={"type": "custom", "branch": "side"})
 
     heads = replayed(*fork_path(tree, "c"))
@@ -44,7 +44,7 @@ def test_a_fork_is_main_with_its_head_at_the_leaf_and_no_past():
     assert (heads.heads, heads.current, heads.moves) == ({"main": "c"}, "main", [])
 
 
-def test_labels_that_live_are_set_again_at_the_end_with_their_times():
+def test_current_labels_are_set_again_at_the_end_with_their_timestamps():
     tree = grow("a>l>b b>m", l=Label(target="a", text="x"), m=Label(target="b", text="y"))
 
     entries = fork_path(tree, "b")
@@ -60,7 +60,7 @@ def test_labels_that_live_are_set_again_at_the_end_with_their_times():
     assert entries[2].timestamp == tree["l"].timestamp
 
 
-def test_a_line_whose_parent_changes_differs_in_that_value_alone():
+def test_a_line_with_a_new_parent_differs_only_in_that_value():
     tree = grow("a>l>b", l=Label(target="a", text="x"), b={"type": "custom", "odd": 1.5})
 
     copy = fork_path(tree, "b")[1]
@@ -84,12 +84,12 @@ def test_a_new_name_is_the_name_of_the_fork():
     assert Tree(fork_path(tree, "b")).name == "old"
 
 
-def test_a_fork_before_everything_has_only_its_name():
+def test_a_fork_before_the_first_entry_has_only_its_name():
     assert fork_path(grow("a"), None) == []
     assert [entry.body for entry in fork_path(grow("a"), None, name="new")] == [SessionInfo("new")]
 
 
-def test_a_fork_of_annotations_alone_has_its_head_before_everything():
+def test_a_fork_of_annotations_has_its_head_before_the_first_entry():
     tree = grow("a>b", a=Usage(kind="warm"), b=Label(target="a", text="x"))
 
     entries = fork_path(tree, "b")
@@ -99,14 +99,14 @@ def test_a_fork_of_annotations_alone_has_its_head_before_everything():
     assert replayed(*entries).heads == {"main": None}
 
 
-def test_head_records_and_branch_points_stay_behind():
+def test_head_records_and_branch_points_are_not_copied():
     tree = grow("a>h>p>b", h=Custom(custom_type=HEAD_RECORD), p=BranchPoint(name="side"))
 
     assert ids(fork_path(tree, "b")) == "abn1"
 
 
 @given(object_texts)
-def test_what_is_not_known_survives_a_fork_byte_for_byte(odd):
+def test_unknown_fields_survive_a_fork_byte_for_byte(odd):
     label = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x"}
     raw = b'{"odd":' + odd + b',"type":"from_the_future","parentId" : %s,"id":"b"}\r'
     first = {"type": "custom", "id": "a", "parentId": None}
@@ -167,7 +167,7 @@ def test_a_fork_across_a_damaged_line_keeps_the_history_above_it(line):
 
 
 @pytest.mark.parametrize("line", [JOINED, TORN])
-def test_a_fork_is_refused_when_a_damaged_line_cannot_hang_below_another_parent(line):
+def test_a_fork_is_refused_if_a_damaged_line_cannot_change_its_parent(line):
     odd = 'an id with "quotes"'
     label = {**LABEL, "parentId": odd}
     tree = Tree(read(file_of(header(), make_line(odd, None), label, line, make_line("d", "b")))[1])
@@ -178,7 +178,7 @@ def test_a_fork_is_refused_when_a_damaged_line_cannot_hang_below_another_parent(
 
 @st.composite
 def draw_joined_files(draw):
-    """Messages, each below a label or another message, some of them with the next on the same line."""
+    """Messages below a label or another message, some of them with the next on the same line."""
     lines, known = [make_line("m0", None)], ["m0"]
     for number in range(1, draw(st.integers(2, 8))):
         id, parent = f"m{number}", draw(st.sampled_from(known))
@@ -193,7 +193,7 @@ def draw_joined_files(draw):
 
 
 @given(draw_joined_files())
-def test_the_context_of_a_fork_is_that_of_its_path_also_where_newlines_were_lost(file):
+def test_the_context_of_a_fork_is_that_of_its_path_with_lost_newlines(file):
     tree = Tree(read(file)[1])
 
     for leaf in (entry.id for entry in tree):
@@ -202,7 +202,7 @@ def test_the_context_of_a_fork_is_that_of_its_path_also_where_newlines_were_lost
         assert build_context(Tree(fork), heads.leaf).messages == build_context(tree, leaf).messages
 
 
-def test_a_fork_is_refused_when_a_line_would_be_too_long_to_be_read(monkeypatch):
+def test_a_fork_is_refused_if_a_line_would_become_too_long(monkeypatch):
     tree = Tree(
         read(file_of(header(), make_line("a" * 60, None), {**LABEL, "parentId": "a" * 60}, make_line("b", "l")))[1]
     )

@@ -1,4 +1,4 @@
-"""Repairing: a sound session with everything that could be read where it was shown."""
+"""A repaired session is sound and keeps every readable entry in its position."""
 
 import itertools
 
@@ -21,7 +21,7 @@ def build_tree(data: bytes) -> Tree:
 
 
 def repair_tree(tree: Tree) -> tuple[Tree, list[str]]:
-    """The tree of the repaired lines, and the kinds of what was repaired."""
+    """Return the tree of the repaired lines, and the kinds of repairs."""
     ids = (f"new{number}" for number in itertools.count())
     lines, done = repair_lines(tree, lambda: next(ids))
     return build_tree(file_of(header(), *lines)), [repair.kind for repair in done]
@@ -31,7 +31,7 @@ def make_line(id: str, parent: str | None, **keys) -> bytes:
     return entry(id, parent, **keys).raw
 
 
-def test_a_sound_session_is_left_as_it_is() -> None:
+def test_a_sound_session_is_not_changed() -> None:
     tree = build_tree(file_of(header(), make_line("a", None), make_line("b", "a")))
 
     lines, done = repair_lines(tree, lambda: "new")
@@ -40,7 +40,7 @@ def test_a_sound_session_is_left_as_it_is() -> None:
     assert done == []
 
 
-def test_every_entry_hangs_where_it_was_shown() -> None:
+def test_every_entry_keeps_its_effective_parent() -> None:
     tree = build_tree(
         file_of(
             header(),
@@ -58,7 +58,7 @@ def test_every_entry_hangs_where_it_was_shown() -> None:
     assert {entry.id: entry.parent for entry in sound} == {"a": None, "s": None, "x": None, "y": "x", "b": "a"}
 
 
-def test_entries_that_shared_an_id_are_all_there_afterwards() -> None:
+def test_entries_with_a_shared_id_are_all_preserved() -> None:
     tree = build_tree(
         file_of(header(), make_line("a", None), make_line("d", "a"), make_line("d", None), make_line("c", "d"))
     )
@@ -69,7 +69,7 @@ def test_entries_that_shared_an_id_are_all_there_afterwards() -> None:
     assert {entry.id: entry.parent for entry in sound} == {"a": None, "new0": "a", "d": None, "c": "d"}
 
 
-def test_a_line_that_begins_well_and_is_no_json_keeps_its_place_and_its_text() -> None:
+def test_a_truncated_line_keeps_its_position_and_its_text() -> None:
     broken = b'{"type":"message","id":"b","parentId":"a","timestamp":"%s","message":{"role":"us"er"}}' % TIME.encode()
     tree = build_tree(file_of(header(), make_line("a", None), broken, make_line("c", "b")))
 
@@ -81,7 +81,7 @@ def test_a_line_that_begins_well_and_is_no_json_keeps_its_place_and_its_text() -
     assert (body.custom_type, body.data) == (UNREADABLE_LINE, {"line": 3, "text": broken.decode()})
 
 
-def test_a_line_without_the_message_that_it_should_have_keeps_its_place_and_its_text() -> None:
+def test_a_message_line_without_a_message_keeps_its_position_and_its_text() -> None:
     tree = build_tree(
         file_of(header(), make_line("a", None), make_line("b", "a", message=5), make_line("c", "b"), make_line("d", 5))
     )
@@ -94,7 +94,7 @@ def test_a_line_without_the_message_that_it_should_have_keeps_its_place_and_its_
     assert '"message":5' in sound["b"].body.data["text"]
 
 
-def test_a_head_record_that_says_nothing_keeps_its_text_and_still_moves_nobody() -> None:
+def test_an_invalid_head_record_keeps_its_text_and_moves_no_head() -> None:
     fields = {"type": "custom", "customType": "sessiontree.head", "data": 5}
     tree = build_tree(
         file_of(
@@ -114,7 +114,7 @@ def test_a_head_record_that_says_nothing_keeps_its_text_and_still_moves_nobody()
     assert replayed(*sound.entries).moves == replayed(*tree.entries).moves == []
 
 
-def test_keys_that_do_not_count_are_left_out() -> None:
+def test_ignored_keys_are_removed() -> None:
     begun = b'{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user"}'
     hidden = b',"parentId":"gone","more":1,"branch":"side","type":"custom","meta":{}}'
     tree = build_tree(file_of(header(), begun + hidden))
@@ -122,12 +122,12 @@ def test_keys_that_do_not_count_are_left_out() -> None:
     lines, done = repair_lines(tree, lambda: "new")
 
     assert [(repair.kind, repair.message) for repair in done] == [
-        ("hidden_key", "type, parentId, branch behind the message is left out")
+        ("hidden_key", "type, parentId, branch after the message was removed")
     ]
     assert lines == [begun + b',"more":1,"meta":{}}']
 
 
-def test_bytes_that_are_no_utf8_are_replaced() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     raw = make_line("a", None).replace(b'"content":"a"', b'"content":"\xff"')
     sound, kinds = repair_tree(build_tree(file_of(header(), raw)))
 
@@ -135,7 +135,7 @@ def test_bytes_that_are_no_utf8_are_replaced() -> None:
     assert sound["a"].body.message["content"] == "\ufffd"
 
 
-def test_nothing_but_bytes_that_are_no_utf8_is_changed() -> None:
+def test_only_invalid_utf8_is_changed() -> None:
     raw = b'{"type":"custom","id":"a","n":1e400,"k":1.10,"k":-0, "t":"\xff\\u0041/"}'
 
     lines, _ = repair_lines(build_tree(file_of(header(), raw)), lambda: "new")
@@ -146,7 +146,7 @@ def test_nothing_but_bytes_that_are_no_utf8_is_changed() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"), [(b"\0" * 100, "malformed_line"), (b"\xff" * 200, "not_utf8")], ids=["no JSON", "no UTF-8"]
 )
-def test_what_would_be_too_long_is_left_out_but_for_its_place(monkeypatch, text: bytes, kind: str) -> None:
+def test_a_line_that_would_be_too_long_keeps_only_its_position(monkeypatch, text: bytes, kind: str) -> None:
     monkeypatch.setattr("sessiontree.format.line_repair.LINE_LIMIT", 500)
     bad = b'{"type":"message","id":"b","parentId":"a","timestamp":"","message":{"role":"user","content":"%b"}}' % text
     assert len(bad) < 500
@@ -160,7 +160,7 @@ def test_what_would_be_too_long_is_left_out_but_for_its_place(monkeypatch, text:
     assert sound["b"].body.data == {"line": 3}
 
 
-def test_a_compaction_whose_anchor_is_missing_says_that_it_keeps_nothing() -> None:
+def test_a_compaction_with_a_missing_anchor_keeps_nothing() -> None:
     compaction = {"type": "compaction", "id": "c", "parentId": "a", "summary": "s", "firstKeptEntryId": "gone"}
     sound, kinds = repair_tree(build_tree(file_of(header(), make_line("a", None), compaction)))
 
@@ -168,7 +168,7 @@ def test_a_compaction_whose_anchor_is_missing_says_that_it_keeps_nothing() -> No
     assert sound["c"].body.first_kept == "c"
 
 
-def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
+def test_a_missing_head_moves_to_the_last_entry_of_its_branch() -> None:
     data = {"heads": {"main": "gone", "b": "gone too", "c": "a"}, "current": "main"}
     record = {"type": "custom", "id": "r", "parentId": "a", "customType": "sessiontree.head", "data": data}
     entries = read(file_of(header(), make_line("a", None, branch="main"), record))[1]
@@ -182,7 +182,7 @@ def test_a_head_that_is_gone_is_the_last_entry_of_its_branch() -> None:
 
 
 @pytest.mark.parametrize("keys", [{"branch": "main"}, {}], ids=["ours", "a peer's"])
-def test_a_head_that_is_gone_is_found_by_whatever_name_its_branch_had(keys) -> None:
+def test_a_missing_head_is_found_across_renames_of_its_branch(keys) -> None:
     def make_record(id: str, **data) -> Entry:
         return entry(id, "b", {"type": "custom", "customType": "sessiontree.head", "data": data}, branch="trunk")
 
@@ -196,7 +196,7 @@ def test_a_head_that_is_gone_is_found_by_whatever_name_its_branch_had(keys) -> N
     assert repair_heads(Tree(entries), replayed(*entries))[0] == {"trunk": "b", "new": None}
 
 
-def test_many_lost_anchors_make_a_repair_no_slower() -> None:
+def test_many_missing_anchors_do_not_slow_down_a_repair() -> None:
     def make_chain(count: int) -> Tree:
         fields = {"type": "compaction", "summary": "s", "firstKeptEntryId": "gone"}
         return Tree([entry(f"{number}", f"{number - 1}" if number else None, fields) for number in range(count)])
@@ -207,7 +207,7 @@ def test_many_lost_anchors_make_a_repair_no_slower() -> None:
     assert work(lambda: repair_lines(many, lambda: "new")) < 2.5 * work(lambda: repair_lines(few, lambda: "new"))
 
 
-def test_many_heads_that_are_gone_make_a_repair_no_slower() -> None:
+def test_many_missing_heads_do_not_slow_down_a_repair() -> None:
     def count_missing(count: int) -> tuple[Tree, Heads]:
         heads = {f"b{number}": f"gone{number}" for number in range(count)}
         lines = [entry(f"{number}", branch=f"b{number}") for number in range(count)]
@@ -224,7 +224,7 @@ def test_many_heads_that_are_gone_make_a_repair_no_slower() -> None:
 
 
 @given(damaged_sessions())
-def test_whatever_was_damaged_is_sound_afterwards_and_no_entry_is_lost(data) -> None:
+def test_any_damaged_session_is_sound_after_a_repair_and_loses_no_entry(data) -> None:
     reader = SessionReader()
     try:
         tree = Tree(reader.feed(data))
@@ -249,7 +249,7 @@ def test_a_well_formed_session_needs_no_repair(data) -> None:
     assert len(lines) == len(tree.entries)
 
 
-def test_a_repair_is_given_to_programs_with_all_it_says() -> None:
+def test_a_repair_is_encoded_with_all_fields() -> None:
     repair = Repair(kind="orphan", message="it is a root", entry="a", line=2)
 
     assert encode_repair(repair) == {"kind": "orphan", "message": "it is a root", "entry": "a", "line": 2}

@@ -16,18 +16,18 @@ from tests.strategies import json_values, object_texts
 
 
 def open_tree(data):
-    """The entries of a file, and its tree."""
+    """Return the entries of a file and their tree."""
     entries = read(data)[1]
     return entries, Tree(entries)
 
 
 def read_context(tree, leaf):
-    """Role and text of every message in the context at `leaf`."""
+    """Return role and text of every message in the context at `leaf`."""
     return [(m["role"], m.get("summary") or extract_text(m["content"])) for m in build_context(tree, leaf).messages]
 
 
 def rewrite(data):
-    """The file as version 3 has it."""
+    """Return the file as version 3."""
     reader, _ = read(data)
     return b"\n".join(reader.read_all_lines()) + b"\n"
 
@@ -65,7 +65,7 @@ def test_ids_given_to_old_lines_agree_between_reads_and_differ_between_sessions(
     assert len({*first, *others}) == 4
 
 
-def test_the_rewritten_file_says_the_same_and_needs_no_rewriting():
+def test_a_rewritten_file_has_the_same_content_and_needs_no_rewrite():
     data = make_v1_file(
         make_message("one"),
         {"type": "compaction", "summary": "S", "firstKeptEntryIndex": 1},
@@ -82,7 +82,7 @@ def test_the_rewritten_file_says_the_same_and_needs_no_rewriting():
     assert list(reader.iter_lines())[2] == b"junk"
 
 
-def test_the_header_of_a_rewritten_file_differs_in_its_version_alone():
+def test_the_header_of_a_rewritten_file_differs_only_in_its_version():
     assert rewrite(file_of('{"type":"session","id":"s",  "odd":1.0}')) == file_of(
         '{"type":"session","version":3,"id":"s",  "odd":1.0}'
     )
@@ -92,7 +92,7 @@ def test_the_header_of_a_rewritten_file_differs_in_its_version_alone():
 
 
 @pytest.mark.parametrize(("index", "kept"), [(1, "one"), (2, "two")])
-def test_a_first_kept_index_counts_the_header_as_nought(index, kept):
+def test_a_first_kept_index_counts_the_header_as_zero(index, kept):
     compaction = {"type": "compaction", "summary": "S", "tokensBefore": 5, "firstKeptEntryIndex": index}
 
     entries, tree = open_tree(make_v1_file(make_message("one"), make_message("two"), compaction, make_message("three")))
@@ -120,7 +120,7 @@ def test_lines_that_cannot_be_read_do_not_count():
     assert read_context(tree, entries[-1].id) == [("compactionSummary", "S"), ("user", "two")]
 
 
-def test_a_stack_pop_becomes_a_summary_at_the_place_it_went_back_to():
+def test_a_stack_pop_becomes_a_summary_at_its_target():
     pop = {"type": "stack_pop", "backToIndex": 1, "summary": "tried two", "prePopSummary": "p"}
 
     entries, tree = open_tree(make_v1_file(make_message("one"), make_message("two"), pop, make_message("three")))
@@ -130,13 +130,13 @@ def test_a_stack_pop_becomes_a_summary_at_the_place_it_went_back_to():
     assert json.loads(entries[2].raw)["prePopSummary"] == "p"
 
 
-def test_a_stack_pop_with_nothing_to_leave_leaves_the_root():
+def test_a_stack_pop_at_the_start_abandons_the_root():
     [pop], tree = open_tree(make_v1_file({"type": "stack_pop", "backToIndex": 0, "summary": "S"}))
 
     assert (pop.body.abandoned_leaf, tree.parent(pop.id)) == ("root", None)
 
 
-def test_a_line_that_is_no_entry_does_not_break_the_chain():
+def test_a_line_that_is_not_an_entry_does_not_break_the_chain():
     entries, tree = open_tree(make_v1_file(make_message("one"), {"no": "type"}, make_message("two")))
 
     assert read_context(tree, entries[-1].id) == [("user", "one"), ("user", "two")]
@@ -150,14 +150,14 @@ def test_ids_that_old_lines_have_are_kept():
     assert (entries[1].id, entries[2].parent) == ("mine", "mine")
 
 
-def test_a_hooks_message_gets_todays_role_in_version_1_too():
+def test_a_hook_message_gets_the_current_role_in_version_1_too():
     [entry], _ = open_tree(make_v1_file(make_message("x", role="hookMessage")))
 
     assert entry.body.message["role"] == "custom"
 
 
 @given(object_texts)
-def test_a_line_of_version_1_keeps_every_byte_beside_its_place(odd):
+def test_a_line_of_version_1_changes_only_its_id_and_parent(odd):
     raw = b'{"type":"from_the_future","odd":' + odd + b"}\r"
 
     [entry], _ = open_tree(make_v1_file(raw))
@@ -168,7 +168,7 @@ def test_a_line_of_version_1_keeps_every_byte_beside_its_place(odd):
 # Version 2: another name for a role
 
 
-def test_version_2_calls_custom_messages_something_else():
+def test_version_2_has_another_role_for_custom_messages():
     raw = '{"type":"message","id":"a","parentId":null,"message":{"content":1.0, "role":"hookMessage"}}'
 
     reader, [entry] = read(file_of(header(version=2), raw))
@@ -177,7 +177,7 @@ def test_version_2_calls_custom_messages_something_else():
     assert entry.raw.decode() == raw.replace("hookMessage", "custom")
 
 
-def test_other_lines_of_version_2_are_not_touched():
+def test_other_lines_of_version_2_are_not_changed():
     raw = '{"type":"message", "id":"a","message":{"role":"user"}, "x":"hookMessage"}'
 
     assert rewrite(file_of(header(version=2), raw)).splitlines()[1].decode() == raw
@@ -221,7 +221,7 @@ def test_the_example_of_the_first_draft_gives_its_five_messages():
     ]
 
 
-def test_in_the_first_draft_a_summary_leaves_the_line_before_it():
+def test_in_the_first_draft_a_summary_abandons_the_line_before_it():
     entries, tree = open_tree(SEED)
 
     assert tree["bs1"].body.abandoned_leaf == "m6"
@@ -257,7 +257,7 @@ def test_a_compaction_of_the_first_draft_keeps_its_anchor():
     assert read_context(tree, "c") == [("compactionSummary", "S"), ("user", "x")]
 
 
-def test_the_first_draft_is_known_by_its_entries_when_its_header_has_no_uuid():
+def test_the_first_draft_is_detected_by_its_entries_if_its_header_has_no_uuid():
     first = {"type": "message", "uuid": "a", "parentUuid": None, "message": {"role": "hookMessage", "content": "x"}}
 
     reader, entries = read(file_of(header(version=2), first, {"type": "message", "uuid": 5}))
@@ -267,7 +267,7 @@ def test_the_first_draft_is_known_by_its_entries_when_its_header_has_no_uuid():
     assert [problem.line for problem in reader.problems] == [3]
 
 
-def test_a_line_of_the_first_draft_differs_in_its_keys_alone():
+def test_a_line_of_the_first_draft_differs_only_in_its_keys():
     raw = '{"odd":[1.0, 1e999], "uuid" : "a","parentUuid":"b" ,"type":"from_the_future", "odd":"\\ud800"}'
 
     [entry], _ = open_tree(make_draft_file(raw))
@@ -275,7 +275,7 @@ def test_a_line_of_the_first_draft_differs_in_its_keys_alone():
     assert entry.raw.decode() == raw.replace('"uuid"', '"id"').replace('"parentUuid"', '"parentId"')
 
 
-# Dash's form
+# The dialect of Dash
 
 
 def make_dash_file(*lines):
@@ -294,7 +294,7 @@ def make_dash_line(id, parent=None, role="user", content="x", **fields):
     }
 
 
-def test_dashs_messages_are_put_into_the_form_of_today():
+def test_dash_messages_get_the_current_form():
     metadata = {"model": "m", "provider": "p", "cost": 0.5, "tokens": 150}
     reader, [asked, answered] = read(
         make_dash_file(make_dash_line("a"), make_dash_line("b", "a", "assistant", "hi", metadata=metadata))
@@ -310,7 +310,7 @@ def test_dashs_messages_are_put_into_the_form_of_today():
     assert not {"role", "content"} & set(json.loads(answered.raw))
 
 
-def test_dashs_assistant_without_metadata_is_an_unknown_model():
+def test_a_dash_assistant_without_metadata_has_an_unknown_model():
     [entry], _ = open_tree(
         make_dash_file(make_dash_line("a", role="assistant", content=[{"type": "text", "text": "hi"}], timestamp="?"))
     )
@@ -320,7 +320,7 @@ def test_dashs_assistant_without_metadata_is_an_unknown_model():
     assert (message["content"], message["timestamp"]) == ([{"type": "text", "text": "hi"}], 0)
 
 
-def test_dashs_tool_messages_are_tool_results():
+def test_dash_tool_messages_become_tool_results():
     metadata = {"toolCallId": "c1", "toolName": "read", "isError": True}
     given_, named, bare = open_tree(
         make_dash_file(
@@ -342,7 +342,7 @@ def test_dashs_tool_messages_are_tool_results():
     assert (bare.body.message["toolCallId"], bare.body.message["isError"]) == ("", False)
 
 
-def test_what_dashs_tools_said_without_a_call_still_reaches_the_model():
+def test_dash_tool_output_without_a_call_reaches_the_model():
     _, tree = open_tree(
         make_dash_file(
             make_dash_line("a"), make_dash_line("b", "a", role="tool", content="42", metadata={"tool": "calc"})
@@ -352,7 +352,7 @@ def test_what_dashs_tools_said_without_a_call_still_reaches_the_model():
     assert build_context(tree, "b").to_llm()[1]["content"][0]["text"] == "Output of calc:\n42"
 
 
-def test_dashs_branches_are_known_by_the_nearest_branch_point_above():
+def test_dash_branches_follow_the_nearest_branch_point_above():
     lines = [
         make_dash_line("a"),
         {
@@ -377,7 +377,7 @@ def test_dashs_branches_are_known_by_the_nearest_branch_point_above():
     assert heads.info["one"] == BranchOrigin(created=TIME, description="d")
 
 
-def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
+def test_dash_lines_in_the_current_form_only_get_a_branch():
     whole = {"type": "message", "id": "a", "parentId": None, "message": {"role": "user", "content": "x"}}
     own = {**whole, "id": "b", "parentId": 5, "branch": "side"}
     unnamed = {"type": "branch_point", "id": "c", "parentId": "b"}
@@ -390,7 +390,7 @@ def test_dashs_lines_that_are_todays_already_are_only_given_a_branch():
 
 
 @given(st.sampled_from(["role", "content", "metadata", "timestamp", "branchName", "parentId"]), json_values)
-def test_odd_values_in_dashs_lines_do_no_harm(key, value):
+def test_values_of_a_wrong_type_in_dash_lines_are_ignored(key, value):
     for line in (
         make_dash_line("b", "a", "tool"),
         make_dash_line("b", "a", "assistant"),
@@ -402,10 +402,10 @@ def test_odd_values_in_dashs_lines_do_no_harm(key, value):
         assert entry.body is not None
 
 
-# oh-my-pi, whose files are of version 3
+# oh-my-pi writes version 3
 
 
-def test_oh_my_pis_entries_are_read_as_they_are():
+def test_entries_of_oh_my_pi_are_read_unchanged():
     lines = [
         {"type": "message", "id": "a", "parentId": None, "message": {"role": "user", "content": "old"}},
         {"type": "model_change", "id": "b", "parentId": "a", "model": "p/m/x", "role": "default"},
@@ -460,7 +460,7 @@ def test_migrating_twice_changes_nothing(data):
 
 @pytest.mark.parametrize("role", ["user", "assistant", "tool", "system"])
 @pytest.mark.parametrize("content", [b'"a \xff b"', b'[{"type":"text","text":"a \xff b"}]'])
-def test_bytes_of_dash_that_are_not_utf8_are_reported_and_kept(role, content):
+def test_invalid_utf8_in_dash_lines_is_reported_and_kept(role, content):
     raw = make_dash_file(make_dash_line("a", role=role, content="CONTENT")).replace(b'"CONTENT"', content)
     reader, entries = read(raw)
     tree, heads = Tree(entries), replayed(*entries)
@@ -475,8 +475,8 @@ def test_bytes_of_dash_that_are_not_utf8_are_reported_and_kept(role, content):
 
 
 @given(json_values)
-def test_what_a_message_of_dash_says_is_the_same_however_it_is_spelled(content):
-    """Also where it is spelled with spaces or escapes."""
+def test_the_spelling_of_a_dash_message_does_not_matter(content):
+    """The spelling with spaces or escapes does not matter."""
     line = make_dash_line("a", content=content)
     for role in ("user", "assistant", "tool"):
         line["role"] = role
@@ -486,7 +486,7 @@ def test_what_a_message_of_dash_says_is_the_same_however_it_is_spelled(content):
             assert open_tree(make_dash_file() + spaced + b"\n")[0][0].body == plain.body
 
 
-def test_an_id_of_version_1_that_is_not_utf8_is_reported_and_kept():
+def test_an_id_of_version_1_with_invalid_utf8_is_reported_and_kept():
     message = {"type": "message", "message": {"role": "user", "content": "x"}}
     raw = make_v1_file(message, {**message, "id": "ID"}).replace(b'"ID"', b'"a \xff b"')
     reader, entries = read(raw)

@@ -17,7 +17,7 @@ from tests.builders import file_of, header, nested, read
 
 @st.composite
 def draw_nested_value(draw):
-    """A value nested about as deep as may be, in objects and lists by turns, and how deep that is."""
+    """A value nested near the limit in alternating objects and lists, and its depth."""
     depth = draw(st.integers(NESTING_LIMIT - 3, NESTING_LIMIT + 3))
     kinds = draw(st.lists(st.booleans(), min_size=1, max_size=5))
     beside = draw(st.sampled_from([[], ["[{"], [["x"]], [{"]": '"'}], ["\\", {'\\"': '\\\\"['}]]))
@@ -45,7 +45,7 @@ def test_brackets_in_strings_and_side_by_side_nest_nothing():
     assert not is_deep_text(json.dumps(value).encode())
 
 
-def test_what_is_wide_takes_little_memory_to_look_through():
+def test_wide_lines_take_little_memory_to_check():
     raw = b'{"a":[' + b'{"b":[1]},' * 20_000 + b"1]}"
     value = json.loads(raw)
 
@@ -74,14 +74,14 @@ def test_lines_that_close_many_brackets_at_once_look_deep(around):
     assert not looks_deep(b'{"a":[[[[{"b":[{}]}]]]]}\n' * 100)
 
 
-def test_what_no_decoder_gets_to_the_end_of_is_deep_all_the_same():
+def test_an_unterminated_deep_line_is_too_deep():
     assert is_deep_text(b'{"x":' + b"[" * 100_000)
     assert not is_deep_text(b'{"x":"' + b"[" * 100_000)
     assert not is_deep_text(b'{"x":"' + b'\\"[' * 1_000_000 + b"\\")
 
 
 @pytest.mark.parametrize("width", [1, 2, 50])
-def test_a_value_that_holds_itself_is_deep(width):
+def test_a_value_that_contains_itself_is_deep(width):
     value = []
     value.extend([value] * width)
 
@@ -90,7 +90,7 @@ def test_a_value_that_holds_itself_is_deep(width):
 
 @st.composite
 def draw_deep_line(draw):
-    """A line, and whether something in it is nested too deeply: maybe under a key that is repeated later."""
+    """A line, and whether it is nested too deeply, possibly under a key that is repeated later."""
     depth = draw(st.integers(NESTING_LIMIT - 2, NESTING_LIMIT + 2))
     within = draw(st.sampled_from([b"message", b"other"]))
     kinds = draw(st.lists(st.sampled_from([(b"[", b"]"), (b'{"k":', b"}"), (b'{"k":', b',"z":1}'), (b"[", b",1]")])))

@@ -36,7 +36,7 @@ def test_a_file_is_a_header_and_entries():
     assert (reader.problems, reader.dialect, reader.needs_rewrite, reader.is_newer) == ([], None, False, False)
 
 
-def test_a_reader_goes_on_where_it_stopped():
+def test_a_reader_continues_where_it_stopped():
     reader = SessionReader()
 
     first, second = reader.feed(file_of(header(), A)), reader.feed(file_of(B))
@@ -45,7 +45,7 @@ def test_a_reader_goes_on_where_it_stopped():
     assert reader.get_offset(3) == len(file_of(header(), A))
 
 
-def test_lines_can_stay_where_they_are_until_somebody_looks():
+def test_lines_can_stay_in_the_file_until_they_are_read():
     data = file_of(header(), A, "junk", B)
     fetched = []
 
@@ -63,7 +63,7 @@ def test_lines_can_stay_where_they_are_until_somebody_looks():
 
 
 @pytest.mark.parametrize("size", [1, 300, 500, 10_000])
-def test_what_is_fetched_are_whole_lines(size, monkeypatch):
+def test_only_whole_lines_are_fetched(size, monkeypatch):
     monkeypatch.setattr(session_reader, "FETCH_SIZE", size)
     data = file_of(header(), A, "junk" * 100, B, "", A)
     fetched = []
@@ -80,7 +80,7 @@ def test_what_is_fetched_are_whole_lines(size, monkeypatch):
     assert set(fetched) == {(b"\n", b"\n")}
 
 
-def test_an_older_file_is_held_as_version_3_has_it():
+def test_an_older_file_is_kept_in_memory_as_version_3():
     data = file_of(header(version=2), {**A, "message": {"role": "hookMessage"}})
 
     [line] = SessionReader(fetch=lambda start, length: data[start : start + length]).feed(data)
@@ -88,14 +88,14 @@ def test_an_older_file_is_held_as_version_3_has_it():
     assert json.loads(line.raw)["message"] == {"role": "custom"}
 
 
-def test_an_older_line_is_known_by_its_beginning_as_it_will_be_once_it_is_migrated():
+def test_a_migrated_line_reads_like_a_line_of_version_3():
     odd = '{"type":"message","id":"a","parentId":null,"timestamp":"t","message":{"role":"user"},"id":"z","meta":{}}'
 
     for version in (2, 3):
         assert ids(read(file_of(header(version=version), odd))[1]) == "a"
 
 
-def test_lines_that_were_just_written_need_no_reading():
+def test_lines_just_written_need_no_parsing():
     reader, _ = read(file_of(header(), A))
     written = [entry("b", "a"), entry("c", "b")]
 
@@ -107,7 +107,7 @@ def test_lines_that_were_just_written_need_no_reading():
     assert [reader.get_offset(line) for line in (3, 4)] == [again.get_offset(line) for line in (3, 4)]
 
 
-def test_one_line_that_was_just_written_needs_no_reading():
+def test_one_line_just_written_needs_no_parsing():
     reader, _ = read(file_of(header(), A))
     raw = entry("b", "a").raw
 
@@ -119,7 +119,7 @@ def test_one_line_that_was_just_written_needs_no_reading():
     assert reader.get_offset(3) == again.get_offset(3)
 
 
-def test_lines_that_were_just_written_to_a_file_stay_there():
+def test_lines_just_written_to_a_file_stay_in_the_file():
     data = file_of(header(), A)
     line = entry("b", "a")
     written = data + line.raw + b"\n"
@@ -131,7 +131,7 @@ def test_lines_that_were_just_written_to_a_file_stay_there():
     assert join_lines(reader) == written
 
 
-def test_a_reader_knows_whether_it_has_met_the_header():
+def test_a_reader_knows_whether_it_has_read_the_header():
     assert not SessionReader().has_header
     assert read(file_of(header()))[0].has_header
 
@@ -151,16 +151,16 @@ def test_a_line_that_cannot_be_read_is_reported_and_kept(line):
     assert list(reader.iter_lines())[1] == line
 
 
-def test_of_very_many_lines_that_cannot_be_read_it_is_told_how_many_they_are():
+def test_many_unreadable_lines_are_reported_by_their_number():
     reader, entries = read(file_of(header(), A) + b"x\n" * (MAX_REPORTED + 1500) + file_of(B))
 
     assert ids(entries) == "ab"
     assert reader.unreadable_count == MAX_REPORTED + 1500
     assert [problem.line for problem in reader.problems] == [*range(3, MAX_REPORTED + 3), None]
-    assert reader.problems[-1].message == "1,500 more that cannot be read, the last of them line 2,502"
+    assert reader.problems[-1].message == "1,500 more unreadable lines, the last of them line 2,502"
 
 
-def test_blank_lines_are_kept_and_are_no_problem():
+def test_blank_lines_are_kept_and_not_reported():
     data = file_of(header(), "", A, " \t\r", B)
 
     reader, entries = read(data)
@@ -186,7 +186,7 @@ def test_lines_end_at_newline_bytes_alone():
     assert line.id == text
 
 
-def test_carriage_returns_belong_to_the_line_and_do_no_harm():
+def test_carriage_returns_belong_to_the_line():
     data = file_of(header(), A, B).replace(b"\n", b"\r\n")
 
     reader, entries = read(data)
@@ -195,7 +195,7 @@ def test_carriage_returns_belong_to_the_line_and_do_no_harm():
     assert join_lines(reader) == data
 
 
-def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
+def test_a_line_over_the_limit_is_kept_and_not_decoded(monkeypatch):
     for module in (codec, session_reader):
         monkeypatch.setattr(module, "LINE_LIMIT", 200)
     long = entry("long", "a", {"type": "x", "text": "x" * 200}).raw
@@ -212,20 +212,20 @@ def test_a_line_over_the_limit_is_kept_and_not_looked_into(monkeypatch):
     ("raw", "whole"),
     [(b"", False), (b'{"a":1}', True), (b'{"a":1', False), (b"[]", False), (b'{"a":"%s"}' % (b"x" * 200), False)],
 )
-def test_a_last_line_without_newline_is_whole_if_it_is_an_object_within_the_limit(raw, whole, monkeypatch):
+def test_a_last_line_without_newline_is_complete_if_it_is_an_object_within_the_limit(raw, whole, monkeypatch):
     monkeypatch.setattr(session_reader, "LINE_LIMIT", 200)
 
     assert is_complete_line(raw) is whole
 
 
-# The header and what stands before it
+# The header and the lines before it
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [(b"", "empty"), (b"\n", "no session header in its only line"), (b"junk\njunk\n", "header in its 2 lines")],
 )
-def test_a_file_without_a_header_is_no_session(data, reason):
+def test_a_file_without_a_header_is_not_a_session(data, reason):
     reader, _ = read(data)
 
     with pytest.raises(FormatError, match=reason) as caught:
@@ -237,8 +237,8 @@ def test_a_file_without_a_header_is_no_session(data, reason):
     ("first", "found"),
     [(A, "is of type 'message'"), ({"x": 1}, "has no type"), ({"type": "session"}, "lacks an id")],
 )
-def test_an_entry_before_the_header_makes_it_no_session(first, found):
-    with pytest.raises(FormatError, match=f"line 1 is no session header: it {found}"):
+def test_a_file_with_an_entry_before_the_header_is_not_a_session(first, found):
+    with pytest.raises(FormatError, match=f"line 1 is not a session header: it {found}"):
         read(file_of(first, header()))
 
 
@@ -264,7 +264,7 @@ def test_bytes_that_are_not_utf_8_in_the_header_or_a_title_slot_are_a_fault_and_
     assert join_lines(reader) == data
 
 
-def test_a_byte_order_mark_before_the_header_is_no_part_of_it():
+def test_a_byte_order_mark_before_the_header_is_ignored():
     data = file_of(header(), entry("a").raw)
 
     reader = SessionReader()
@@ -275,7 +275,7 @@ def test_a_byte_order_mark_before_the_header_is_no_part_of_it():
     assert list(reader.iter_lines()) == data.split(b"\n")[1:-1]
 
 
-def test_no_header_is_looked_for_far_from_the_beginning(monkeypatch):
+def test_a_header_far_from_the_start_is_not_found(monkeypatch):
     monkeypatch.setattr(session_reader, "PREAMBLE_LIMIT", 1 << 10)
 
     with pytest.raises(FormatError, match="no session header in its first 1 KiB"):
@@ -292,20 +292,20 @@ def test_a_title_slot_before_the_header_names_the_session():
     assert join_lines(reader) == data
 
 
-def test_an_empty_title_slot_takes_the_name_away():
+def test_an_empty_title_slot_removes_the_name():
     assert read(file_of({"type": "title", "title": ""}, header(title="older")))[0].title == ""
     assert read(file_of(header(title="older")))[0].title == "older"
     assert read(file_of(header()))[0].title is None
 
 
-def test_a_second_title_slot_is_no_header():
+def test_a_second_title_slot_is_not_a_header():
     slot = {"type": "title", "title": "x"}
 
-    with pytest.raises(FormatError, match="line 2 is no session header: it is of type 'title'"):
+    with pytest.raises(FormatError, match="line 2 is not a session header: it is of type 'title'"):
         read(file_of(slot, slot, header()))
 
 
-def test_a_newer_version_is_noted_and_read_as_it_is():
+def test_a_newer_version_is_noted_and_read_unchanged():
     data = file_of(header(version=4), A)
 
     reader, entries = read(data)
@@ -328,7 +328,7 @@ def test_reading_loses_no_byte(data):
 
 
 @given(damaged_sessions())
-def test_a_line_in_a_file_is_the_entry_that_it_is_alone(data):
+def test_a_line_in_a_file_reads_like_the_line_alone(data):
     for line in read(data)[1]:
         alone = read_entry(line.raw, line.line)
 
@@ -367,7 +367,7 @@ def test_every_prefix_of_a_valid_file_is_valid(data, cut):
 
 
 @given(sessions(), st.data())
-def test_a_file_cut_anywhere_behind_its_header_loses_only_the_line_that_was_cut(data, cut):
+def test_a_file_cut_anywhere_after_its_header_loses_only_the_cut_line(data, cut):
     whole = read(data)[1]
     at = cut.draw(st.integers(data.index(b"\n"), len(data)))
 
@@ -391,7 +391,7 @@ def test_reading_in_parts_equals_reading_at_once(data, cut):
 
 
 def make_chain(count: int, **changes: str) -> list[str]:
-    """Messages, each under the one before, spelled as pi and we spell them; `changes` are made in the third."""
+    """Return a chain of messages in the standard form; `changes` apply to the third."""
     parts = [
         {"id": f"{n:08x}", "parent": f"{n - 1:08x}", "time": "2026-01-01T00:00:00.000Z", "keys": "", "end": "}}"}
         for n in range(1, count + 1)
@@ -405,7 +405,7 @@ def make_chain(count: int, **changes: str) -> list[str]:
     ]
 
 
-def test_messages_that_follow_one_another_are_one_chain_until_somebody_looks():
+def test_consecutive_messages_are_one_chain_until_they_are_accessed():
     [chain] = SessionReader().feed(file_of(header(), *make_chain(5)))
 
     assert isinstance(chain, Chain)
@@ -419,8 +419,8 @@ def test_messages_that_follow_one_another_are_one_chain_until_somebody_looks():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"id": 'a","id":'},  # as long as an id, and no JSON
-        {"time": '2026","id":"other","x":"'},  # as long as a time: the second id is the one that counts
+        {"id": 'a","id":'},  # as long as an id, but not valid JSON
+        {"time": '2026","id":"other","x":"'},  # as long as a timestamp; the second id counts
         {"time": "2026-01-01T00:00:00.00\\u"},
         {"time": "2026-01-01T00:00:00+0100"},
         {"time": "short"},
@@ -434,7 +434,7 @@ def test_messages_that_follow_one_another_are_one_chain_until_somebody_looks():
     ],
     ids=str,
 )
-def test_a_line_in_a_chain_says_what_it_says_alone(changes):
+def test_a_line_in_a_chain_reads_like_the_line_alone(changes):
     lines = make_chain(5, **changes)
 
     reader, entries = read(file_of(header(), *lines))
@@ -449,7 +449,7 @@ def test_a_line_in_a_chain_says_what_it_says_alone(changes):
     assert reader.line_count == 6
 
 
-def test_lines_read_backwards_are_fetched_alone_and_those_in_order_together():
+def test_lines_read_backwards_are_fetched_singly_and_lines_in_order_together():
     data = file_of(header(), *({**A, "id": f"a{number}"} for number in range(1000)))
     fetched = []
 

@@ -12,7 +12,7 @@ KEYS = st.sampled_from(["id", "a", "é", "new", ""])
 
 
 def parse(text):
-    """What a parser makes of `text`, with numbers as they are spelled and objects as lists of members."""
+    """Parse `text` with numbers as spelled and objects as lists of members."""
     return json.loads(text, object_pairs_hook=lambda pairs: {"members": pairs}, parse_int=str, parse_float=str)
 
 
@@ -48,12 +48,12 @@ def test_only_the_value_changes(before, after):
         (b"{ }", b'{"id":7 }'),
     ],
 )
-def test_a_new_member_stands_behind_the_first(before, after):
+def test_a_new_member_is_inserted_after_the_first(before, after):
     assert set_value(before, "id", b"7") == after
 
 
 @given(object_texts, KEYS, json_texts)
-def test_setting_gives_what_a_parser_says(raw, key, value):
+def test_setting_a_value_agrees_with_a_parser(raw, key, value):
     expected = parse_pairs(raw)
     places = [place for place, (name, _) in enumerate(expected) if name == key]
     if places:
@@ -74,7 +74,7 @@ def test_setting_a_value_back_restores_every_byte(raw, key, value):
         assert set_value(changed, key, before) == raw
 
 
-# Looking
+# Reading
 
 
 def test_of_members_with_one_name_the_last_counts():
@@ -108,28 +108,28 @@ def test_a_member_is_dropped_with_its_comma(before, after):
 
 
 @given(object_texts, KEYS)
-def test_dropping_gives_what_a_parser_says(raw, key):
+def test_dropping_a_key_agrees_with_a_parser(raw, key):
     assert parse_pairs(drop_key(raw, key)) == [(name, value) for name, value in parse_pairs(raw) if name != key]
 
 
-def test_of_members_that_are_dropped_behind_another_those_before_it_stay():
+def test_only_members_after_the_given_one_are_dropped():
     raw = b'{"a":1,"m":{"a":2}, "b":3,"a":4 ,"c":5,"m":{},"b":6}'
 
     assert drop_after(raw, "m", ["a", "b"]) == b'{"a":1,"m":{"a":2}, "c":5,"m":{}}'
 
 
-def test_renaming_touches_the_name_alone():
+def test_renaming_changes_only_the_name():
     assert rename_key(b'{ "uuid" : "uuid", "m":{"uuid":1} }', "uuid", "id") == b'{ "id" : "uuid", "m":{"uuid":1} }'
 
 
 @given(object_texts, KEYS)
-def test_renaming_gives_what_a_parser_says(raw, key):
+def test_renaming_a_key_agrees_with_a_parser(raw, key):
     expected = [("other" if name == key else name, value) for name, value in parse_pairs(raw)]
 
     assert parse_pairs(rename_key(raw, key, "other")) == expected
 
 
-# Lines as long as they may be
+# Long lines
 
 
 class CountedLine(bytes):
@@ -149,7 +149,7 @@ class CountedLine(bytes):
 @pytest.mark.parametrize(
     "change", [lambda raw: drop_key(raw, "id"), lambda raw: rename_key(raw, "id", "other")], ids=["drop", "rename"]
 )
-def test_a_name_that_stands_there_often_does_not_have_the_line_copied_as_often(change):
+def test_a_repeated_name_does_not_copy_the_line_repeatedly(change):
     raw = CountedLine(b"{%s}" % b",".join([b'"id":1'] * 1000))
     CountedLine.copied_bytes = 0
 

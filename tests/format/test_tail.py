@@ -23,7 +23,7 @@ RECORDED = sorted((Path(__file__).parents[1] / "conformance" / "data" / "pi-1.5.
 
 
 def read_heads(data: bytes) -> tuple[Tree, Heads]:
-    """What reading everything gives."""
+    """Return the result of reading the whole file."""
     store = MemoryStore()
     store.create(data.split(b"\n")[:-1])
     loaded = SessionState(store, store.read_end())
@@ -31,14 +31,14 @@ def read_heads(data: bytes) -> tuple[Tree, Heads]:
 
 
 def read_whole_context(data: bytes, branch: str | None = None) -> Context | None:
-    """The context by reading everything; `None` where the leaf is damaged."""
+    """Return the context from the whole file; `None` if the leaf is damaged."""
     tree, heads = read_heads(data)
     leaf = heads.heads[heads.current if branch is None else branch]
     return build_context(tree, leaf) if leaf is None or leaf in tree else None
 
 
 def split_blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
-    """The file as blocks of whole lines of about `size` bytes, the last first."""
+    """Split the file into blocks of whole lines of about `size` bytes, the last first."""
     found, end = [], len(data)
     while end > 0:
         start = data.rfind(b"\n", 0, max(0, end - size)) + 1
@@ -48,7 +48,7 @@ def split_blocks(data: bytes, size: int) -> list[tuple[bytes, bool]]:
 
 
 def build_index(data: bytes) -> FindAncestors:
-    """What an index of the file's lines by their ids tells, the header among them."""
+    """Return an index of the file's lines by id, including the header."""
     found = {entry.id: entry for entry in iter_entries(TailBlock(data).items)}
 
     def find_above(id: str, count: int) -> list[tuple[int, bytes]]:
@@ -63,13 +63,13 @@ def build_index(data: bytes) -> FindAncestors:
 
 
 def find_readable(tree: Tree, head: str | None) -> str | None:
-    """What a head means that a head record names: the nearest entry above that can be read."""
+    """Return the nearest readable entry at or above a head."""
     above = tree.walk_up(head) if head in tree else []
     return next((entry.id for entry in above if entry.body is not UNREADABLE), None if above else head)
 
 
 def check_tail(data: bytes, size: int) -> bool:
-    """The tail agrees with the whole, or leaves the answer to it, also by an index; says which."""
+    """Assert that the tail agrees with the whole file or gives no answer, also with an index. Return which."""
     tree, heads = read_heads(data)
     for branch in (*heads.heads, "nowhere"):
         for above in (None, build_index(data)):
@@ -86,7 +86,7 @@ def check_tail(data: bytes, size: int) -> bool:
     return told is not None
 
 
-def test_a_path_by_an_index_is_asked_for_a_few_times_and_no_further_than_it_takes() -> None:
+def test_a_path_is_fetched_from_an_index_in_few_requests_and_no_further_than_needed() -> None:
     lines = [entry(f"e{number}", f"e{number - 1}" if number else None, branch="main").raw for number in range(1000)]
     data = file_of(header(), *lines)
     asked: list[int] = []
@@ -99,7 +99,7 @@ def test_a_path_by_an_index_is_asked_for_a_few_times_and_no_further_than_it_take
     assert asked == [64, 128, 256, 512, 1024]
 
 
-def test_where_an_index_cannot_tell_the_whole_file_must() -> None:
+def test_if_the_index_is_not_enough_the_whole_file_is_needed() -> None:
     data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="main").raw)
 
     assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: None) is None
@@ -107,7 +107,7 @@ def test_where_an_index_cannot_tell_the_whole_file_must() -> None:
     assert read_tail_context(split_blocks(data, 4000), None, lambda id, count: [(1, b"no entry")]) is None
 
 
-def test_all_heads_are_told_by_the_end_of_a_file() -> None:
+def test_all_heads_are_read_from_the_end_of_a_file() -> None:
     data = file_of(header(), entry("a", branch="main").raw, entry("b", "a", branch="try").raw)
     peers = file_of(header(), entry("a").raw)
 
@@ -124,7 +124,7 @@ def test_the_tail_never_contradicts_the_whole_file(data, size) -> None:
 
 
 @given(marred_sessions(), some.integers(1, 4000))
-def test_the_tail_never_contradicts_a_file_whose_lines_cannot_be_read_or_say_little(data, size) -> None:
+def test_the_tail_never_contradicts_a_file_with_unreadable_or_incomplete_lines(data, size) -> None:
     check_tail(data, size)
 
 
@@ -137,18 +137,18 @@ def line_limit(limit: int):
 
 
 @given(marred_sessions(), some.integers(1, 4000), some.integers(150, 400))
-def test_lines_over_the_limit_are_passed_over_as_in_the_whole_file(data, size, limit) -> None:
+def test_lines_over_the_limit_are_skipped_as_in_the_whole_file(data, size, limit) -> None:
     with line_limit(limit):
         check_tail(data, size)
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
-def test_every_prefix_of_a_peers_file_is_told_from_its_end(path: Path) -> None:
+def test_every_prefix_of_a_peers_file_can_be_read_from_its_end(path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
 
     told = [check_tail(b"".join(lines[: count + 1]), 700) for count in range(1, len(lines))]
 
-    # Files that end in an annotation of a peer are the exception.
+    # Files that end in a peer's annotation are the exception.
     types = [json.loads(line)["type"] for line in lines[1:]]
     assert told == [type not in ("label", "session_info", "usage") for type in types]
 
@@ -165,7 +165,7 @@ def make_compaction(id: str, parent: str, kept: str, **fields) -> dict:
 STATE = {"model": {"provider": "p", "modelId": "m"}, "thinkingLevel": "high"}
 
 
-def test_reading_stops_at_what_a_compaction_with_state_keeps() -> None:
+def test_reading_stops_at_the_entries_that_a_compaction_with_state_keeps() -> None:
     old = [make_line(str(n), str(n - 1) if n else None) for n in range(200)]
     new = [make_compaction("c", "199", "199", state=STATE), make_line("after", "c")]
     data = file_of(header(), *old, *new)
@@ -185,7 +185,7 @@ def test_reading_stops_at_what_a_compaction_with_state_keeps() -> None:
     assert sum(len(block) for block, _ in read) < 1500 < len(data)
 
 
-def test_without_state_reading_goes_on_to_the_last_model_and_thinking_level() -> None:
+def test_without_state_reading_continues_to_the_last_model_and_thinking_level() -> None:
     lines = [
         {"type": "model_change", "id": "m", "parentId": None, "provider": "p", "modelId": "big"},
         {"type": "thinking_level_change", "id": "t", "parentId": "m", "thinkingLevel": "low"},
@@ -203,7 +203,7 @@ def test_without_state_reading_goes_on_to_the_last_model_and_thinking_level() ->
     assert (context.model, context.thinking_level) == ({"provider": "p", "modelId": "big"}, "low")
 
 
-def test_a_line_of_ours_elsewhere_sends_one_to_the_last_head_record() -> None:
+def test_a_line_on_another_branch_requires_the_last_head_record() -> None:
     record = {"current": "main", "heads": {"main": "a", "agent": "b"}}
     lines = [
         make_line("a", None, branch="main"),
@@ -228,7 +228,7 @@ def test_a_line_of_ours_elsewhere_sends_one_to_the_last_head_record() -> None:
         assert context.leaf == "a"
 
 
-def test_other_branches_are_told_from_the_end_too() -> None:
+def test_other_branches_are_read_from_the_end_too() -> None:
     record = {"current": "main", "heads": {"main": "a", "agent": "b"}}
     lines = [
         make_line("a", None, branch="main"),
@@ -249,7 +249,7 @@ def test_other_branches_are_told_from_the_end_too() -> None:
     assert contexts["agent"].leaf == "c"
 
 
-def test_what_the_end_cannot_tell_is_left_to_the_whole_file() -> None:
+def test_if_the_end_is_not_enough_the_whole_file_is_needed() -> None:
     late = file_of(header(), make_line("a", None), make_line("b", "a", branch=None))
     cycle = file_of(header(), make_line("a", "b"), make_line("b", "a"))
     empty = file_of(header())
@@ -276,7 +276,7 @@ def test_a_compaction_without_state_ends_mode_and_rules() -> None:
     assert (context.state.mode, context.state.rules) == (None, ("new",))
 
 
-def test_a_label_at_the_end_is_told_by_the_lines_before_it() -> None:
+def test_a_label_at_the_end_uses_the_lines_before_it() -> None:
     label = {"type": "label", "id": "l", "parentId": "a", "targetId": "a", "label": "x", "branch": "main"}
     data = file_of(header(), make_line("a", None, branch="main"), label)
 
@@ -287,7 +287,7 @@ def test_a_label_at_the_end_is_told_by_the_lines_before_it() -> None:
     assert context.leaf == "a"
 
 
-def test_a_parent_that_stands_behind_its_child_is_left_to_the_whole_file() -> None:
+def test_a_parent_after_its_child_needs_the_whole_file() -> None:
     data = file_of(
         header(),
         make_line("l", "y"),
@@ -300,7 +300,7 @@ def test_a_parent_that_stands_behind_its_child_is_left_to_the_whole_file() -> No
     assert read_tail_context(split_blocks(data, 60)) is None
 
 
-def test_duplicate_keys_are_read_as_everybody_reads_them() -> None:
+def test_duplicate_keys_are_read_as_in_every_reader() -> None:
     twice = make_line("b", "a")[:-1] + b',"parentId":null}'
     data = file_of(header(), make_line("a", None), twice)
 
@@ -310,14 +310,14 @@ def test_duplicate_keys_are_read_as_everybody_reads_them() -> None:
     assert [entry.id for entry in read_heads(data)[0].path("b")] == ["b"]
 
 
-def test_too_many_lines_since_the_last_record_are_left_to_the_whole_file(monkeypatch) -> None:
+def test_too_many_lines_since_the_last_record_need_the_whole_file(monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.format.tail.REPLAY_LIMIT", 3)
     lines = [make_line(str(n), None, branch="agent", current="main") for n in range(9)]
 
     assert read_tail_context(split_blocks(file_of(header(), *lines), 10)) is None
 
 
-def test_a_line_over_the_limit_is_no_leaf() -> None:
+def test_a_line_over_the_limit_is_not_a_leaf() -> None:
     lines = [make_line("a", None, branch="main"), make_line("b", "a", branch="main", text="x" * 500)]
     data = file_of(header(), *lines)
 
@@ -329,21 +329,21 @@ def test_a_line_over_the_limit_is_no_leaf() -> None:
     assert context.leaf == "a"
 
 
-def test_lines_that_are_no_json_are_passed_over() -> None:
+def test_lines_with_invalid_json_are_skipped() -> None:
     data = file_of(header(), make_line("a", None), "junk", make_line("b", "a"), "", "{broken", make_line("c", "b"))
 
     assert read_tail_context(split_blocks(data, 60)) == read_whole_context(data)
 
 
 BROKEN = b'{"type":"message","id":"%s","parentId":"%s","timestamp":"","branch":"%s","message":{"role":oops}}'
-"""A line that begins like a message and is no JSON."""
+"""A line that starts like a message but is not valid JSON."""
 
 
 def make_record(id: str, data: object, **keys) -> dict:
     return {"type": "custom", "id": id, "parentId": "a", "customType": HEAD_RECORD, "data": data, **keys}
 
 
-def test_a_leaf_that_cannot_be_read_is_left_to_the_whole_file() -> None:
+def test_an_unreadable_leaf_needs_the_whole_file() -> None:
     lines = [make_line("a", None, branch="main"), make_line("b", "a", branch="side")]
     last = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"))
     of_a_branch = file_of(header(), *lines, BROKEN % (b"c", b"b", b"side"), make_line("d", "a", branch="main"))
@@ -364,7 +364,7 @@ def test_a_leaf_that_cannot_be_read_is_left_to_the_whole_file() -> None:
     assert read_tail_heads(split_blocks(last, 100)) is None
 
 
-def test_a_line_that_cannot_be_read_does_not_say_which_branch_is_current() -> None:
+def test_an_unreadable_line_does_not_set_the_current_branch() -> None:
     broken = (BROKEN % (b"c", b"b", b"other")).replace(b',"message"', b',"current":"main","message"')
     data = file_of(header(), make_line("a", None, branch="main"), make_line("b", "a", branch="side"), broken)
 
@@ -373,7 +373,7 @@ def test_a_line_that_cannot_be_read_does_not_say_which_branch_is_current() -> No
 
 
 @pytest.mark.parametrize("data", [None, {"heads": {"main": "a", "side": "b"}}, {"current": "side", "heads": {}}])
-def test_a_record_that_does_not_say_everything_sends_one_further_back(data) -> None:
+def test_an_incomplete_record_requires_an_earlier_one(data) -> None:
     lines = [
         make_line("a", None, branch="main"),
         make_line("b", "a", branch="side"),
@@ -388,7 +388,7 @@ def test_a_record_that_does_not_say_everything_sends_one_further_back(data) -> N
         assert context.leaf == "b"
 
 
-def test_a_header_behind_much_else_is_no_entry() -> None:
+def test_a_header_after_many_lines_is_not_an_entry() -> None:
     title = {"type": "title", "title": "t", "id": "t"}
     alone = file_of(*["junk"] * 100, header())
     named = file_of(title, *["junk"] * 100, header(), make_record("r", {"current": "main", "heads": {"main": "t"}}))
@@ -411,11 +411,11 @@ SAID = entry("a", None, branch="main").raw
         ([], None),
     ],
 )
-def test_the_last_activity_is_told_with_how_many_notes_stand_behind_it(lines, expected):
+def test_the_last_activity_is_found_with_the_number_of_notes_after_it(lines, expected):
     assert find_last_activity([(file_of(header(), *lines), True)]) == expected
 
 
-def test_the_last_activity_is_not_looked_for_forever_nor_where_a_header_stands_in_between(monkeypatch):
+def test_the_search_for_the_last_activity_stops_at_a_limit_and_at_a_header(monkeypatch):
     monkeypatch.setattr(tail, "REPLAY_LIMIT", 1)
 
     assert find_last_activity([(file_of(LABEL, {**LABEL, "id": "m"}), False), (file_of(header(), SAID), True)]) is None

@@ -1,4 +1,4 @@
-"""Calling what others wrote."""
+"""Calling functions of users and extensions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sessiontree.hooks.invoke import call, run_in_thread
 WHO = contextvars.ContextVar("WHO", default="nobody")
 
 
-async def test_a_function_is_called_in_a_thread_with_what_holds_here() -> None:
+async def test_a_function_in_a_thread_sees_the_context_variables_of_its_caller() -> None:
     WHO.set("ada")
 
     def function(function: str, *, named: int) -> tuple[object, ...]:
@@ -38,7 +38,7 @@ async def test_an_async_function_behind_a_plain_one_is_awaited_in_the_loop() -> 
     assert await call(where, "Rome") == await call(wrapped, city="Rome") == ("Rome", True)
 
 
-async def test_whatever_a_function_raises_comes_out() -> None:
+async def test_exceptions_of_a_function_are_raised() -> None:
     nothing: Iterator[int] = iter(())
 
     with pytest.raises(RuntimeError, match="it raised StopIteration"):
@@ -47,7 +47,7 @@ async def test_whatever_a_function_raises_comes_out() -> None:
         await call(sys.exit, 2)
 
 
-async def test_one_that_hangs_is_left_behind_and_keeps_nobody_from_a_thread() -> None:
+async def test_a_hanging_thread_is_abandoned_and_blocks_no_other_thread() -> None:
     let_go = threading.Event()
     hanging = [run_in_thread(let_go.wait, 30) for _ in range(50)]
 
@@ -58,7 +58,7 @@ async def test_one_that_hangs_is_left_behind_and_keeps_nobody_from_a_thread() ->
     let_go.set()
 
 
-def test_one_that_hangs_does_not_keep_the_program_from_ending() -> None:
+def test_a_hanging_thread_does_not_block_the_exit_of_the_program() -> None:
     code = """
 import asyncio, threading
 from sessiontree.hooks.invoke import run_in_thread
@@ -77,7 +77,7 @@ print("over")
     assert (ended.stdout, ended.stderr, ended.returncode) == ("over\n", "", 0)
 
 
-def test_one_that_comes_back_when_the_loop_has_ended_is_not_heard_of() -> None:
+def test_a_thread_that_returns_after_the_loop_closed_is_ignored() -> None:
     let_go = threading.Event()
     threads: list[threading.Thread] = []
 

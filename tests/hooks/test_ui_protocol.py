@@ -1,7 +1,7 @@
 from sessiontree.hooks.ui_protocol import NoUi
 
 
-async def test_where_nobody_looks_nothing_is_chosen_and_everything_is_declined() -> None:
+async def test_without_a_user_nothing_is_selected_and_defaults_are_returned() -> None:
     ui = NoUi()
 
     assert ui.has_person is False
@@ -13,7 +13,7 @@ async def test_where_nobody_looks_nothing_is_chosen_and_everything_is_declined()
     assert await ui.custom(object()) is None
 
 
-def test_what_nobody_sees_is_kept() -> None:
+def test_notifications_without_a_user_are_recorded() -> None:
     ui = NoUi()
 
     ui.notify("hello")

@@ -19,8 +19,7 @@ from sessiontree.library import catalog, transfer, trash
 from sessiontree.library.folder_repository import encode_folder_name
 from sessiontree.library.index import listing
 from sessiontree.library.repair import repair
-from sessiontree.library.repository import get_sessions_folder
-from sessiontree.library.session_files import SessionFile
+from sessiontree.library.session_files import SessionFile, get_sessions_folder
 from tests.builders import file_of, header
 
 
@@ -35,7 +34,7 @@ def test_a_new_session_lives_under_the_home_in_a_folder_for_its_cwd(home: Path) 
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def test_the_home_is_in_the_users_home_unless_said_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_is_in_the_users_home_by_default(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SESSIONTREE_HOME")
     assert get_home() == str(home / ".sessiontree")
 
@@ -43,7 +42,7 @@ def test_the_home_is_in_the_users_home_unless_said_otherwise(home: Path, monkeyp
     assert get_home() == str(home / "elsewhere")
 
 
-def test_the_configuration_says_where_sessions_live(home: Path) -> None:
+def test_the_configuration_sets_the_folder_of_sessions(home: Path) -> None:
     config = home / ".sessiontree" / "config.toml"
     config.parent.mkdir(parents=True)
     config.write_text('sessions = "../talks"\n')
@@ -110,7 +109,7 @@ def test_a_relative_home_is_in_the_current_folder(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "talks" / "index.db").exists()
 
 
-def test_a_current_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_current_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -129,7 +128,7 @@ def test_a_session_is_found_by_path_id_its_beginning_or_end_and_name() -> None:
         assert st.open(name).id == session.id
 
 
-def test_a_session_is_found_by_the_id_that_listings_tell_whatever_its_file_is_called() -> None:
+def test_a_session_is_found_by_its_listed_id_whatever_its_file_name() -> None:
     session = st.create(cwd="/p")
     assert session.file is not None
     other = session.file.with_name("notes.jsonl")
@@ -143,7 +142,7 @@ def test_a_session_is_found_by_the_id_that_listings_tell_whatever_its_file_is_ca
     assert trash.restore(session.id) == str(other)
 
 
-def test_a_name_goes_before_the_beginning_of_an_id_in_a_header() -> None:
+def test_a_name_takes_precedence_over_an_id_prefix_in_a_header() -> None:
     named = st.create(name="auth", cwd="/p")
     other = st.create(cwd="/p")
     assert other.file is not None
@@ -153,7 +152,7 @@ def test_a_name_goes_before_the_beginning_of_an_id_in_a_header() -> None:
     assert st.open("auth-of").id == "auth-of-others"
 
 
-def test_a_name_goes_before_the_beginning_of_a_files_name() -> None:
+def test_a_name_takes_precedence_over_a_file_name_prefix() -> None:
     named, other = st.create(name="auth", cwd="/p"), st.create(name="login page", cwd="/p")
     assert other.file is not None
     other.file.rename(other.file.with_name("authors.jsonl"))
@@ -164,7 +163,7 @@ def test_a_name_goes_before_the_beginning_of_a_files_name() -> None:
         st.open("author")
 
 
-def test_a_name_goes_before_a_part_of_an_id() -> None:
+def test_a_name_takes_precedence_over_a_part_of_an_id() -> None:
     other = st.create(cwd="/p")
     by_start, by_end = st.create(name=other.id[:8], cwd="/p"), st.create(name=other.id[-8:], cwd="/p")
 
@@ -173,7 +172,7 @@ def test_a_name_goes_before_a_part_of_an_id() -> None:
     assert st.open(other.id).id == other.id
 
 
-def test_a_part_of_an_id_with_a_dash_in_it_goes_before_a_name() -> None:
+def test_a_part_of_an_id_with_a_dash_takes_precedence_over_a_name() -> None:
     other = st.create(cwd="/p")
     st.create(name=other.id[:13], cwd="/p")
 
@@ -201,7 +200,7 @@ def test_a_session_is_found_at_once_while_others_write_to_the_index(
 
 
 @pytest.mark.parametrize("name", ["copy_{id}.jsonl", "backup.jsonl", "{id} (copy).jsonl", "../--q--/backup.jsonl"])
-def test_files_of_one_id_are_told_apart_by_their_paths(name: str) -> None:
+def test_files_with_the_same_id_are_distinguished_by_path(name: str) -> None:
     session = st.create(cwd="/p")
     st.create(cwd="/q")
     assert session.file is not None
@@ -230,7 +229,7 @@ def test_of_several_that_are_meant_copies_are_listed_by_their_paths_and_others_b
         assert set(error.value.candidates) == {str(session.file), str(copy), other.id}
 
 
-def test_files_that_are_no_sessions_make_no_id_ambiguous() -> None:
+def test_files_that_are_not_sessions_do_not_make_an_id_ambiguous() -> None:
     session = st.create(cwd="/p")
     assert session.file is not None
     for name, data in (("empty", b""), ("garbage", b"\0"), (session.id[:20], b""), (f"{session.id}x", b"{}\n")):
@@ -293,9 +292,7 @@ def test_the_most_recent_session_is_the_one_written_to_last_in_this_folder(tmp_p
 @pytest.mark.parametrize(
     "before", [b"\xef\xbb\xbf", b'{"type":"title","title":"talk"}\n', b"\n\n"], ids=["mark", "title", "blanks"]
 )
-def test_the_most_recent_session_is_found_whatever_stands_before_its_header(
-    monkeypatch, tmp_path, before: bytes
-) -> None:
+def test_the_most_recent_session_is_found_despite_lines_before_its_header(monkeypatch, tmp_path, before: bytes) -> None:
     monkeypatch.chdir(tmp_path)
     session = st.create()
     assert session.file is not None
@@ -399,7 +396,7 @@ def test_sessions_of_this_folder_are_listed_newest_first(tmp_path: Path, monkeyp
     assert ids(cwd="/nowhere") == []
 
 
-def test_a_file_that_tells_no_folder_is_listed_where_it_is() -> None:
+def test_a_file_without_a_project_is_listed_in_its_folder() -> None:
     session = st.create(cwd="/p")
     assert session.file is not None
     (session.file.parent / "x_bad.jsonl").write_bytes(b"garbage")
@@ -433,7 +430,7 @@ def test_sessions_of_other_programs_are_listed_and_searched_and_never_touched(
     assert {path: path.stat().st_mtime_ns for path in (home / folder).rglob("*")} == before
 
 
-def test_pi_says_where_its_sessions_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_of_pi_sets_the_folder_of_its_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = st.create(dir=tmp_path / "agent" / "sessions" / "--p--")
     flat = st.create(dir=tmp_path / "flat")
 
@@ -477,7 +474,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, call: str, *paths: Path) -> None:
 
 
 @pytest.mark.parametrize("above", [0, 1])
-def test_a_folder_that_cannot_be_looked_into_is_told_and_not_taken_for_an_empty_one(
+def test_an_unreadable_folder_is_reported_and_not_treated_as_empty(
     home: Path, monkeypatch: pytest.MonkeyPatch, above: int
 ) -> None:
     session = st.create(cwd="/p")
@@ -496,7 +493,7 @@ def test_a_folder_that_cannot_be_looked_into_is_told_and_not_taken_for_an_empty_
 
 @pytest.mark.parametrize("source", ["pi", "omp"])
 @pytest.mark.parametrize("above", [0, 1])
-def test_a_folder_of_others_that_cannot_be_looked_into_is_told(
+def test_an_unreadable_folder_of_another_program_is_reported(
     monkeypatch: pytest.MonkeyPatch, source: str, above: int
 ) -> None:
     folder = Path(catalog.get_sources()[source]) / "--p--"
@@ -508,9 +505,7 @@ def test_a_folder_of_others_that_cannot_be_looked_into_is_told(
     assert [summary.damage for summary in st.sessions("/p", source=source)] == ["Permission denied"]
 
 
-def test_what_cannot_be_looked_at_in_a_folder_is_told_and_what_is_gone_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreadable_files_are_listed_and_removed_ones_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("good", "gone", "kept"):
         st.create(file=tmp_path / f"{name}.jsonl")
     scandir = os.scandir
@@ -542,7 +537,7 @@ def test_what_cannot_be_looked_at_in_a_folder_is_told_and_what_is_gone_is_not(
     assert told == {"good": None, "kept": "Permission denied"}
 
 
-def test_a_folder_that_stops_telling_what_is_in_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_while_reading_a_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     st.create(file=tmp_path / "s.jsonl")
 
     def broken(_: object) -> None:
@@ -553,7 +548,7 @@ def test_a_folder_that_stops_telling_what_is_in_it_is_told(tmp_path: Path, monke
     assert [summary.damage for summary in st.sessions(dir=tmp_path)] == ["Input/output error"]
 
 
-def test_what_other_programs_put_beside_a_session_is_none() -> None:
+def test_temporary_files_of_other_programs_are_not_sessions() -> None:
     session = st.create(name="auth", cwd="/p")
     assert session.file is not None
     session.file.with_name(f"._{session.file.name}").write_bytes(b"\0\5\x16\7")
@@ -563,7 +558,7 @@ def test_what_other_programs_put_beside_a_session_is_none() -> None:
     assert st.open(session.id).id == session.id
 
 
-def test_a_damaged_file_in_the_folder_of_others_for_this_one_is_listed_there() -> None:
+def test_a_damaged_file_of_another_program_is_listed_for_its_project() -> None:
     for folder in ("--p--", "--q--"):
         place = Path(catalog.get_sources()["pi"]) / folder
         place.mkdir(parents=True)
@@ -586,7 +581,7 @@ def source() -> st.Session:
     return session
 
 
-def test_a_path_fork_is_a_session_of_its_own_with_the_same_context(source: st.Session) -> None:
+def test_a_path_fork_is_a_separate_session_with_the_same_context(source: st.Session) -> None:
     before = source.read_lines()
 
     fork = st.fork(source, at="b", name="copy")
@@ -635,7 +630,7 @@ def test_a_path_fork_across_a_damaged_line_has_the_context_of_its_source(
     assert st.open(tmp_path / "part.jsonl").context().messages == source.context().messages
 
 
-def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_path_fork_blocked_by_a_damaged_line_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     source = st.open(damaged_file(tmp_path, first="an odd id"))
 
     for work in (
@@ -650,14 +645,14 @@ def test_a_path_fork_that_a_damaged_line_stands_in_the_way_of_is_refused_and_lea
     assert st.fork(st.open(mended), file=tmp_path / "fork.jsonl").context().messages == source.context().messages
 
 
-def test_a_fork_goes_on_without_its_source(source: st.Session) -> None:
+def test_a_fork_works_without_its_source(source: st.Session) -> None:
     fork = st.fork(source, at="here")
 
     fork.append(st.user("another way"))
 
     assert len(fork.head.context().messages) == 3
     assert st.open(fork.id).head.leaf == fork.head.leaf
-    with pytest.raises(st.InvalidOperation, match="no move"):
+    with pytest.raises(st.InvalidOperation, match="nothing to undo"):
         fork.undo()
 
 
@@ -721,7 +716,7 @@ def test_a_file_with_a_title_slot_keeps_its_name_in_a_whole_fork(tmp_path: Path)
     assert fork.read_lines()[1:] == session.read_lines()[2:]
 
 
-def test_sessions_written_in_the_same_moment_are_told_apart_by_when_they_were_made() -> None:
+def test_sessions_written_at_the_same_time_are_ordered_by_creation_time() -> None:
     older, newer = st.create(cwd="/z"), st.create(cwd="/a")
     for session in (older, newer):
         assert session.file is not None
@@ -791,7 +786,7 @@ def test_a_session_that_was_only_renamed_or_labeled_is_not_the_most_recent(two, 
         lambda session: session.create_branch("new"),
     ],
 )
-def test_a_session_that_somebody_went_on_in_is_the_most_recent_also_when_it_is_renamed_then(two, act) -> None:
+def test_a_continued_session_stays_the_most_recent_after_a_rename(two, act) -> None:
     older, _ = two
 
     act(older)

@@ -13,7 +13,7 @@ import sessiontree as st
 from sessiontree.cli.app import run
 from sessiontree.library import catalog, transfer, trash
 from sessiontree.library.postgres_repository import PostgresRepository
-from sessiontree.library.repository import get_sessions_folder
+from sessiontree.library.session_files import get_sessions_folder
 from sessiontree.store.postgres.address import parse_address
 from tests.surrogates import hostile_files
 
@@ -38,7 +38,7 @@ def test_a_new_session_is_in_the_database_and_opens_by_every_name(store: str) ->
     assert not os.path.exists(get_sessions_folder())
 
 
-def test_a_current_folder_that_is_gone_is_told_as_it_is_of_files(
+def test_a_deleted_current_folder_is_reported_as_for_files(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -59,7 +59,7 @@ def test_a_path_is_a_file_also_where_sessions_live_in_a_database(store: str, tmp
     assert st.sessions(all=True) == []
 
 
-def test_what_is_nowhere_is_not_found_and_what_is_twice_is_ambiguous(store: str) -> None:
+def test_an_unknown_name_is_not_found_and_a_duplicate_name_is_ambiguous(store: str) -> None:
     first, second = st.create(name="same"), st.create(name="same")
 
     with pytest.raises(st.NotFound):
@@ -71,7 +71,7 @@ def test_what_is_nowhere_is_not_found_and_what_is_twice_is_ambiguous(store: str)
     assert set(refused.value.candidates) == {first.id, second.id}
 
 
-def test_a_phrase_is_within_one_part_of_what_was_said(store: str) -> None:
+def test_a_phrase_matches_within_one_text_block(store: str) -> None:
     blocks = [{"type": "text", "text": text} for text in ("here it ends", "and here begins")]
     st.create().append(st.user(blocks))
 
@@ -79,7 +79,7 @@ def test_a_phrase_is_within_one_part_of_what_was_said(store: str) -> None:
     assert len(st.search('"here begins" ends')) == 1
 
 
-def test_a_name_goes_before_a_part_of_an_id(store: str) -> None:
+def test_a_name_takes_precedence_over_a_part_of_an_id(store: str) -> None:
     other = st.create()
     named = st.create(name=other.id[-8:])
 
@@ -91,7 +91,7 @@ def test_a_whole_database_is_never_taken_for_a_session(store: str) -> None:
     session = st.create(name="auth")
 
     for act in (st.open, trash.archive, trash.delete, trash.restore, trash.purge):
-        with pytest.raises(st.InvalidOperation, match="names no session"):
+        with pytest.raises(st.InvalidOperation, match="has no session"):
             act(store)
     assert [summary.id for summary in st.sessions()] == [session.id]
 
@@ -119,7 +119,7 @@ def compared(summary: st.SessionSummary) -> dict[str, object]:
     }
 
 
-def test_a_listing_says_what_a_listing_of_files_says(store: str, tmp_path: Path) -> None:
+def test_a_listing_equals_a_listing_of_files(store: str, tmp_path: Path) -> None:
     busy("deep")
     (listed,) = st.sessions()
     busy("deep", dir=tmp_path / "files")
@@ -130,7 +130,7 @@ def test_a_listing_says_what_a_listing_of_files_says(store: str, tmp_path: Path)
     assert listed.created <= listed.modified
 
 
-def test_a_listing_follows_what_is_written_and_reads_no_session(store: str) -> None:
+def test_a_listing_is_up_to_date_without_opening_sessions(store: str) -> None:
     session = busy("deep")
     before = st.sessions()[0]
 
@@ -167,7 +167,7 @@ def test_an_address_in_a_header_is_only_looked_at(store: str, capsys: pytest.Cap
     assert parse_address(store).url == store
 
 
-def test_sessions_of_this_folder_come_newest_first_and_those_of_others_when_asked(store: str) -> None:
+def test_sessions_of_this_folder_are_listed_newest_first_and_others_on_request(store: str) -> None:
     old, new = st.create(name="old"), st.create(name="new")
     st.create(name="elsewhere", cwd="/somewhere/else")
     old.append(st.user("again"))
@@ -207,7 +207,7 @@ QUERIES = [
 ]  # fmt: skip
 
 
-def test_a_search_finds_what_a_search_of_files_finds(store: str, tmp_path: Path) -> None:
+def test_a_search_finds_the_same_as_a_search_of_files(store: str, tmp_path: Path) -> None:
     def found(hits: list[st.Hit]) -> list[tuple[object, ...]]:
         return sorted((hit.type, hit.role, hit.branch, hit.in_context, hit.snippet, hit.name) for hit in hits)
 
@@ -220,7 +220,7 @@ def test_a_search_finds_what_a_search_of_files_finds(store: str, tmp_path: Path)
         assert expected or query in ("ache*", "nothing-of-this")
 
 
-def test_the_sessions_that_have_a_match_are_those_of_a_search(store: str) -> None:
+def test_matching_sessions_are_the_same_as_for_a_search(store: str) -> None:
     for name in ("deep", "deeper"):
         busy(name).close()
     with st.create(name="apart") as session:
@@ -235,7 +235,7 @@ def test_the_sessions_that_have_a_match_are_those_of_a_search(store: str) -> Non
     assert catalog.find_matching_sessions("cache", cwd="/nowhere") == []
 
 
-def test_a_search_gives_the_newest_hits_and_goes_by_folder(store: str) -> None:
+def test_a_search_returns_the_newest_hits_of_a_folder(store: str) -> None:
     with st.create(name="here") as here, st.create(name="there", cwd="/there") as there:
         for number in range(5):
             here.append(st.user(f"word {number}"))

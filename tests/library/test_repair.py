@@ -21,7 +21,7 @@ def held_in_memory(*lines: bytes) -> MemoryStore:
 
 
 @pytest.mark.parametrize("fields", ['"version":9', '"version":3,"redacted":true'])
-def test_no_copy_is_made_that_would_say_less_than_its_header(tmp_path: Path, fields: str) -> None:
+def test_a_repair_that_would_lose_information_of_the_header_is_refused(tmp_path: Path, fields: str) -> None:
     (tmp_path / "s.jsonl").write_text(f'{{"type":"session",{fields},"id":"s"}}\ngarbage\n')
 
     with pytest.raises(st.ReadOnly, match="a repaired copy would not"):
@@ -43,7 +43,7 @@ def test_a_repaired_copy_and_its_source_are_both_found_by_their_ids() -> None:
     assert catalog.find(sound.id) == catalog.find(sound.id[-8:]) == report.file
 
 
-def test_a_session_whose_file_was_taken_away_is_repaired_elsewhere(tmp_path: Path) -> None:
+def test_a_session_whose_file_was_removed_is_repaired_to_another_file(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text('{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n')
     session = st.open(tmp_path / "s.jsonl")
     assert [problem.kind for problem in session.problems] == ["malformed_line"]
@@ -69,14 +69,14 @@ def test_a_repaired_copy_of_a_session_in_memory_takes_a_file(tmp_path: Path, mon
     assert not st.open("sound.jsonl").problems
 
 
-def test_a_damaged_file_that_was_taken_away_is_told(tmp_path: Path) -> None:
+def test_repairing_a_removed_file_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     file.write_text('{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\ngarbage\n')
     damaged = st.open(file)
     assert damaged.problems
     file.unlink()
 
-    with pytest.raises(st.StoreError, match="was deleted"):
+    with pytest.raises(st.StoreError, match="deleted the file"):
         st.repair(damaged)
 
 
@@ -122,7 +122,7 @@ def test_a_head_that_is_gone_from_an_older_file_is_found_again_in_a_copy(tmp_pat
     assert st.repair(st.open(file)) == report
 
 
-def test_a_copy_is_not_made_again_only_as_long_as_it_tells_all(tmp_path: Path) -> None:
+def test_an_earlier_copy_is_used_again_while_it_is_complete(tmp_path: Path) -> None:
     file = damaged_at(tmp_path / "s.jsonl")
     first = st.repair(st.open(file))
     assert first.file is not None
@@ -136,7 +136,7 @@ def test_a_copy_is_not_made_again_only_as_long_as_it_tells_all(tmp_path: Path) -
     assert st.repair(st.open(file)).file not in (None, first.file)
 
 
-def test_what_others_have_written_meanwhile_is_in_the_copy(tmp_path: Path) -> None:
+def test_entries_of_other_writers_are_in_the_copy(tmp_path: Path) -> None:
     damaged = st.open(damaged_at(tmp_path / "s.jsonl"))
     assert damaged.problems
     with st.open(damaged.location) as other:
@@ -175,7 +175,7 @@ def test_in_a_database_too_a_session_is_repaired_once_until_it_is_written_to(dat
     assert st.repair(st.open(f"{database}#s")).file not in (None, report.file, again.file)
 
 
-def test_ids_that_a_repair_gives_are_those_of_no_other_entry(tmp_path: Path) -> None:
+def test_ids_generated_by_a_repair_are_unique(tmp_path: Path) -> None:
     damaged = tmp_path / "s.jsonl"
     line = '{"type":"custom","id":"%s","parentId":null,"customType":"x"}\n'
     damaged.write_text('{"type":"session","version":3,"id":"s"}\n' + line % "a" * 2)
@@ -222,7 +222,7 @@ def test_a_session_is_rescued_from_a_file_whose_header_is_lost(tmp_path: Path, f
     assert rescue(str(file)) == report
 
 
-def test_a_repair_says_how_many_lines_it_leaves_out_where_they_are_very_many(tmp_path: Path) -> None:
+def test_a_repair_reports_the_number_of_dropped_lines_if_there_are_many(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     session = st.create(file=file)
     session.append(st.user("one"))
@@ -234,12 +234,12 @@ def test_a_repair_says_how_many_lines_it_leaves_out_where_they_are_very_many(tmp
     assert report.file is not None
     assert len(report.repairs) == 1001
     assert report.repairs[-1].message == (
-        "2 more that cannot be read, the last of them line 1,004: they are left out, and stay in the damaged file"
+        "2 more unreadable lines, the last of them line 1,004: left out of the copy; they stay in the damaged file"
     )
     assert st.open(report.file).problems == []
 
 
-def test_what_else_is_wrong_with_a_file_without_header_is_repaired_too(tmp_path: Path, monkeypatch) -> None:
+def test_other_faults_of_a_file_without_header_are_repaired_too(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.library.index.session_summary.LINE_LIMIT", 200_000)
     file = tmp_path / "s.jsonl"
     file.write_text(headless("one", "two").replace('"parentId":null', '"parentId":"gone"') + "garbage\n")
@@ -276,9 +276,9 @@ def test_a_rescued_session_is_listed_where_its_file_is(monkeypatch, tmp_path: Pa
 
 
 @pytest.mark.parametrize("text", ["", "nothing of ours\n", '{"type":"row","id":"1"}\n{"type":"row","id":"2"}\n'])
-def test_what_has_no_messages_is_no_session_and_nothing_is_made(tmp_path: Path, text: str) -> None:
+def test_a_file_without_messages_is_not_a_session_and_gets_no_copy(tmp_path: Path, text: str) -> None:
     (tmp_path / "s.jsonl").write_text(text)
 
-    with pytest.raises(st.FormatError, match="nothing in it is a message"):
+    with pytest.raises(st.FormatError, match="it contains no messages"):
         rescue(str(tmp_path / "s.jsonl"))
     assert len(list(tmp_path.iterdir())) == 1

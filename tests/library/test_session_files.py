@@ -11,9 +11,7 @@ HEADER = '{"type":"session","version":3,"id":"s","timestamp":"","cwd":"/p"}\n'
 
 
 @pytest.mark.parametrize(("hidden", "names"), [(True, {".a.jsonl", "b.jsonl"}), (False, {"b.jsonl"})])
-def test_names_that_begin_with_a_dot_are_passed_over_by_those_who_say_so(
-    tmp_path: Path, hidden: bool, names: set[str]
-) -> None:
+def test_hidden_files_are_skipped_on_request(tmp_path: Path, hidden: bool, names: set[str]) -> None:
     for name in (".a.jsonl", "b.jsonl", ".c", "d"):
         (tmp_path / name).touch()
 

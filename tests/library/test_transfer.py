@@ -11,8 +11,8 @@ import pytest
 
 import sessiontree as st
 from sessiontree.library import trash
-from sessiontree.library.repository import get_sessions_folder, open_repository
-from sessiontree.library.session_files import SessionFile, list_session_files
+from sessiontree.library.locations import open_repository
+from sessiontree.library.session_files import SessionFile, get_sessions_folder, list_session_files
 from sessiontree.library.transfer import TransferResult, copy, verify
 from sessiontree.store.batch_journal import write_note
 from sessiontree.store.postgres import connection
@@ -72,7 +72,7 @@ def test_files_that_programs_really_wrote_are_copied_as_they_are(database: str, 
         assert Path(back.target).read_bytes() == path.read_bytes()
 
 
-def test_what_is_there_already_is_not_copied_again_and_what_was_appended_is(database: str, files: Path) -> None:
+def test_a_second_copy_writes_only_new_entries(database: str, files: Path) -> None:
     list(copy(str(files), database))
     with st.open(next(files.glob("*_*.jsonl"))) as session:
         session.append(st.user("one more"))
@@ -84,7 +84,7 @@ def test_what_is_there_already_is_not_copied_again_and_what_was_appended_is(data
     assert {copied.state for copied in verify(str(files), database)} == {"same"}
 
 
-def test_a_copy_that_was_stopped_goes_on_where_it_ended(
+def test_an_interrupted_copy_resumes_where_it_stopped(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sessiontree.library.transfer as copying
@@ -133,7 +133,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("cut", [1, 0, -1, -30], ids=["behind", "at its newline", "before", "within"])
-def test_a_batch_that_is_cut_short_is_no_part_of_a_copy(tmp_path: Path, target: str, cut: int) -> None:
+def test_an_incomplete_batch_is_not_copied(tmp_path: Path, target: str, cut: int) -> None:
     source, batch = tmp_path / "s.jsonl", lines_of(1, 2, 3)
     source.write_bytes(HEADER % b"s")
     begin_batch(source, batch, len(batch[0]) + cut)
@@ -161,7 +161,7 @@ def test_a_copy_that_died_within_a_batch_loses_no_line(tmp_path: Path, size: int
     assert target.read_bytes() == source.read_bytes()
 
 
-def test_a_copy_with_an_unfinished_line_goes_on_when_the_source_does(tmp_path: Path, target: str) -> None:
+def test_a_copy_with_an_unfinished_line_resumes_when_the_source_continues(tmp_path: Path, target: str) -> None:
     source = tmp_path / "s.jsonl"
     source.write_bytes(HEADER % b"s" + lines_of(1)[0] + b'\n{"cut')
     list(copy(str(source), target))
@@ -277,7 +277,7 @@ def test_a_session_that_is_something_else_is_left_as_it_is(database: str, tmp_pa
     assert next(iter(verify(str(tmp_path / "one"), database))).is_ok
 
 
-def test_a_session_that_is_in_the_trash_is_told_so(database: str, tmp_path: Path) -> None:
+def test_copying_to_a_session_in_the_trash_is_reported(database: str, tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_bytes(HEADER % b"s")
     (copied,) = copy(str(tmp_path / "s.jsonl"), database)
     assert copied.target is not None
@@ -289,7 +289,7 @@ def test_a_session_that_is_in_the_trash_is_told_so(database: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("compare_or_copy", [copy, verify])
-def test_a_session_that_cannot_be_read_is_told_and_stops_no_other(
+def test_an_unreadable_session_is_reported_and_the_others_are_copied(
     database: str, tmp_path: Path, compare_or_copy: Callable[[str, str], Iterator[TransferResult]]
 ) -> None:
     made = [st.create(name, dir=database).id for name in ("one", "two", "three")]
@@ -312,7 +312,7 @@ def test_a_session_whose_name_begins_with_a_dot_is_copied_too(tmp_path: Path) ->
     assert states(list(verify(*sides))) == {"hidden": "same"}
 
 
-def test_a_file_that_is_taken_away_meanwhile_is_told_and_stops_no_other(
+def test_a_file_removed_during_a_copy_is_reported_and_the_others_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("gone", "here"):
@@ -328,7 +328,7 @@ def test_a_file_that_is_taken_away_meanwhile_is_told_and_stops_no_other(
     assert states(list(copy(str(tmp_path), str(tmp_path / "copies")))) == {"gone": "failed", "here": "copied"}
 
 
-def test_what_is_no_file_fails_in_the_same_way_when_progress_is_told(database: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_fails_the_same_with_progress(database: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jsonl")
 
     (copied,) = copy(str(tmp_path / "pipe.jsonl"), database)
@@ -340,7 +340,7 @@ def test_what_is_no_file_fails_in_the_same_way_when_progress_is_told(database: s
 
 
 @pytest.mark.parametrize("compare_or_copy", [copy, verify])
-def test_a_database_that_is_not_there_is_told_once(
+def test_an_unreachable_database_is_reported_once(
     files: Path, monkeypatch: pytest.MonkeyPatch, compare_or_copy: Callable[[str, str], Iterator[TransferResult]]
 ) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_RETRY_SECONDS", 0.05)
@@ -349,7 +349,7 @@ def test_a_database_that_is_not_there_is_told_once(
         next(compare_or_copy(str(files), "postgresql://nobody@127.0.0.1:1/none"))
 
 
-def test_a_copy_ends_when_the_database_is_lost_and_the_next_one_goes_on(
+def test_a_copy_ends_when_the_database_is_lost_and_the_next_one_resumes(
     server: Server, database: str, files: Path
 ) -> None:
     proxy = Proxy(server.port)
@@ -369,7 +369,7 @@ def test_a_copy_ends_when_the_database_is_lost_and_the_next_one_goes_on(
     assert {copied.state for copied in verify(str(files), database)} == {"same"}
 
 
-def test_verify_tells_what_is_on_one_side_alone(database: str, tmp_path: Path) -> None:
+def test_verify_reports_sessions_that_exist_on_one_side_only(database: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / "a" / name).mkdir(parents=True)
         (tmp_path / "a" / name / f"{name}.jsonl").write_bytes(HEADER % name.encode())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog, trash, trash_files
 from sessiontree.store.batch_journal import write_note
 
 
@@ -88,7 +88,7 @@ def leave_half_a_batch(file: Path) -> bytes:
 
 
 @pytest.mark.usefixtures("disks")
-def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(session: st.Session) -> None:
+def test_an_unfinished_batch_of_a_dead_writer_does_not_survive_delete_and_restore(session: st.Session) -> None:
     session.close()  # while somebody has it open, the batch is blanked
     file = file_of(session)
     data = leave_half_a_batch(file)
@@ -103,7 +103,7 @@ def test_what_a_dead_writer_left_of_a_batch_is_none_of_it_in_the_trash_and_back(
 
 
 @pytest.mark.usefixtures("disks")
-def test_what_a_dead_writer_left_in_the_trash_is_none_of_it_when_it_comes_back(session: st.Session) -> None:
+def test_an_unfinished_batch_in_the_trash_is_not_restored(session: st.Session) -> None:
     session.close()  # while somebody has it open, the batch is blanked
     file = file_of(session)
     data = leave_half_a_batch(Path(trash.delete(session.id)))
@@ -114,7 +114,7 @@ def test_what_a_dead_writer_left_in_the_trash_is_none_of_it_when_it_comes_back(s
 
 
 @pytest.mark.usefixtures("disks")
-def test_what_a_writer_at_work_wrote_is_in_the_trash_and_its_next_entry_is_refused(session: st.Session) -> None:
+def test_acknowledged_entries_are_in_the_trash_and_the_next_append_is_refused(session: st.Session) -> None:
     session = st.open(file_of(session), durability="none")
     session.extend([st.user("y" * 1000) for _ in range(2000)])
     written: list[str] = []
@@ -166,7 +166,7 @@ def test_no_writer_has_its_turn_while_a_session_is_moved_or_removed(session: st.
 
 
 @pytest.mark.parametrize("act", [trash.delete, trash.restore])
-def test_what_a_program_without_a_lock_writes_meanwhile_is_not_lost(session: st.Session, monkeypatch, act) -> None:
+def test_lines_of_a_program_without_lock_are_not_lost_by_a_delete(session: st.Session, monkeypatch, act) -> None:
     file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
     before, rename = sorted(file.parent.iterdir()), os.rename
     data = file.read_bytes()
@@ -187,9 +187,7 @@ def test_what_a_program_without_a_lock_writes_meanwhile_is_not_lost(session: st.
     assert Path(act("auth")).read_bytes() == data + b'{"n":1}\n'
 
 
-def test_a_file_that_another_program_put_in_its_place_meanwhile_stays(
-    session: st.Session, monkeypatch, home: Path
-) -> None:
+def test_a_file_that_another_program_replaced_stays(session: st.Session, monkeypatch, home: Path) -> None:
     file, link = file_of(session), os.link
     data = file.read_bytes()
 
@@ -223,7 +221,7 @@ def test_sessions_whose_names_begin_alike_are_not_taken_along(tmp_path: Path, ac
 
 
 @pytest.mark.usefixtures("disks")
-def test_a_session_comes_back_although_who_had_it_open_tried_to_write(session: st.Session) -> None:
+def test_a_session_is_restored_although_a_refused_writer_has_it_open(session: st.Session) -> None:
     data = file_of(session).read_bytes()
     others = session, st.open(session.id)
     trash.delete("auth")
@@ -268,7 +266,7 @@ def test_a_deleted_session_is_in_the_trash_with_all_that_belongs_to_it(session: 
     assert list((home / ".sessiontree" / "trash").iterdir()) == []
 
 
-def test_two_deleted_sessions_of_one_name_are_told_apart(session: st.Session) -> None:
+def test_two_deleted_sessions_with_the_same_name_are_ambiguous(session: st.Session) -> None:
     other = st.create(name="auth", cwd="/q")
     trash.delete(session.id)
     trash.delete(other.id)
@@ -392,7 +390,7 @@ def test_a_session_whose_note_is_gone_stays_in_the_trash(session: st.Session) ->
     assert there.exists()
 
 
-def test_a_session_that_goes_on_behind_what_was_seen_of_it_is_not_purged(session: st.Session) -> None:
+def test_a_session_that_grew_since_it_was_read_is_not_purged(session: st.Session) -> None:
     seen = session.store.read_end().cursor
     with st.open(session.location) as other:
         other.append(st.user("said meanwhile"))
@@ -455,7 +453,7 @@ def test_a_session_is_copied_into_the_trash_and_back_where_a_file_has_one_name(
     def refused(*_: object, **__: object) -> None:
         raise OSError(getattr(errno, said), said)
 
-    monkeypatch.setattr(trash, "COPY_SIZE", 7)
+    monkeypatch.setattr(trash_files, "COPY_SIZE", 7)
     file, data = file_of(session), file_of(session).read_bytes()
     modified = file.stat().st_mtime_ns
     monkeypatch.setattr(os, "link", refused)
@@ -487,9 +485,7 @@ def test_a_session_that_cannot_be_moved_stays_where_it_is_and_nothing_is_in_the_
 
 
 @pytest.mark.usefixtures("disks")
-def test_when_what_belongs_to_a_session_cannot_be_moved_all_of_it_stays(
-    session: st.Session, monkeypatch, home: Path
-) -> None:
+def test_if_a_companion_file_cannot_be_moved_nothing_is_moved(session: st.Session, monkeypatch, home: Path) -> None:
     file, unlink = file_of(session), os.unlink
     for suffix in (".bak", ".torn-9"):
         Path(f"{file}{suffix}").write_text(suffix)
@@ -511,7 +507,7 @@ def test_when_what_belongs_to_a_session_cannot_be_moved_all_of_it_stays(
 @pytest.mark.usefixtures("disks")
 @pytest.mark.parametrize("act", [trash.delete, trash.restore])
 @pytest.mark.parametrize("failure", [FileNotFoundError(2, "No such file or directory"), KeyboardInterrupt()])
-def test_a_session_is_kept_where_a_file_is_taken_away_and_said_not_to_be(
+def test_a_session_survives_an_unlink_that_succeeds_but_reports_an_error(
     session: st.Session, monkeypatch, act, failure: BaseException
 ) -> None:
     file = file_of(session) if act is trash.delete else Path(trash.delete("auth"))
@@ -579,7 +575,7 @@ def test_a_damaged_file_in_the_catalog_can_be_deleted(session: st.Session) -> No
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("/etc/passwd", path)])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, make) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path, make) -> None:
     path = tmp_path / "odd.jsonl"
     make(path)
 

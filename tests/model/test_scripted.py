@@ -94,7 +94,7 @@ async def test_a_delay_can_be_cancelled() -> None:
 async def test_an_empty_script_is_an_error_and_more_can_be_added() -> None:
     model = ScriptedModel(info=ModelInfo(provider="a", model="b", context_window=4096))
 
-    with pytest.raises(ModelError, match="a:b: the script has no answer left"):
+    with pytest.raises(ModelError, match="a:b: the script has no answers left"):
         await complete(model, HELLO)
     model.add("more")
 

@@ -1,4 +1,4 @@
-"""Finding models: by name, by what is there, and what is said when there is none."""
+"""Finding a model by name, choosing the default, and the errors when none is available."""
 
 from pathlib import Path
 
@@ -72,27 +72,25 @@ def test_a_provider_without_its_key_says_which_variable_is_missing() -> None:
     with pytest.raises(NoModel) as caught:
         find_model("openai:gpt-5")
 
-    assert str(caught.value) == "openai:gpt-5 cannot be used: OPENAI_API_KEY is not set"
+    assert str(caught.value) == "openai:gpt-5 is not available: OPENAI_API_KEY is not set"
 
 
 def test_a_provider_that_takes_no_request_without_a_key_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:9")
 
-    with pytest.raises(NoModel, match=r"anthropic:claude-sonnet-5 cannot be used: .*ANTHROPIC_API_KEY"):
+    with pytest.raises(NoModel, match=r"anthropic:claude-sonnet-5 is not available: .*ANTHROPIC_API_KEY"):
         find_model("anthropic:claude-sonnet-5")
 
 
 def test_a_provider_that_nobody_knows_needs_an_address() -> None:
-    with pytest.raises(NotFound, match=r"provider .acme. not found.*any other needs a base_url"):
+    with pytest.raises(NotFound, match=r"provider .acme. not found.*any other provider needs a base_url"):
         find_model("acme:one")
 
 
 def test_a_name_without_a_provider_is_told_how_models_are_named() -> None:
     settings = Config(models={"acme:one": ModelSettings(base_url="http://127.0.0.1:9/v1")})
 
-    with pytest.raises(
-        NotFound, match=r"provider .gpt-5. not found; a model is named provider:model; .*, local, acme;"
-    ):
+    with pytest.raises(NotFound, match=r"provider .gpt-5. not found; use provider:model; .*, local, acme;"):
         find_model("gpt-5", settings)
 
 
@@ -156,7 +154,7 @@ def test_with_nothing_there_it_says_how_to_get_a_model() -> None:
     with pytest.raises(NoModel) as caught:
         find_model()
 
-    assert str(caught.value).startswith("no model can be used: set the key of a provider, such as ANTHROPIC_API_KEY")
+    assert str(caught.value).startswith("no model is available: set an API key, such as ANTHROPIC_API_KEY")
     assert "sessiontree models get local" in str(caught.value)
 
 
@@ -231,7 +229,7 @@ def test_the_local_model_is_used_when_it_is_all_there_is(monkeypatch: pytest.Mon
 
 
 def test_the_local_model_without_weights_says_how_to_get_them() -> None:
-    with pytest.raises(NoModel, match="`sessiontree models get local` fetches them"):
+    with pytest.raises(NoModel, match="run `sessiontree models get local`"):
         find_model("local")
 
 
@@ -243,7 +241,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(NoModel, match=r"it needs `pip install 'sessiontree\[agent\]'`"):
         find_model(name, settings)
-    with pytest.raises(NoModel, match=r"install what it takes with `pip install 'sessiontree\[agent\]'`"):
+    with pytest.raises(NoModel, match=r"run `pip install 'sessiontree\[agent\]'`"):
         find_model(None, settings)
 
 
@@ -276,7 +274,7 @@ def test_servers_and_the_local_model_are_told_of_too(monkeypatch: pytest.MonkeyP
         )
         assert find_candidate("ollama:b").usable
     assert find_candidate("llamacpp").reason.startswith("no server answers at http://127.0.0.1:")
-    assert find_candidate("local:smollm2-135m").reason.startswith("its weights are not here")
+    assert find_candidate("local:smollm2-135m").reason.startswith("its weights are not downloaded")
 
 
 def test_exactly_one_offer_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +308,7 @@ def test_the_local_model_can_be_the_configured_one(monkeypatch: pytest.MonkeyPat
 
     fake_download(monkeypatch)
     assert find_candidate("local:smollm2-135m", Config(model="local")) == ModelCandidate(
-        name="local:smollm2-135m", usable=True, reason="runs here, without a network", default=True
+        name="local:smollm2-135m", usable=True, reason="runs locally, without a network", default=True
     )
 
 

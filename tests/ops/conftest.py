@@ -1,4 +1,4 @@
-"""What tests of operations share: a session that has something to summarize, hooks, and what was told."""
+"""Shared helpers of operation tests: a session to summarize, hooks, and recorded events."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def hooks() -> Hooks:
 
 
 @pytest.fixture
-def told(hooks: Hooks) -> list[Event]:
-    """Every event, in order."""
+def events(hooks: Hooks) -> list[Event]:
+    """All events, in order."""
     seen: list[Event] = []
     hooks.listen(seen.append)
     return seen
 
 
-def words(tokens: int, mark: str = "abc") -> str:
+def get_text(tokens: int, mark: str = "abc") -> str:
     return f"{mark} " * tokens
 
 
-def talk(session: Session, *texts: str) -> list[str]:
-    """User and assistant in turns; the ids."""
+def append_messages(session: Session, *texts: str) -> list[str]:
+    """Append user and assistant messages in turns. Return their ids."""
     speakers = [st.user, st.assistant]
     return [session.append(speakers[turn % 2](text)).id for turn, text in enumerate(texts)]
 
 
-def asked(request) -> str:
-    """The prompt of a request for a summary."""
+def get_prompt(request) -> str:
+    """Return the prompt of a summary request."""
     (message,) = request.messages
     return message["content"]

@@ -12,19 +12,19 @@ from sessiontree.model.scripted import Delay, ScriptedModel, ScriptedStop
 from sessiontree.ops.compact import CompactOutcome, compact, compute_token_budget, uncompact
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Session
-from tests.ops.conftest import SMALL, asked, talk, words
+from tests.ops.conftest import SMALL, append_messages, get_prompt, get_text
 
 
 @pytest.fixture
 def ids(session: Session) -> list[str]:
-    return talk(session, *(words(550, f"m{number}x") for number in range(6)))
+    return append_messages(session, *(get_text(550, f"m{number}x") for number in range(6)))
 
 
-def names(told) -> list[str]:
-    return [type(event).__name__ for event in told]
+def list_event_names(events) -> list[str]:
+    return [type(event).__name__ for event in events]
 
 
-async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(session, hooks, told, ids) -> None:
+async def test_a_compaction_replaces_the_older_part_and_keeps_the_newer(session, hooks, events, ids) -> None:
     model = ScriptedModel(["What happened."], info=SMALL)
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=model))
@@ -39,11 +39,11 @@ async def test_a_compaction_stands_for_the_older_part_and_keeps_the_newer(sessio
     assert body.usage is not None
     assert body.state is not None
     assert [m["role"] for m in session.context().messages] == ["compactionSummary", "user", "assistant"]
-    assert names(told) == ["BeforeCompact", "Compacted"]
-    assert told[1] == Compacted(compaction_entry=outcome.entry, from_hook=False, reason="manual", will_retry=False)
+    assert list_event_names(events) == ["BeforeCompact", "Compacted"]
+    assert events[1] == Compacted(compaction_entry=outcome.entry, from_hook=False, reason="manual", will_retry=False)
 
 
-async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) -> None:
+async def test_existing_entries_do_not_change(session, hooks, ids) -> None:
     before = session.read_lines()
 
     await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"], info=SMALL)))
@@ -51,23 +51,23 @@ async def test_nothing_is_changed_of_what_was_there_before(session, hooks, ids) 
     assert session.read_lines()[: len(before)] == before
 
 
-async def test_the_next_compaction_goes_on_from_the_last_and_carries_its_files(session, hooks, ids) -> None:
+async def test_the_next_compaction_extends_the_last_one_and_its_files(session, hooks, ids) -> None:
     call = st.assistant([st.tool_call("c", "read", {"path": "a.py"})])
-    session.head.extend([call, st.tool_result("c", "read", words(900))])
+    session.head.extend([call, st.tool_result("c", "read", get_text(900))])
     model = ScriptedModel(["FIRST", "SECOND"])
     settings = CompactionSettings(keep_recent_tokens=100)
-    talk(session, words(120))
+    append_messages(session, get_text(120))
     await compact(session.head, hooks, summary=SummaryRequest(model=model), settings=settings)
-    talk(session, words(120))
+    append_messages(session, get_text(120))
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=model), settings=settings)
 
     assert outcome.entry is not None
     assert outcome.entry.body.summary == "SECOND\n\n<read-files>\na.py\n</read-files>"
-    assert "<earlier-summary>\nFIRST\n</earlier-summary>" in asked(model.requests[-1])
+    assert "<earlier-summary>\nFIRST\n</earlier-summary>" in get_prompt(model.requests[-1])
 
 
-async def test_handlers_are_shown_what_would_be_done(session, hooks, told, ids) -> None:
+async def test_handlers_see_the_planned_compaction(session, hooks, events, ids) -> None:
     signal = Signal()
     model = ScriptedModel(["s"], info=SMALL)
 
@@ -80,7 +80,7 @@ async def test_handlers_are_shown_what_would_be_done(session, hooks, told, ids) 
         signal=signal,
     )
 
-    event = told[0]
+    event = events[0]
     assert isinstance(event, BeforeCompact)
     assert [entry.id for entry in event.preparation.entries] == ids[:4]
     assert event.preparation.turn_prefix == ()
@@ -90,20 +90,20 @@ async def test_handlers_are_shown_what_would_be_done(session, hooks, told, ids) 
     assert event.previous_compactions == ()
 
 
-async def test_earlier_compactions_are_shown_newest_first(session, hooks, told, ids) -> None:
+async def test_earlier_compactions_are_shown_newest_first(session, hooks, events, ids) -> None:
     model = ScriptedModel(["s"] * 9, info=SMALL)
     made = []
     for _ in range(3):
         made.insert(0, (await compact(session.head, hooks, summary=SummaryRequest(model=model))).entry)
-        talk(session, words(300), words(300))
+        append_messages(session, get_text(300), get_text(300))
 
     await compact(session.head, hooks, summary=SummaryRequest(model=model))
 
-    last = [event for event in told if isinstance(event, BeforeCompact)][-1]
+    last = [event for event in events if isinstance(event, BeforeCompact)][-1]
     assert list(last.previous_compactions) == made
 
 
-async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told, ids) -> None:
+async def test_a_handler_may_cancel_before_the_model_is_asked(session, hooks, events, ids) -> None:
     before = session.read_lines()
     hooks.on(BeforeCompact, lambda event, ctx: {"cancel": True})
 
@@ -111,10 +111,10 @@ async def test_a_handler_may_cancel_and_nobody_is_bothered(session, hooks, told,
 
     assert outcome == CompactOutcome(cancelled=True)
     assert session.read_lines() == before
-    assert names(told) == ["BeforeCompact"]
+    assert list_event_names(events) == ["BeforeCompact"]
 
 
-async def test_a_handler_may_supply_the_compaction(session, hooks, told, ids) -> None:
+async def test_a_handler_may_supply_the_compaction(session, hooks, events, ids) -> None:
     supplied = {"summary": "MINE", "first_kept": ids[5], "tokens_before": 7, "details": {"index": [1]}, "usage": {}}
     hooks.on("session_before_compact", lambda event, ctx: {"compaction": supplied})
     model = ScriptedModel([])
@@ -127,11 +127,11 @@ async def test_a_handler_may_supply_the_compaction(session, hooks, told, ids) ->
     assert (body.summary, body.first_kept, body.tokens_before, body.from_hook) == ("MINE", ids[5], 7, True)
     assert body.details == {"index": [1]}
     assert model.requests == []
-    assert isinstance(told[-1], Compacted)
-    assert told[-1].from_hook
+    assert isinstance(events[-1], Compacted)
+    assert events[-1].from_hook
 
 
-async def test_a_supplied_compaction_keeps_what_was_planned_unless_it_says_otherwise(session, hooks, ids) -> None:
+async def test_a_supplied_compaction_keeps_the_planned_entries_by_default(session, hooks, ids) -> None:
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "MINE"}})
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([], info=SMALL)))
@@ -149,7 +149,7 @@ async def test_a_supplied_compaction_may_keep_nothing(session, hooks, ids) -> No
     assert [message["role"] for message in session.context().messages] == ["compactionSummary"]
 
 
-async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session, hooks, told, ids) -> None:
+async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session, hooks, events, ids) -> None:
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": {"summary": "a handler's"}})
 
     outcome = await compact(session.head, hooks, summary="My own words.")
@@ -157,7 +157,7 @@ async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session,
     assert outcome.entry is not None
     body = outcome.entry.body
     assert (body.summary, body.from_hook, outcome.from_hook) == ("My own words.", None, False)
-    assert told[0].model is None
+    assert events[0].model is None
     with pytest.raises(InvalidOperation, match="a summary needs a model"):
         await compact(session.head, hooks)
 
@@ -170,11 +170,11 @@ async def test_the_summary_may_be_the_users_own_text_and_needs_no_model(session,
         ({"summary": "S", "first_kept": "RESULT"}, "a tool result without its call"),
     ],
 )
-async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_is_asked(
-    session, hooks, told, ids, supplied, wrong
+async def test_an_invalid_supplied_compaction_is_reported_and_the_model_is_asked(
+    session, hooks, events, ids, supplied, wrong
 ) -> None:
     call = st.assistant([st.tool_call("c", "read", {"path": "a.py"})])
-    result = session.head.extend([call, st.tool_result("c", "read", "x"), st.user(words(300))])[1]
+    result = session.head.extend([call, st.tool_result("c", "read", "x"), st.user(get_text(300))])[1]
     given = {key: result.id if value == "RESULT" else value for key, value in supplied.items()}
     hooks.on(BeforeCompact, lambda event, ctx: {"compaction": given})
 
@@ -182,11 +182,11 @@ async def test_a_supplied_compaction_that_makes_no_sense_is_told_and_the_model_i
 
     assert outcome.entry is not None
     assert outcome.entry.body.summary.startswith("OURS")
-    assert any(isinstance(event, Notice) and wrong in event.text for event in told)
+    assert any(isinstance(event, Notice) and wrong in event.text for event in events)
 
 
 @pytest.mark.parametrize("answer", [ModelError("m", "auth", "no key"), ["half", ScriptedStop("length")]])
-async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids, answer) -> None:
+async def test_a_failure_changes_nothing_and_is_reported(session, hooks, events, ids, answer) -> None:
     before = session.read_lines()
 
     with pytest.raises(st.SessionTreeError) as failed:
@@ -195,10 +195,10 @@ async def test_a_failure_leaves_the_session_as_it_was_and_is_told(session, hooks
         )
 
     assert session.read_lines() == before
-    assert told[-1] == CompactFailed(reason="threshold", error=str(failed.value), aborted=False)
+    assert events[-1] == CompactFailed(reason="threshold", error=str(failed.value), aborted=False)
 
 
-async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks, told, ids) -> None:
+async def test_aborting_changes_nothing_and_is_reported(session, hooks, events, ids) -> None:
     before = session.read_lines()
     signal = Signal()
     work = asyncio.ensure_future(
@@ -215,7 +215,7 @@ async def test_aborting_leaves_the_session_as_it_was_and_is_told(session, hooks,
 
     assert await asyncio.wait_for(work, 5) == CompactOutcome(cancelled=True, aborted=True)
     assert session.read_lines() == before
-    assert told[-1] == CompactFailed(reason="manual", error="aborted", aborted=True)
+    assert events[-1] == CompactFailed(reason="manual", error="aborted", aborted=True)
 
 
 async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, ids) -> None:
@@ -234,19 +234,19 @@ async def test_aborting_does_not_wait_for_a_handler_that_hangs(session, hooks, i
     assert (await asyncio.wait_for(work, 5)).aborted
 
 
-async def test_nothing_to_compact_is_an_outcome_and_nobody_is_asked(session, hooks, told) -> None:
+async def test_nothing_to_compact_is_an_outcome_without_asking_hooks(session, hooks, events) -> None:
     assert await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([]))) == CompactOutcome()
 
-    talk(session, "hi", "hello")
+    append_messages(session, "hi", "hello")
     assert (
         await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([])), reason="threshold")
         == CompactOutcome()
     )
-    assert told == []
+    assert events == []
 
 
-async def test_a_person_may_compact_a_short_conversation(session, hooks) -> None:
-    ids = talk(session, "hi", "hello", "how are you?", "fine")
+async def test_a_user_may_compact_a_short_conversation(session, hooks) -> None:
+    ids = append_messages(session, "hi", "hello", "how are you?", "fine")
 
     outcome = await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["Greetings."])))
 
@@ -256,7 +256,7 @@ async def test_a_person_may_compact_a_short_conversation(session, hooks) -> None
     assert again == CompactOutcome()
 
 
-async def test_a_branch_that_grew_meanwhile_is_compacted_at_its_end(session, hooks, ids) -> None:
+async def test_a_branch_that_grew_is_compacted_at_its_new_head(session, hooks, ids) -> None:
     def grow(request):
         session.append(st.user("one more"))
         return "s"
@@ -268,7 +268,7 @@ async def test_a_branch_that_grew_meanwhile_is_compacted_at_its_end(session, hoo
     assert session.context().messages[-1]["content"] == "one more"
 
 
-async def test_a_branch_that_was_moved_meanwhile_is_left_alone(session, hooks, told, ids) -> None:
+async def test_a_branch_moved_by_another_writer_does_not_change(session, hooks, events, ids) -> None:
     def move(request):
         session.move(session.tree[ids[1]])
         return "s"
@@ -277,7 +277,7 @@ async def test_a_branch_that_was_moved_meanwhile_is_left_alone(session, hooks, t
         await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel([move, "s"], info=SMALL)))
 
     assert session.head.leaf == ids[1]
-    assert isinstance(told[-1], CompactFailed)
+    assert isinstance(events[-1], CompactFailed)
 
 
 async def test_another_branch_than_the_current_one_can_be_compacted(session, hooks, ids) -> None:
@@ -292,7 +292,7 @@ async def test_another_branch_than_the_current_one_can_be_compacted(session, hoo
     assert session.head.name == "side"
 
 
-def test_the_window_is_shared_as_the_settings_say() -> None:
+def test_the_window_is_split_by_the_settings() -> None:
     space = compute_token_budget(
         ScriptedModel(info=SMALL), CompactionSettings(reserve_tokens=96, keep_recent_tokens=50)
     )
@@ -300,30 +300,30 @@ def test_the_window_is_shared_as_the_settings_say() -> None:
     assert (space.limit, space.keep_recent) == (4000, 50)
 
 
-# Taking it back
+# Uncompact
 
 
-async def test_going_on_from_before_a_compaction_is_a_move_that_can_be_undone(session, hooks, told, ids) -> None:
+async def test_uncompact_is_a_move_that_can_be_undone(session, hooks, events, ids) -> None:
     compaction = (
         await compact(session.head, hooks, summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
     ).entry
     assert compaction is not None
-    (later,) = talk(session, "later")
+    (later,) = append_messages(session, "later")
 
     outcome = await uncompact(session.head, hooks)
 
     assert (outcome.old_leaf, outcome.new_leaf) == (later, ids[5])
     assert len(session.context().messages) == 6
-    assert told[-1] == Navigated(new_leaf=ids[5], old_leaf=later)
+    assert events[-1] == Navigated(new_leaf=ids[5], old_leaf=later)
     session.undo()
     assert session.head.leaf == later
 
 
-async def test_the_last_of_several_compactions_is_taken_back(session, hooks, ids) -> None:
+async def test_uncompact_reverts_the_last_compaction(session, hooks, ids) -> None:
     model = ScriptedModel(["s"] * 9, info=SMALL)
     first = (await compact(session.head, hooks, summary=SummaryRequest(model=model))).entry
     assert first is not None
-    talk(session, words(300), words(300))
+    append_messages(session, get_text(300), get_text(300))
     await compact(session.head, hooks, summary=SummaryRequest(model=model))
 
     await uncompact(session.head, hooks)
@@ -346,7 +346,7 @@ async def test_a_handler_may_keep_a_compaction(session, hooks, ids) -> None:
     assert session.head.leaf == leaf
 
 
-async def test_a_compaction_on_another_branch_is_taken_back_there(session, ids) -> None:
+async def test_a_compaction_on_another_branch_is_reverted_there(session, ids) -> None:
     await compact(session.head, Hooks(), summary=SummaryRequest(model=ScriptedModel(["s"] * 2, info=SMALL)))
     session.create_branch("side", at=session.tree[ids[0]])
 

@@ -1,4 +1,4 @@
-"""Every operation with a handler that fails at every event, and with a store that fails: it is whole, or undone."""
+"""Operations with failing handlers and failing stores: each one completes or changes nothing."""
 
 import asyncio
 import itertools
@@ -44,7 +44,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 class FailingStore(MemoryStore):
-    """Writes so many batches and then no more."""
+    """A store that fails after a number of batches."""
 
     left = 1_000
 
@@ -55,8 +55,8 @@ class FailingStore(MemoryStore):
         return super().append(*arguments, **options)
 
 
-def begun() -> tuple[Session, FailingStore]:
-    """The same session each time, ids and times included, with something for every operation to do."""
+def build_session() -> tuple[Session, FailingStore]:
+    """Build a session with the same ids and times each time, with entries for every operation."""
     store, ids, clock = FailingStore(), itertools.count(1), itertools.count(1_700_000_000_000)
     session = Session.create(store, id="s", now=lambda: next(clock), new_id=lambda: f"{next(ids):016x}")
     start = session.extend([st.user("question"), st.assistant("two ways")])[-1]
@@ -71,32 +71,32 @@ def begun() -> tuple[Session, FailingStore]:
     return session, store
 
 
-async def raising(event: Any, ctx: Any) -> None:
+async def raise_error(event: Any, ctx: Any) -> None:
     raise ValueError("broken")
 
 
-def raising_in_a_thread(event: Any, ctx: Any) -> None:
+def raise_error_in_thread(event: Any, ctx: Any) -> None:
     raise KeyError("broken")
 
 
-async def hanging(event: Any, ctx: Any) -> None:
+async def hang(event: Any, ctx: Any) -> None:
     await asyncio.sleep(30)
 
 
-def junk(event: Any, ctx: Any) -> Any:
+def return_junk(event: Any, ctx: Any) -> Any:
     return {"summary": 5, "compaction": [], "cancel": "perhaps"}
 
 
-def nonsense(event: Any, ctx: Any) -> Any:
+def return_nonsense(event: Any, ctx: Any) -> Any:
     return object()
 
 
-FAULTS = [raising, raising_in_a_thread, hanging, junk, nonsense]
+FAULTS = [raise_error, raise_error_in_thread, hang, return_junk, return_nonsense]
 
 
-async def whole(operation: Operation) -> tuple[list[bytes], list[bytes]]:
-    """The session before and after an operation that nothing disturbs."""
-    session, _ = begun()
+async def run_undisturbed(operation: Operation) -> tuple[list[bytes], list[bytes]]:
+    """Return the session before and after an undisturbed operation."""
+    session, _ = build_session()
     before = session.read_lines()
     await operation(session, Hooks())
     return before, session.read_lines()
@@ -104,12 +104,12 @@ async def whole(operation: Operation) -> tuple[list[bytes], list[bytes]]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_is_whole(operation, fault) -> None:
+async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_completes(operation, fault) -> None:
     work = OPERATIONS[operation]
-    _, after = await whole(work)
+    _, after = await run_undisturbed(work)
     asked = []
     for event in EVENTS:
-        session, _ = begun()
+        session, _ = build_session()
         hooks = Hooks()
         seen = []
         hooks.listen(seen.append)
@@ -119,7 +119,7 @@ async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_i
 
         assert session.read_lines() == after, event
         happened = any(type(one) is EVENTS[event] and not isinstance(one, Notice) for one in seen)
-        answers = fault in (junk, nonsense)
+        answers = fault in (return_junk, return_nonsense)
         reported = [one for one in seen if isinstance(one, Notice)]
         assert bool(reported) == (happened and (not answers or EVENTS[event].answer is not None)), event
         asked += [event] * happened
@@ -127,12 +127,12 @@ async def test_a_handler_that_fails_at_any_event_is_reported_and_the_operation_i
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_handler_that_cancels_undoes_what_is_about_to_happen_and_nothing_else(operation) -> None:
+async def test_a_handler_that_cancels_prevents_only_its_own_operation(operation) -> None:
     work = OPERATIONS[operation]
-    before, after = await whole(work)
+    before, after = await run_undisturbed(work)
     undone = []
     for event in EVENTS:
-        session, _ = begun()
+        session, _ = build_session()
         hooks = Hooks()
         hooks.on(event, lambda event, ctx: {"cancel": True})
 
@@ -145,8 +145,8 @@ async def test_a_handler_that_cancels_undoes_what_is_about_to_happen_and_nothing
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_a_listener_that_fails_disturbs_nothing(operation) -> None:
-    session, _ = begun()
+async def test_a_failing_listener_does_not_affect_the_run(operation) -> None:
+    session, _ = build_session()
     hooks = Hooks()
 
     def broken(event: Any) -> None:
@@ -155,13 +155,13 @@ async def test_a_listener_that_fails_disturbs_nothing(operation) -> None:
     hooks.listen(broken)
     await OPERATIONS[operation](session, hooks)
 
-    assert session.read_lines() == (await whole(OPERATIONS[operation]))[1]
+    assert session.read_lines() == (await run_undisturbed(OPERATIONS[operation]))[1]
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name != "fork"])
 async def test_every_operation_is_one_batch_so_a_store_that_fails_undoes_it(operation) -> None:
     work = OPERATIONS[operation]
-    session, store = begun()
+    session, store = build_session()
     before, heads = session.read_lines(), (dict(session.heads.heads), session.heads.current)
     store.left = 0
 
@@ -171,7 +171,7 @@ async def test_every_operation_is_one_batch_so_a_store_that_fails_undoes_it(oper
     assert session.read_lines() == before
     assert (dict(session.heads.heads), session.heads.current) == heads
 
-    session, store = begun()
+    session, store = build_session()
     store.left = 1
     await work(session, Hooks())
-    assert session.read_lines() == (await whole(work))[1]
+    assert session.read_lines() == (await run_undisturbed(work))[1]

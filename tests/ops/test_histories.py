@@ -1,4 +1,4 @@
-"""Any sequence of operations: nothing is lost, the file tells the same as the live session, every call is answered."""
+"""Random sequences of operations: nothing is lost, the file equals the live session, every call has a result."""
 
 import asyncio
 import itertools
@@ -22,7 +22,7 @@ from sessiontree.store.memory import MemoryStore
 
 
 class History:
-    """One session, and operations on it that are chosen by two numbers each."""
+    """A session with operations that are chosen by two numbers each."""
 
     def __init__(self) -> None:
         self.store = MemoryStore()
@@ -33,11 +33,11 @@ class History:
         self.hooks = Hooks()
         self.model = ScriptedModel([lambda request: "S"] * 1_000)
 
-    def branch(self, number: int) -> Branch:
+    def get_branch(self, number: int) -> Branch:
         names = list(self.session.heads.heads)
         return self.session.branch(names[number % len(names)])
 
-    def place(self, number: int) -> st.Entry | None:
+    def get_place(self, number: int) -> st.Entry | None:
         entries = [None, *self.session.tree]
         return entries[number % len(entries)]
 
@@ -48,67 +48,69 @@ class History:
         await actions[action % len(actions)](a, b)
 
     async def talk(self, a: int, b: int) -> None:
-        self.branch(a).extend([st.user("question " * (b + 1)), st.assistant("answer " * (a + 1))])
+        self.get_branch(a).extend([st.user("question " * (b + 1)), st.assistant("answer " * (a + 1))])
 
     async def call(self, a: int, b: int) -> None:
-        branch = self.branch(a)
+        branch = self.get_branch(a)
         made = [st.tool_call(f"c{next(self.calls)}", "read", {"path": f"{b}.py"}) for _ in range(1 + b % 3)]
         stop = "aborted" if b % 7 == 0 else None
         branch.append(st.assistant(made, stop_reason=stop))
         branch.extend([st.tool_result(call["id"], "read", "text " * (a + 1)) for call in made[: 1 + a % 3]])
 
     async def late(self, a: int, b: int) -> None:
-        self.session.append(st.tool_result(f"c{a}", "read", "late"), parent=self.place(b), branch=None)
+        self.session.append(st.tool_result(f"c{a}", "read", "late"), parent=self.get_place(b), branch=None)
 
     async def begin(self, a: int, b: int) -> None:
-        self.session.create_branch(next(self.names), at=self.place(a), current=b % 2 == 0)
+        self.session.create_branch(next(self.names), at=self.get_place(a), current=b % 2 == 0)
 
     async def navigate(self, a: int, b: int) -> None:
         summary = None if b % 2 else SummaryRequest(model=self.model)
-        label = "x" if b % 3 == 0 and self.place(a) is not None else None
-        await navigate(self.session, self.place(a), hooks=self.hooks, summary=summary, label=label)
+        label = "x" if b % 3 == 0 and self.get_place(a) is not None else None
+        await navigate(self.session, self.get_place(a), hooks=self.hooks, summary=summary, label=label)
 
     async def compact(self, a: int, b: int) -> None:
         await compact(
-            self.branch(a),
+            self.get_branch(a),
             self.hooks,
             summary=SummaryRequest(model=self.model),
             reason="manual" if b % 2 else "threshold",
         )
 
     async def uncompact(self, a: int, b: int) -> None:
-        await uncompact(self.branch(a), self.hooks)
+        await uncompact(self.get_branch(a), self.hooks)
 
     async def merge(self, a: int, b: int) -> None:
-        await merge(self.branch(a), self.branch(b), hooks=self.hooks, summary=SummaryRequest(model=self.model))
+        await merge(self.get_branch(a), self.get_branch(b), hooks=self.hooks, summary=SummaryRequest(model=self.model))
 
     async def cherry_pick(self, a: int, b: int) -> None:
-        await cherry_pick(self.branch(a), [self.place(b), self.place(a * 7 + b)], hooks=self.hooks)
+        await cherry_pick(self.get_branch(a), [self.get_place(b), self.get_place(a * 7 + b)], hooks=self.hooks)
 
     async def rebase(self, a: int, b: int) -> None:
-        await rebase(self.branch(a), self.place(b), hooks=self.hooks)
+        await rebase(self.get_branch(a), self.get_place(b), hooks=self.hooks)
 
     async def promote(self, a: int, b: int) -> None:
-        await promote(self.branch(a), self.branch(b), hooks=self.hooks, summary=SummaryRequest(model=self.model))
+        await promote(
+            self.get_branch(a), self.get_branch(b), hooks=self.hooks, summary=SummaryRequest(model=self.model)
+        )
 
     async def undo(self, a: int, b: int) -> None:
         self.session.undo()
 
     async def edit(self, a: int, b: int) -> None:
-        branch = self.branch(a)
+        branch = self.get_branch(a)
         path = [entry for entry in branch.path() if entry.type == "message"]
         if path:
             replacement = {"content": "edited"} if b % 2 else None
             branch.append(st.ContextEdit(target=path[b % len(path)].id, replacement=replacement))
 
 
-def state(session: Session) -> Any:
+def dump_state(session: Session) -> Any:
     heads = session.heads
     return dict(heads.heads), heads.current, set(heads.archived), heads.undoable, dict(session.tree.labels)
 
 
-def paired(messages: list[dict[str, Any]]) -> bool:
-    """Whether every call is answered right behind its turn, and every result is called for."""
+def has_paired_calls(messages: list[dict[str, Any]]) -> bool:
+    """Return whether every call has its result right after its turn, and every result its call."""
     waiting: list[str] = []
     for message in messages:
         call = get_answered_call(message)
@@ -127,34 +129,34 @@ steps = some.lists(some.tuples(*[some.integers(0, 99)] * 3), max_size=30)
 
 
 @given(steps)
-def test_any_sequence_of_operations_leaves_a_sound_session_that_tells_the_same_when_it_is_read_again(history) -> None:
+def test_any_sequence_of_operations_leaves_a_valid_session_that_reads_back_equal(history) -> None:
     async def play() -> None:
         played = History()
         session = played.session
         for step in history:
-            before, lines = state(session), session.read_lines()
+            before, lines = dump_state(session), session.read_lines()
             try:
                 await played.step(*step)
             except InvalidOperation:
-                assert (state(session), session.read_lines()) == (before, lines)
+                assert (dump_state(session), session.read_lines()) == (before, lines)
             assert session.read_lines()[: len(lines)] == lines
-            assert state(Session(played.store)) == state(session)
+            assert dump_state(Session(played.store)) == dump_state(session)
             assert not [problem for problem in session.problems if problem.severity == "fault"]
             for name in session.heads.heads:
-                assert paired(session.branch(name).context().to_llm())
+                assert has_paired_calls(session.branch(name).context().to_llm())
 
     asyncio.run(play())
 
 
 @given(steps, some.integers(0, 99), some.sampled_from(["into", "winner", "other"]))
-def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(history, number, on) -> None:
+def test_undoing_a_promotion_restores_every_branch(history, number, on) -> None:
     async def play() -> None:
         played = History()
         session = played.session
         for step in history:
             with suppress(InvalidOperation):
                 await played.step(*step)
-        into = played.branch(number)
+        into = played.get_branch(number)
         ways = {name: session.create_branch(name, at=into.name, current=False) for name in ("winner", "other")}
         for way in ways.values():
             way.append(st.user("on"))
@@ -167,16 +169,16 @@ def test_undoing_a_promotion_puts_every_branch_back_and_shows_what_it_hid(histor
 
         assert (session.heads.heads, session.head) == (heads, here)
         assert session.heads.archived == archived - {into.name}
-        assert state(Session(played.store)) == state(session)
+        assert dump_state(Session(played.store)) == dump_state(session)
 
     asyncio.run(play())
 
 
-def test_the_check_of_pairs_would_notice_a_result_without_its_call() -> None:
+def test_the_pair_check_detects_a_result_without_its_call() -> None:
     call = st.assistant([st.tool_call("c", "read", {})]).message
 
-    assert paired([call, st.tool_result("c", "read", "x").message])
-    assert not paired([call])
-    assert not paired([call, st.user("hi").message])
-    assert not paired([st.tool_result("c", "read", "x").message])
+    assert has_paired_calls([call, st.tool_result("c", "read", "x").message])
+    assert not has_paired_calls([call])
+    assert not has_paired_calls([call, st.user("hi").message])
+    assert not has_paired_calls([st.tool_result("c", "read", "x").message])
     assert list(get_tool_calls(call)) == [ToolCall("c", "read", {})]

@@ -9,7 +9,7 @@ from sessiontree.ops.hook_requests import OperationStopped, ask_hooks, emit_even
 FORK = BeforeFork(entry=None, position="at")
 
 
-async def test_an_answer_that_does_not_cancel_is_given_on() -> None:
+async def test_an_answer_that_does_not_cancel_is_returned() -> None:
     assert await ask_hooks(Hooks(), FORK, Signal()) == (FORK, Answer())
 
 
@@ -22,7 +22,7 @@ async def test_a_handler_that_cancels_stops_the_operation(hooks: Hooks) -> None:
     assert stopped.value.aborted is False
 
 
-async def test_the_signal_ends_the_work_and_nobody_waits_for_a_handler(hooks: Hooks) -> None:
+async def test_the_signal_cancels_the_handler_without_waiting(hooks: Hooks) -> None:
     ended = []
 
     async def hang(event, ctx):
@@ -45,7 +45,7 @@ async def test_the_signal_ends_the_work_and_nobody_waits_for_a_handler(hooks: Ho
     assert ended == [1]
 
 
-async def test_nobody_waits_for_handlers_that_are_told_when_the_signal_is_given(hooks: Hooks) -> None:
+async def test_the_signal_ends_the_wait_for_handlers(hooks: Hooks) -> None:
     at_work = asyncio.Event()
 
     async def hang(event, ctx):
@@ -62,8 +62,8 @@ async def test_nobody_waits_for_handlers_that_are_told_when_the_signal_is_given(
     await asyncio.wait_for(work, 2)
 
 
-async def test_handlers_that_are_told_after_the_signal_have_a_little_time(
-    hooks: Hooks, told: list[Event], monkeypatch: pytest.MonkeyPatch
+async def test_handlers_called_after_the_signal_get_a_grace_period(
+    hooks: Hooks, events: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quick = []
 
@@ -79,10 +79,10 @@ async def test_handlers_that_are_told_after_the_signal_have_a_little_time(
 
     await asyncio.wait_for(emit_event(hooks, Forked(entry=None), signal), 2)
 
-    assert quick == told == [Forked(entry=None)]
+    assert quick == events == [Forked(entry=None)]
 
 
-async def test_what_is_done_after_the_signal_gives_what_it_gives() -> None:
+async def test_work_after_the_signal_returns_its_result() -> None:
     async def work() -> int:
         return 3
 
@@ -92,7 +92,7 @@ async def test_what_is_done_after_the_signal_gives_what_it_gives() -> None:
     assert await wait_with_grace(signal, work(), 1) == 3
 
 
-async def test_work_that_ends_by_itself_gives_what_it_gives() -> None:
+async def test_work_that_completes_returns_its_result() -> None:
     async def work() -> int:
         return 3
 

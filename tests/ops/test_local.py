@@ -1,4 +1,4 @@
-"""The real local model, end to end: chat, branch with a summary, compact, reopen."""
+"""A real local model, end to end: chat, branch with a summary, compact, reopen."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from sessiontree.ops.summarize import SummaryRequest
 from tests.model.local_weights import local_model  # noqa: F401 - a fixture
 
 
-async def say(branch: st.Branch, model: LocalModel, text: str) -> None:
+async def ask_model(branch: st.Branch, model: LocalModel, text: str) -> None:
     branch.append(st.user(text))
     messages = branch.context().to_llm()
     branch.append(st.Message(await complete(model, Request(messages=messages, max_tokens=60))))
@@ -27,13 +27,13 @@ async def test_a_conversation_with_the_local_model_is_summarized_compacted_and_f
 ) -> None:
     file = tmp_path / "s.jsonl"
     with st.create(file=file) as session:
-        await say(session.head, local_model, "My name is Ada. What is a cache?")
+        await ask_model(session.head, local_model, "My name is Ada. What is a cache?")
         start = session.head.leaf
         assert start is not None
-        await say(session.head, local_model, "What is a list?")
+        await ask_model(session.head, local_model, "What is a list?")
 
         left = await navigate(session, session.tree[start], hooks=Hooks(), summary=SummaryRequest(model=local_model))
-        await say(session.head, local_model, "And what is a dict?")
+        await ask_model(session.head, local_model, "And what is a dict?")
         compacted = await compact(session.head, Hooks(), summary=SummaryRequest(model=local_model))
         leaf = session.head.leaf
 

@@ -16,13 +16,13 @@ from sessiontree.ops.merge import CopyOutcome, MergeOutcome, cherry_pick, merge,
 from sessiontree.ops.navigate import navigate
 from sessiontree.ops.summarize import SummaryRequest
 from sessiontree.session import Branch, Session
-from tests.ops.conftest import asked, talk
+from tests.ops.conftest import append_messages, get_prompt
 
 
 @pytest.fixture
 def main(session: Session) -> Branch:
-    """A question on `main`, and two ways to answer it on branches of their own; `main` is current."""
-    talk(session, "question", "two ways")
+    """A question on `main`, and two answers on separate branches; `main` is current."""
+    append_messages(session, "question", "two ways")
     for name in ("cache", "dict"):
         branch = session.create_branch(name, at="main")
         branch.append(st.user(f"try a {name}"))
@@ -34,24 +34,24 @@ def main(session: Session) -> Branch:
     return session.branch("main")
 
 
-def said(branch: Branch) -> list[str]:
+def list_texts(branch: Branch) -> list[str]:
     return [st.core.messages.extract_text(m.get("content")) or m.get("summary", "") for m in branch.context().messages]
 
 
-def notices(told) -> list[str]:
-    return [event.text for event in told if isinstance(event, Notice)]
+def list_notices(events) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
 
 
-def model(*answers) -> ScriptedModel:
+def build_model(*answers) -> ScriptedModel:
     return ScriptedModel(answers or ["It works."])
 
 
-# Merging
+# Merge
 
 
-async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, main, hooks, told) -> None:
+async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, main, hooks, events) -> None:
     cache, leaf = session.branch("cache"), main.leaf
-    makes = model()
+    makes = build_model()
 
     outcome = await merge(cache, main, hooks=hooks, summary=SummaryRequest(model=makes))
 
@@ -60,27 +60,27 @@ async def test_a_merge_is_a_summary_of_the_other_branch_at_this_head(session, ma
     assert (entry.parent, main.leaf, outcome.new_leaf) == (leaf, entry.id, entry.id)
     body = entry.body
     assert isinstance(body, st.BranchSummary)
-    assert body.summary.startswith("The results of branch cache are merged here. What came out of it:\n\nIt works.")
+    assert body.summary.startswith("Branch cache is merged here. Its results:\n\nIt works.")
     assert body.details == {"kind": "merge", "sources": [cache.leaf], "readFiles": [], "modifiedFiles": ["cache"]}
     assert body.abandoned_leaf == cache.leaf
     assert body.usage is not None
-    prompt = asked(makes.requests[0])
+    prompt = get_prompt(makes.requests[0])
     assert "try a cache" in prompt
     assert "question" not in prompt
     assert MERGE_PROMPT in prompt
-    assert told[-1] == Merged(kind="merge", branch="main", sources=("cache",), summary_entry=entry)
+    assert events[-1] == Merged(kind="merge", branch="main", sources=("cache",), summary_entry=entry)
 
 
-async def test_a_merge_may_be_the_users_own_text(main, session, hooks, told) -> None:
+async def test_a_merge_may_be_the_users_own_text(main, session, hooks, events) -> None:
     outcome = await merge(session.branch("cache"), main, hooks=hooks, summary="The cache is better.")
 
     assert outcome.summary_entry is not None
     assert outcome.summary_entry.body.summary == "The cache is better."
     assert outcome.summary_entry.body.details["kind"] == "merge"
-    assert told[0].user_wants_summary is False
+    assert events[0].user_wants_summary is False
 
 
-async def test_what_was_merged_before_is_not_merged_again(main, session, hooks) -> None:
+async def test_entries_are_merged_only_once(main, session, hooks) -> None:
     cache = session.branch("cache")
     await merge(cache, main, hooks=hooks, summary="once")
 
@@ -88,57 +88,57 @@ async def test_what_was_merged_before_is_not_merged_again(main, session, hooks) 
         await merge(cache, main, hooks=hooks, summary="twice")
 
     cache.append(st.user("one more thing"))
-    makes = model()
+    makes = build_model()
     await merge(cache, main, hooks=hooks, summary=SummaryRequest(model=makes))
-    assert "one more thing" in asked(makes.requests[0])
-    assert "try a cache" not in asked(makes.requests[0])
+    assert "one more thing" in get_prompt(makes.requests[0])
+    assert "try a cache" not in get_prompt(makes.requests[0])
 
 
-async def test_handlers_are_shown_what_is_merged_and_may_supply_the_summary(main, session, hooks, told) -> None:
+async def test_handlers_see_the_merged_entries_and_may_supply_the_summary(main, session, hooks, events) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": {"x": 1, "kind": "odd"}}})
 
     outcome = await merge(
-        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model(), instructions="speed")
+        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model(), instructions="speed")
     )
 
-    event = told[0]
+    event = events[0]
     assert (event.kind, event.branch, event.sources, event.custom_instructions) == ("merge", "main", ("dict",), "speed")
     assert [entry.type for entry in event.entries] == ["branch_point", "message", "message", "message"]
     assert outcome.summary_entry is not None
     body = outcome.summary_entry.body
     assert (body.summary, body.from_hook) == ("MINE", True)
     assert body.details == {"x": 1, "kind": "merge", "sources": [session.branch("dict").leaf]}
-    assert told[-1].from_hook
+    assert events[-1].from_hook
 
 
 async def test_a_handler_may_change_the_instructions(main, session, hooks) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"custom_instructions": "memory", "summary": {"summary": " "}})
-    makes = model()
+    makes = build_model()
 
     await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=makes, instructions="speed"))
 
-    assert asked(makes.requests[0]).endswith("Pay special attention to this: memory")
+    assert get_prompt(makes.requests[0]).endswith("Pay special attention to this: memory")
 
 
-async def test_an_empty_summary_of_a_handler_is_told_and_the_model_is_asked(main, session, hooks, told) -> None:
+async def test_an_empty_summary_of_a_handler_is_reported_and_the_model_is_asked(main, session, hooks, events) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": " "}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert "It works." in outcome.summary_entry.body.summary
-    assert notices(told) == ["a handler supplied an empty summary"]
+    assert list_notices(events) == ["a handler supplied an empty summary"]
 
 
-async def test_details_of_a_handler_that_cannot_be_kept_are_told(main, session, hooks, told) -> None:
+async def test_invalid_details_of_a_handler_are_reported(main, session, hooks, events) -> None:
     hooks.on(BeforeMerge, lambda event, ctx: {"summary": {"summary": "MINE", "details": ["x"]}})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert outcome.summary_entry.body.summary == "MINE"
-    assert notices(told) == ["a handler supplied details that are not an object"]
+    assert list_notices(events) == ["a handler supplied details that are not an object"]
 
 
-async def test_an_abort_when_all_is_written_waits_for_no_handler_that_is_told(main, session, hooks) -> None:
+async def test_an_abort_after_the_write_does_not_wait_for_handlers(main, session, hooks) -> None:
     signal = Signal()
 
     async def hang(event, ctx):
@@ -155,25 +155,25 @@ async def test_an_abort_when_all_is_written_waits_for_no_handler_that_is_told(ma
     assert main.leaf == outcome.new_leaf
 
 
-async def test_a_handler_may_cancel_a_merge(main, session, hooks, told) -> None:
+async def test_a_handler_may_cancel_a_merge(main, session, hooks, events) -> None:
     before = session.read_lines()
     hooks.on(BeforeMerge, lambda event, ctx: {"cancel": True})
 
-    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    outcome = await merge(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert outcome == MergeOutcome(new_leaf=main.leaf, cancelled=True)
     assert session.read_lines() == before
-    assert len(told) == 1
+    assert len(events) == 1
 
 
-async def test_without_a_model_or_a_text_nothing_is_merged(main, session, hooks, told) -> None:
+async def test_without_a_model_or_a_text_nothing_is_merged(main, session, hooks, events) -> None:
     with pytest.raises(InvalidOperation, match="a summary needs a model"):
         await merge(session.branch("dict"), main, hooks=hooks)
 
-    assert told == []
+    assert events == []
 
 
-async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, session, hooks) -> None:
+async def test_a_failed_or_aborted_merge_changes_nothing(main, session, hooks) -> None:
     before = session.read_lines()
     signal = Signal()
 
@@ -182,14 +182,14 @@ async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, sess
             session.branch("dict"),
             main,
             hooks=hooks,
-            summary=SummaryRequest(model=model(ModelError("m", "auth", "no"))),
+            summary=SummaryRequest(model=build_model(ModelError("m", "auth", "no"))),
         )
     work = asyncio.ensure_future(
         merge(
             session.branch("dict"),
             main,
             hooks=hooks,
-            summary=SummaryRequest(model=model([Delay(30), "s"])),
+            summary=SummaryRequest(model=build_model([Delay(30), "s"])),
             signal=signal,
         )
     )
@@ -201,19 +201,19 @@ async def test_a_failed_or_aborted_merge_leaves_the_session_as_it_was(main, sess
 
 
 @pytest.mark.parametrize("to", ["root", "cache", "main~"])
-async def test_a_branch_that_was_moved_while_the_summary_was_made_has_none(main, session, hooks, to) -> None:
+async def test_no_summary_is_written_to_a_branch_that_moved_in_between(main, session, hooks, to) -> None:
     def move(event, ctx) -> None:
         session.move(to, branch="main")
 
     hooks.on(BeforeMerge, move)
 
     with pytest.raises(BranchMoved):
-        await merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+        await merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert "branch_summary" not in [entry.type for entry in session.tree]
 
 
-async def test_a_branch_that_grew_while_the_summary_was_made_has_it_at_its_head(main, session, hooks) -> None:
+async def test_a_summary_is_appended_to_a_branch_that_grew_while_it_was_written(main, session, hooks) -> None:
     def grow(event, ctx) -> None:
         main.append(st.user("by the way"))
 
@@ -221,11 +221,11 @@ async def test_a_branch_that_grew_while_the_summary_was_made_has_it_at_its_head(
 
     await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
 
-    assert said(main) == ["question", "two ways", "by the way", "It works."]
+    assert list_texts(main) == ["question", "two ways", "by the way", "It works."]
 
 
-async def test_of_two_merges_of_one_branch_at_once_one_is_written(main, session, hooks) -> None:
-    slow = model([Delay(0), "It works."], [Delay(0), "It works."])
+async def test_only_one_of_two_concurrent_merges_of_a_branch_is_written(main, session, hooks) -> None:
+    slow = build_model([Delay(0), "It works."], [Delay(0), "It works."])
 
     outcomes = await asyncio.gather(
         *(merge(session.branch("cache"), main, hooks=hooks, summary=SummaryRequest(model=slow)) for _ in range(2)),
@@ -236,13 +236,13 @@ async def test_of_two_merges_of_one_branch_at_once_one_is_written(main, session,
     assert [entry.type for entry in session.tree].count("branch_summary") == 1
 
 
-async def test_what_two_branches_have_of_each_other_is_not_merged_back(main, session, hooks) -> None:
+async def test_entries_merged_from_a_branch_are_not_merged_back(main, session, hooks) -> None:
     cache = session.branch("cache")
     await merge(cache, main, hooks=hooks, summary="It works.")
     with pytest.raises(InvalidOperation, match="branch 'main' has no entries to merge into 'cache'"):
         await merge(main, cache, hooks=hooks, summary="It works.")
     main.append(st.user("Go on."))
-    await merge(main, cache, hooks=hooks, summary="It is to go on.")
+    await merge(main, cache, hooks=hooks, summary="It continues.")
 
     with pytest.raises(InvalidOperation, match="branch 'cache' has no entries to merge into 'main'"):
         await merge(cache, main, hooks=hooks, summary="again")
@@ -255,10 +255,10 @@ async def test_branches_are_merged_within_one_session_and_not_into_themselves(ma
         await merge(st.memory().head, main, hooks=hooks, summary="x")
 
 
-# Undoing
+# Undo
 
 
-async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(main, session, hooks) -> None:
+async def test_undo_after_a_merge_reverts_and_names_the_merge(main, session, hooks) -> None:
     before = session.branches, session.heads.current
     await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
 
@@ -269,7 +269,7 @@ async def test_undo_after_a_merge_takes_the_merge_back_and_says_so(main, session
     assert session.undo().undo_description == "the switch from dict to main"
 
 
-async def test_undo_takes_back_a_merge_into_another_branch_than_the_current_one(main, session, hooks) -> None:
+async def test_undo_reverts_a_merge_into_a_branch_that_is_not_current(main, session, hooks) -> None:
     main.append(st.user("more"))
     before = session.branches
     await merge(main, session.branch("cache"), hooks=hooks, summary="Go on.")
@@ -281,7 +281,7 @@ async def test_undo_takes_back_a_merge_into_another_branch_than_the_current_one(
     assert plan.undo_description == "the merge of main into cache"
 
 
-async def test_undo_of_a_merge_works_after_the_session_was_opened_again(tmp_path, hooks) -> None:
+async def test_undo_of_a_merge_works_after_reopening_the_session(tmp_path, hooks) -> None:
     with st.create("auth", cwd=tmp_path) as session:
         session.head.extend([st.user("question"), st.assistant("two ways")])
         session.create_branch("cache").append(st.user("try a cache"))
@@ -296,14 +296,14 @@ async def test_undo_of_a_merge_works_after_the_session_was_opened_again(tmp_path
         assert plan.undo_description == "the merge of cache into main"
 
 
-async def test_a_branch_that_was_renamed_after_its_merge_is_named_as_it_is_called_now(main, session, hooks) -> None:
+async def test_undo_of_a_merge_uses_the_current_name_of_a_renamed_branch(main, session, hooks) -> None:
     await merge(session.branch("cache"), main, hooks=hooks, summary="It works.")
     session.rename_branch("cache", "store")
 
     assert session.undo().undo_description == "the merge of store into main"
 
 
-async def test_a_merge_right_behind_a_promotion_without_a_summary_is_undone_by_itself(main, session, hooks) -> None:
+async def test_a_merge_after_a_promotion_without_a_summary_is_undone_separately(main, session, hooks) -> None:
     session.archive_branch("cache")
     await promote(session.branch("dict"), main, hooks=hooks)
     session.rename_branch("cache", "store")
@@ -315,7 +315,7 @@ async def test_a_merge_right_behind_a_promotion_without_a_summary_is_undone_by_i
     assert session.undo().undo_description == "the move of main, which archived dict"
 
 
-async def test_undo_after_a_cherry_pick_takes_the_copies_back(main, session, hooks) -> None:
+async def test_undo_after_a_cherry_pick_reverts_the_copies(main, session, hooks) -> None:
     before = session.branches, session.heads.current
     picked = session.branch("cache").path()[-3].id
     await cherry_pick(main, [picked], hooks=hooks)
@@ -328,7 +328,7 @@ async def test_undo_after_a_cherry_pick_takes_the_copies_back(main, session, hoo
 
 
 @pytest.mark.parametrize("operation", ["cherry-pick", "rebase", "promote", "navigate"])
-async def test_undo_takes_back_what_was_done_to_a_branch_that_is_not_current(main, session, hooks, operation) -> None:
+async def test_undo_reverts_operations_on_a_branch_that_is_not_current(main, session, hooks, operation) -> None:
     cache, by_key = session.branch("cache"), session.branch("dict")
     ways = session.create_branch("cache 2", at="cache", current=False)
     ways.append(st.user("on"))
@@ -359,27 +359,27 @@ async def test_undo_takes_back_what_was_done_to_a_branch_that_is_not_current(mai
     assert session.undo().undo_description == "the switch from dict to main"
 
 
-# Promoting
+# Promote
 
 
-async def test_the_winner_becomes_the_way_on_with_a_summary_of_the_others(main, session, hooks, told) -> None:
+async def test_promoting_continues_from_the_winner_with_a_summary_of_the_others(main, session, hooks, events) -> None:
     cache, by_key = session.branch("cache"), session.branch("dict")
-    makes = model("The cache grew.")
+    makes = build_model("The cache grew.")
 
     outcome = await promote(by_key, main, hooks=hooks, summary=SummaryRequest(model=makes))
 
     entry = outcome.summary_entry
     assert entry is not None
     assert (entry.parent, main.leaf, outcome.new_leaf) == (by_key.leaf, entry.id, entry.id)
-    assert entry.body.summary.startswith("The user chose to go on with branch dict. What came out of the others:")
+    assert entry.body.summary.startswith("The user chose branch dict. Results of the other branches:")
     assert "# Branch cache\n\nThe cache grew." in entry.body.summary
     assert entry.body.details["sources"] == [cache.leaf]
     assert session.head == main
     assert {info.name for info in session.branches if info.archived} == {"cache", "dict"}
-    assert told[-1] == Merged(kind="promote", branch="main", sources=("cache",), summary_entry=entry)
+    assert events[-1] == Merged(kind="promote", branch="main", sources=("cache",), summary_entry=entry)
 
 
-async def test_undoing_a_promotion_shows_the_branches_again_that_it_hid(main, session, hooks) -> None:
+async def test_undoing_a_promotion_unarchives_its_branches(main, session, hooks) -> None:
     before = session.branches
     await promote(session.branch("dict"), main, hooks=hooks, summary="The cache grew.")
     main.append(st.user("on"))
@@ -390,7 +390,7 @@ async def test_undoing_a_promotion_shows_the_branches_again_that_it_hid(main, se
     assert plan.undo_description == "the move of main, which archived cache, dict"
 
 
-async def test_a_branch_that_was_hidden_before_a_promotion_stays_so_when_that_is_undone(main, session, hooks) -> None:
+async def test_undoing_a_promotion_keeps_branches_archived_that_were_archived_before(main, session, hooks) -> None:
     session.create_branch("old", at=main.path()[-1], current=False)
     session.archive_branch("old")
     before = session.branches
@@ -401,7 +401,7 @@ async def test_a_branch_that_was_hidden_before_a_promotion_stays_so_when_that_is
     assert session.branches == before
 
 
-async def test_one_may_be_on_the_winner_when_it_is_promoted(main, session, hooks) -> None:
+async def test_the_winner_of_a_promotion_may_be_the_current_branch(main, session, hooks) -> None:
     session.switch("dict")
     before = session.branches
 
@@ -412,14 +412,14 @@ async def test_one_may_be_on_the_winner_when_it_is_promoted(main, session, hooks
     assert session.branches == before
 
 
-async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, told) -> None:
+async def test_without_others_a_promotion_is_only_a_move(main, session, hooks, events) -> None:
     session.archive_branch("cache")
 
     outcome = await promote(session.branch("dict"), main, hooks=hooks)
 
     assert outcome == MergeOutcome(new_leaf=session.branch("dict").leaf)
     assert main.leaf == session.branch("dict").leaf
-    assert isinstance(told[-1], Merged)
+    assert isinstance(events[-1], Merged)
 
 
 async def test_the_others_can_be_named_and_the_winner_may_be_the_branch_itself(main, session, hooks) -> None:
@@ -432,7 +432,7 @@ async def test_the_others_can_be_named_and_the_winner_may_be_the_branch_itself(m
     assert {info.name for info in session.branches if info.archived} == {"cache"}
 
 
-async def test_promoting_a_branch_over_nothing_to_where_it_is_changes_nothing(main, session, hooks) -> None:
+async def test_promoting_a_branch_to_its_own_place_changes_nothing(main, session, hooks) -> None:
     by_key, before = session.branch("dict"), session.branches
 
     outcome = await promote(by_key, by_key, [], hooks=hooks)
@@ -441,16 +441,16 @@ async def test_promoting_a_branch_over_nothing_to_where_it_is_changes_nothing(ma
     assert session.branches == before
 
 
-async def test_a_branch_that_has_gone_on_by_itself_is_not_moved(main, session, hooks, told) -> None:
+async def test_a_branch_that_grew_is_not_moved(main, session, hooks, events) -> None:
     main.append(st.user("meanwhile"))
 
     with pytest.raises(InvalidOperation, match="'dict' does not continue from the head of 'main'; merge it instead"):
         await promote(session.branch("dict"), main, hooks=hooks, summary="x")
 
-    assert told == []
+    assert events == []
 
 
-async def test_a_session_may_be_promoted_from_before_everything(session, hooks) -> None:
+async def test_a_branch_at_root_may_be_promoted_into(session, hooks) -> None:
     branch = session.create_branch("first", at=None)
     branch.append(st.user("hello"))
 
@@ -459,33 +459,33 @@ async def test_a_session_may_be_promoted_from_before_everything(session, hooks) 
     assert outcome.new_leaf == session.branch("main").leaf == branch.leaf
 
 
-async def test_a_cancelled_or_aborted_promotion_leaves_the_session_as_it_was(main, session, hooks) -> None:
+async def test_a_cancelled_or_aborted_promotion_changes_nothing(main, session, hooks) -> None:
     before, signal = session.read_lines(), Signal()
     signal.abort()
 
     aborted = await promote(
-        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()), signal=signal
+        session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()), signal=signal
     )
     hooks.on("before_merge", lambda event, ctx: {"cancel": True})
-    cancelled = await promote(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=model()))
+    cancelled = await promote(session.branch("dict"), main, hooks=hooks, summary=SummaryRequest(model=build_model()))
 
     assert (aborted.aborted, cancelled.cancelled, cancelled.aborted) == (True, True, False)
     assert session.read_lines() == before
 
 
-# Cherry-picking
+# Cherry-pick
 
 
-async def test_a_call_is_copied_with_its_result_to_the_head(main, session, hooks, told) -> None:
+async def test_a_call_is_copied_with_its_result_to_the_head(main, session, hooks, events) -> None:
     turn = session.branch("cache").path()[-2]
 
     outcome = await cherry_pick(main, [turn], hooks=hooks)
 
-    assert said(main) == ["question", "two ways", "cache done", "ok"]
+    assert list_texts(main) == ["question", "two ways", "cache done", "ok"]
     assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries] == [turn.id, session.branch("cache").leaf]
     assert outcome.new_leaf == main.leaf
-    assert told == [
-        BeforeCopy(kind="cherry_pick", branch="main", onto=outcome.old_leaf, entries=told[0].entries),
+    assert events == [
+        BeforeCopy(kind="cherry_pick", branch="main", onto=outcome.old_leaf, entries=events[0].entries),
         Copied(kind="cherry_pick", branch="main", entries=outcome.entries),
     ]
 
@@ -499,7 +499,7 @@ async def test_copies_keep_every_field_of_the_original(main, session, hooks) -> 
     assert outcome.entries[0].body == odd.body
 
 
-async def test_a_copy_of_a_copy_tells_which_it_was_copied_from_whatever_its_type(main, session, hooks) -> None:
+async def test_a_copy_of_a_copy_records_its_direct_source(main, session, hooks) -> None:
     cache = session.branch("cache")
     cache.append(st.Opaque(type="of_tomorrow", fields={"x": 1}))
     for _ in range(2):
@@ -512,7 +512,7 @@ async def test_a_copy_of_a_copy_tells_which_it_was_copied_from_whatever_its_type
         assert outcome.entries[-1].body.fields["x"] == 1
 
 
-async def test_a_copy_took_nothing_so_that_nothing_is_paid_for_twice(main, session, hooks) -> None:
+async def test_a_copy_has_no_usage_of_its_own(main, session, hooks) -> None:
     def cost() -> float:
         return compute_stats("all", None, list(session.tree)).cost
 
@@ -528,7 +528,7 @@ async def test_a_copy_took_nothing_so_that_nothing_is_paid_for_twice(main, sessi
     assert picked.body.message["usage"]["totalTokens"] == 960
 
 
-async def test_a_copied_answer_does_not_measure_the_conversation_that_it_is_copied_to(main, session, hooks) -> None:
+async def test_the_usage_of_a_copied_answer_does_not_count_for_the_target_conversation(main, session, hooks) -> None:
     long = session.branch("cache").append(st.assistant("counted", usage={"input": 110_000, "output": 1_800}))
 
     await cherry_pick(main, [long], hooks=hooks)
@@ -536,14 +536,14 @@ async def test_a_copied_answer_does_not_measure_the_conversation_that_it_is_copi
     assert count_context_tokens(main.path()) == main.context().tokens() < 100
 
 
-async def test_what_cannot_be_picked_is_refused(main, hooks, told) -> None:
+async def test_entries_that_cannot_be_picked_are_refused(main, hooks, events) -> None:
     with pytest.raises(InvalidOperation, match="cannot copy root"):
         await cherry_pick(main, ["root"], hooks=hooks)
     with pytest.raises(InvalidOperation, match="no messages to copy"):
         await cherry_pick(main, [], hooks=hooks)
     with pytest.raises(NotFound):
         await cherry_pick(main, ["nowhere"], hooks=hooks)
-    assert told == []
+    assert events == []
 
 
 async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
@@ -558,7 +558,7 @@ async def test_a_handler_may_cancel_copies(main, session, hooks) -> None:
     assert session.read_lines() == before
 
 
-async def test_a_branch_that_was_moved_while_a_handler_thought_has_no_copies(main, session, hooks) -> None:
+async def test_no_copies_are_written_to_a_branch_that_moved_while_a_handler_ran(main, session, hooks) -> None:
     def move(event, ctx) -> None:
         session.move(None, branch="main")
 
@@ -570,7 +570,7 @@ async def test_a_branch_that_was_moved_while_a_handler_thought_has_no_copies(mai
     assert main.path() == []
 
 
-async def test_a_branch_that_grew_while_a_handler_thought_has_the_copies_at_its_head(main, session, hooks) -> None:
+async def test_copies_are_appended_to_a_branch_that_grew_while_a_handler_ran(main, session, hooks) -> None:
     def grow(event, ctx) -> None:
         main.append(st.user("by the way"))
 
@@ -578,27 +578,36 @@ async def test_a_branch_that_grew_while_a_handler_thought_has_the_copies_at_its_
 
     await cherry_pick(main, ["cache"], hooks=hooks)
 
-    assert said(main)[-3:] == ["by the way", "cache done", "ok"]
+    assert list_texts(main)[-3:] == ["by the way", "cache done", "ok"]
 
 
-# Rebasing
+# Rebase
 
 
-async def test_a_branch_goes_on_from_another_place_and_the_originals_stay(main, session, hooks, told) -> None:
+async def test_a_rebase_copies_the_entries_and_keeps_the_originals(main, session, hooks, events) -> None:
     cache = session.branch("cache")
     old, before = cache.leaf, session.read_lines()
 
     outcome = await rebase(cache, "dict", hooks=hooks)
 
-    assert said(cache) == ["question", "two ways", "try a dict", "dict done", "ok", "try a cache", "cache done", "ok"]
+    assert list_texts(cache) == [
+        "question",
+        "two ways",
+        "try a dict",
+        "dict done",
+        "ok",
+        "try a cache",
+        "cache done",
+        "ok",
+    ]
     assert (outcome.old_leaf, outcome.new_leaf) == (old, cache.leaf)
     assert [read_object(copy.raw)["copiedFrom"] for copy in outcome.entries][-1] == old
     assert session.read_lines()[: len(before)] == before
     assert session.head == main
-    assert told[-1] == Copied(kind="rebase", branch="cache", entries=outcome.entries)
+    assert events[-1] == Copied(kind="rebase", branch="cache", entries=outcome.entries)
 
 
-async def test_compactions_and_edits_are_turned_to_the_copies(main, session, hooks) -> None:
+async def test_compactions_and_edits_refer_to_the_copies(main, session, hooks) -> None:
     session.switch("cache")
     cache = session.head
     prompt = next(entry for entry in cache.path() if entry.type == "branch_point").id
@@ -609,19 +618,19 @@ async def test_compactions_and_edits_are_turned_to_the_copies(main, session, hoo
 
     await rebase(cache, "dict", hooks=hooks)
 
-    assert said(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
+    assert list_texts(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
     session.undo()
-    assert said(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
+    assert list_texts(cache) == ["SHORT", "edited", "cache done", "ok", "after"]
 
 
-async def test_a_rebase_that_makes_no_sense_is_refused_before_anybody_is_asked(main, session, hooks, told) -> None:
+async def test_an_invalid_rebase_is_refused_before_hooks_are_asked(main, session, hooks, events) -> None:
     with pytest.raises(InvalidOperation, match="already"):
         await rebase(session.branch("cache"), "main", hooks=hooks)
 
-    assert told == []
+    assert events == []
 
 
-async def test_a_branch_that_moved_while_a_handler_thought_is_left_alone(main, session, hooks) -> None:
+async def test_a_branch_that_moved_while_a_handler_ran_does_not_change(main, session, hooks) -> None:
     cache = session.branch("cache")
 
     async def grow(event, ctx):
@@ -632,4 +641,4 @@ async def test_a_branch_that_moved_while_a_handler_thought_is_left_alone(main, s
     with pytest.raises(BranchMoved):
         await rebase(cache, "dict", hooks=hooks)
 
-    assert said(cache)[-1] == "more"
+    assert list_texts(cache)[-1] == "more"

@@ -1,8 +1,8 @@
-"""What runs in a process of its own: to be killed, to have its calls fail, or to be starved.
+"""Code for child processes that are killed, whose system calls fail, or that run out of resources.
 
 `python -m tests.reliability.child SCENARIO FILE [PLANT…]` runs a scenario step by step and prints a line of JSON
-after each: what the step wrote, and the error that came out of it, if one did. The functions with a pipe are run
-by `harness.started`; they tell on it what the library has acknowledged.
+after each: what the step wrote, and its error, if any. `harness.started` runs the functions with a pipe; they write to
+it what the library has acknowledged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def plant(names: Sequence[str]) -> None:
         PLANTS[name]()
 
 
-# A program that takes no lock.
+# A program that does not lock.
 
 
 def write_large_lines(file: str, count: int, size: int, pipe: Connection) -> None:
@@ -49,7 +49,7 @@ def write_large_lines(file: str, count: int, size: int, pipe: Connection) -> Non
         os.write(pipe.fileno(), f"peer-{number}\n".encode())
 
 
-# Scenarios, for the harnesses that make calls fail. A step's name is what it writes: one text, or several.
+# Scenarios, for the harnesses that make calls fail. The name of a step is the text it writes.
 
 
 def run(steps: Iterator[Step]) -> None:
@@ -59,13 +59,13 @@ def run(steps: Iterator[Step]) -> None:
             step()
         except SessionTreeError as error:
             outcome["error"] = str(error)
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:  # noqa: BLE001 - reported, and checked by the test
             outcome["error"] = outcome["untyped"] = repr(error)
         os.write(1, json.dumps(outcome).encode() + b"\n")
 
 
 class Held:
-    """The session of a scenario; opened when it is not open."""
+    """The session of a scenario, opened on demand."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -155,7 +155,7 @@ def migrate(file: str) -> Iterator[Step]:
 
 
 def index(file: str) -> Iterator[Step]:
-    """The index is a cache: whatever fails in it, the listing and the search are right."""
+    """The index is a cache: whatever fails in it, listing and search are correct."""
     from sessiontree.library import catalog
 
     def listed() -> None:
@@ -183,7 +183,7 @@ SCENARIOS: dict[str, Callable[[str], Iterator[Step]]] = {
 
 
 def fill(file: str, *, room: Callable[[], None]) -> None:
-    """Append until the disk is full, make room, append again; what came of it, as JSON."""
+    """Append until the disk is full, free space, append again, and print the result as JSON."""
     told: dict[str, Any] = {"acks": [], "errors": [], "untyped": []}
     session = st.create(file=file)
     for number in range(2000):
@@ -198,7 +198,7 @@ def fill(file: str, *, room: Callable[[], None]) -> None:
             with open(file, "rb") as written:
                 told.setdefault("ends", []).append(written.read()[-1:].decode())
             told.setdefault("memory", []).append(len(session.tree))
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:  # noqa: BLE001 - reported, and checked by the test
             told["untyped"].append(repr(error))
             break
     told["memory_after"] = len(session.tree)
@@ -215,7 +215,7 @@ def fill(file: str, *, room: Callable[[], None]) -> None:
 
 
 def fill_a_small_disk(folder: str) -> None:
-    """Run in a mount namespace of its own: nobody else sees the small disk."""
+    """Run in a private mount namespace, where only this process sees the small disk."""
     import subprocess
 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "tmpfs", folder], check=True)
@@ -235,7 +235,7 @@ def fill_up_to_a_limit(folder: str) -> None:
 
 
 def read_a_hostile_file(file: str) -> None:
-    """Ask a file what programs ask first, with little memory; what came of it, as JSON."""
+    """Open a file and read it as programs do, with little memory, and print the result as JSON."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (512 << 20, 512 << 20))
@@ -249,7 +249,7 @@ def read_a_hostile_file(file: str) -> None:
             session.append(st.user("and on"))
     except SessionTreeError as error:
         told["error"] = str(error)
-    except BaseException as error:  # noqa: BLE001 - told, and judged by the test
+    except BaseException as error:  # noqa: BLE001 - reported, and checked by the test
         told["untyped"] = repr(error)[:200]
     told["seconds"] = round(time.monotonic() - start, 2)
     told["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
@@ -257,7 +257,7 @@ def read_a_hostile_file(file: str) -> None:
 
 
 class Witness:
-    """Writes down, outside the disk, what was acknowledged and how long the disk's log was then."""
+    """Records, outside the disk, the acknowledged entries and the length of the disk's log at that time."""
 
     def __init__(self) -> None:
         self._log = os.environ["POWER_LOG"]
@@ -286,7 +286,7 @@ def append_on_a_disk(folder: str) -> None:
 
 
 def rewrite_on_a_disk(folder: str) -> None:
-    """Files of an old version that are migrated, and torn tails that are mended."""
+    """Files of an old version that are migrated, and torn tails that are repaired."""
     tell = Witness()
     data = pathlib.Path(__file__).parents[1] / "conformance" / "data" / "pi-v1" / "large-session.jsonl"
     old = b"".join(data.read_bytes().splitlines(keepends=True)[:20])
@@ -310,7 +310,7 @@ def rewrite_on_a_disk(folder: str) -> None:
 
 
 def append_on_a_disk_unsynced(folder: str, durability: Any) -> None:
-    """Appends that are not synced; now and then the whole disk is, as the operating system does it."""
+    """Appends without sync. From time to time the whole disk is synced, as the operating system does."""
     import subprocess
 
     tell = Witness()
@@ -326,7 +326,7 @@ def append_on_a_disk_unsynced(folder: str, durability: Any) -> None:
 
 
 def text_of(writer: str, number: int, batch: int, size: int) -> str:
-    """What a writer says: anybody can tell from the beginning what the whole must be, and in how large a batch."""
+    """Return a text whose start determines the rest and the size of its batch."""
     start = f"{writer}/{number}/{batch}/{size}/"
     return start + "é" * max(0, size - len(start))
 
@@ -356,7 +356,7 @@ def append_once(file: str, plants: Sequence[str], acks: Connection) -> None:
 
 
 def die_in_a_write(file: str, sizes: Sequence[int], at: int, plants: Sequence[str], acks: Connection) -> None:
-    """Append, and die after exactly `at` bytes of the write are with the operating system."""
+    """Append, and die after exactly `at` bytes of the write reached the operating system."""
     plant(plants)
 
     def dying(fd: int, data: bytes) -> None:
@@ -372,7 +372,7 @@ def die_in_a_write(file: str, sizes: Sequence[int], at: int, plants: Sequence[st
 def write_among_others(
     file: str, writer: str, count: int, seed: int, largest: int, plants: Sequence[str], acks: Connection
 ) -> None:
-    """Append `count` times to a branch of one's own and to one that all share."""
+    """Append `count` times to a private branch and to a shared one."""
     plant(plants)
     choose = random.Random(seed)
     session = st.open(file, durability="fsync" if seed % 4 == 0 else "flush")
@@ -396,7 +396,7 @@ def write_among_others(
 
 
 def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str], acks: Connection) -> None:
-    """Threads that share one session, each with a branch of its own and all with one."""
+    """Threads on one session, each with a private branch and all with a shared one."""
     import threading
 
     plant(plants)
@@ -409,7 +409,7 @@ def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str],
             for n in range(count):
                 body = st.user(text_of(f"t{number}", n, 1, 100))
                 tell(acks, own.append(body) if n % 2 else session.append(body, branch="main"))
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:  # noqa: BLE001 - reported, and checked by the test
             failed.append(repr(error))
 
     workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
@@ -422,7 +422,7 @@ def write_in_threads(file: str, threads: int, count: int, plants: Sequence[str],
 
 
 def append_after_a_change(file: str, plants: Sequence[str], acks: Connection) -> None:
-    """Open, wait for a file `go` above the folder, append, close; what came of it."""
+    """Open, wait for a file `go` above the folder, append, close, and print the result."""
     plant(plants)
     session = st.open(file, durability="flush")
     assert len(session.tree) > 0

@@ -1,8 +1,8 @@
-"""Hostile files, made by structure: sessions with any damage, then with bytes and lines changed at random.
+"""Hostile files: generated sessions with any damage, then with bytes and lines changed at random.
 
-`python -m tests.reliability.fuzz COUNT [PLANT…]` reads so many in this process, which has a limit of memory, and ends
-with 1 at the first that does more than raise one of our errors. With `--atheris` as its first word the same test is
-driven by coverage, for as long as libFuzzer's options say.
+`python -m tests.reliability.fuzz COUNT [PLANT…]` reads COUNT files in this process, which has a memory limit, and exits
+with 1 at the first one that causes anything but one of our errors. With `--atheris` as its first argument, the test is
+guided by coverage, with the time limit of libFuzzer's options.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ TOKENS = [
         b"9" * 5000,
     ),
 ]
-"""What a parser of these files may stumble over."""
+"""Fragments that are hard for a parser of these files."""
 
 
 def changed(data: bytes, changes: list[tuple[int, int, int]]) -> bytes:
-    """Bytes flipped, put in, taken out, and lines doubled, dropped and swapped."""
+    """Flip, insert and remove bytes, and duplicate, drop and swap lines."""
     for kind, number, other in changes:
         place = number % (len(data) + 1)
         lines = data.split(b"\n")
@@ -105,7 +105,7 @@ hostile_files = (
 
 
 def read_all_of_it(file: Path) -> None:
-    """Ask a file everything that can be asked of it."""
+    """Call every reading operation on a file."""
     with st.open(file, read_only=True) as session:
         with suppress(SessionTreeError):
             session.context()

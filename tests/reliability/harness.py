@@ -1,4 +1,4 @@
-"""What the reliability tests share: children to kill, and what must be true of a file whatever happened to it."""
+"""Shared by the reliability tests: children to kill, and checks that must hold for a file whatever happened to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.reliability.child import text_of
 
 ROOT = Path(__file__).parents[2]
 TORTURE = bool(os.environ.get("SESSIONTREE_TORTURE"))
-"""Set by `make torture`: the same harnesses, many more times."""
+"""Set by `make torture`, which runs the same harnesses many more times."""
 
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["tests.reliability.child", "tests.reliability.remote", "sessiontree.library.catalog"])
@@ -32,14 +32,14 @@ def times(count: int, *, torture: int) -> int:
 
 
 class Child:
-    """A process that tells on a pipe what was acknowledged."""
+    """A process that writes acknowledged entries to a pipe."""
 
     def __init__(self, process: BaseProcess, pipe: Connection) -> None:
         self._process, self._pipe = process, pipe
         self._told = b""
 
     def wait_for(self, acks: int, *, seconds: float = 10) -> None:
-        """Until so many lines were told, or the child has ended."""
+        """Wait until the child has written `count` lines, or has ended."""
         while self._told.count(b"\n") < acks and self._pipe.poll(seconds) and self._read():
             pass
 
@@ -49,12 +49,12 @@ class Child:
         return bool(more)
 
     def kill(self) -> list[str]:
-        """End it at once, and return all it told."""
+        """Kill the child, and return everything it wrote."""
         self._process.kill()
         return self.rest()
 
     def rest(self, seconds: float = 120) -> list[str]:
-        """All it told until its end."""
+        """Return everything the child wrote until its end."""
         while self._pipe.poll(seconds) and self._read():
             pass
         self._process.join(seconds)
@@ -69,7 +69,7 @@ class Child:
 
 @contextmanager
 def started(work: Callable[..., None], *args: Any) -> Iterator[Child]:
-    """A child that does `work(*args, pipe)`; it is gone when the block is left."""
+    """Start a child that runs `work(*args, pipe)`. It is killed when the block ends."""
     mine, theirs = _forks.Pipe(duplex=False)
     process = _forks.Process(target=work, args=(*args, theirs))
     process.start()
@@ -85,7 +85,7 @@ def started(work: Callable[..., None], *args: Any) -> Iterator[Child]:
 def run_child(
     *args: str, before: Sequence[str] = (), seconds: float = 60, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """`child.py` to its end, with a command `before` it that fails or limits what it does."""
+    """Run `child.py` to its end, under a command `before` it that injects faults or limits."""
     command = [*before, sys.executable, "-m", "tests.reliability.child", *args]
     return subprocess.run(
         command,
@@ -99,14 +99,14 @@ def run_child(
 
 
 def lines_of(file: Path) -> list[bytes]:
-    """The lines of a file that must consist of whole lines."""
+    """Return the lines of a file that must consist of whole lines."""
     data = file.read_bytes()
     assert data.endswith(b"\n"), f"the last line is not ended: {data[-80:]!r}"
     return data[:-1].split(b"\n")
 
 
 def wires_of(lines: Iterable[bytes], *, torn: bool = False) -> list[dict[str, Any]]:
-    """What lines say. With `torn`, those that a killed writer has not finished say nothing; no other is skipped."""
+    """Decode lines. With `torn`, lines that a killed writer left unfinished are skipped, and no others."""
     wires: list[dict[str, Any]] = []
     for line in lines:
         try:
@@ -118,9 +118,9 @@ def wires_of(lines: Iterable[bytes], *, torn: bool = False) -> list[dict[str, An
 
 
 def check_acks(file: Path, acks: Iterable[str], *, torn: bool = False) -> st.Session:
-    """Every acknowledged entry is there once and as it was said, every line is whole, ids are unique.
+    """Check that every acknowledged entry is present once and unchanged, every line is whole, and ids are unique.
 
-    With `torn`, lines that a killed writer has not finished may stand between them.
+    With `torn`, there may be lines between them that a killed writer left unfinished.
     """
     wires = wires_of(lines_of(file), torn=torn)
     count = Counter(wire["id"] for wire in wires[1:])
@@ -138,13 +138,13 @@ def check_acks(file: Path, acks: Iterable[str], *, torn: bool = False) -> st.Ses
 
 
 def check_texts(texts: list[str]) -> None:
-    """Every entry is as it was said, and every batch is there as a whole."""
+    """Check that every entry is unchanged, and every batch complete."""
     batches: Counter[tuple[str, str, str]] = Counter()
     for text in texts:
         if text.count("/") >= 4:
             writer, number, batch, size = text.split("/")[:4]
             said = text_of(writer, int(number), int(batch), int(size))
-            assert text == said, f"an entry is not what was said: {text[:80]}"
+            assert text == said, f"an entry was changed: {text[:80]}"
             batches[writer, number, batch] += 1
     parts = {said: count for said, count in batches.items() if count != int(said[2])}
     assert not parts, f"parts of batches are there: {parts}"
@@ -159,7 +159,7 @@ def everything_in(folder: Path) -> dict[str, bytes]:
 
 
 def too_open(folder: Path) -> dict[str, str]:
-    """What in a folder others than its user may touch, with its mode."""
+    """Return the paths in a folder that other users may access, with their modes."""
     found: dict[str, str] = {}
     for path in folder.rglob("*"):
         mode = stat.S_IMODE(path.lstat().st_mode)
@@ -170,7 +170,7 @@ def too_open(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def stopped_holder(lock: Path) -> Iterator[int]:
-    """A process that is stopped while it holds a lock file; its id."""
+    """Start a process that is suspended while it holds a lock file, and yield its id."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     code = (
         "import fcntl, os, signal, sys\n"

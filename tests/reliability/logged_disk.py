@@ -1,8 +1,8 @@
-"""A disk that keeps a log of every block that is written to it and of every flush, in one file of a FUSE file system.
+"""A disk that logs every block written to it and every flush, as one file of a FUSE file system.
 
 `python -m tests.reliability.logged_disk IMAGE FOLDER LOG` serves the image as FOLDER/disk until it is unmounted. A
 record of the log is a kind, an offset and a length, and the bytes; `records` reads them back. With the log, the disk
-can be made as it was at any moment, with writes that were not flushed yet lost or kept: what a power cut does.
+can be restored as of any moment, with unflushed writes lost or kept, as after a power cut.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Record(NamedTuple):
     offset: int
     data: bytes
     end: int
-    """Where it ends in the log."""
+    """Where the record ends in the log."""
 
 
 def records(log: bytes) -> Iterator[Record]:

@@ -1,7 +1,7 @@
-"""A long life of a session under a umask; prints every path that was made, with the mode it was made with.
+"""Use a session under a umask and print every created path with its initial mode.
 
-`python -m tests.reliability.modes UMASK FOLDER [PLANT…]`. Temporary files are gone at the end, so each path is looked
-at as soon as the call that made it is over: an audit hook tells of the call, and the next event looks.
+`python -m tests.reliability.modes UMASK FOLDER [PLANT…]`. Temporary files are gone at the end, so each path is checked
+right after the call that created it: an audit hook records the call, and the next event checks the path.
 """
 
 from __future__ import annotations

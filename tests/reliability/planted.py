@@ -1,7 +1,7 @@
-"""Faults to plant in a child process, so that every harness can be shown to find one.
+"""Faults to plant in a child process, which prove that every harness finds them.
 
-Each changes the store of the process it is called in, which is always a child that does nothing else.
-`pieces` is no fault: it makes every write take long, so that a kill lands in the middle of one.
+Each function patches the store of the process it is called in, which is always a child for this purpose. `pieces` is
+not a fault: it slows down writes, and a kill is then more likely to hit one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE = 512
 
 
 def pieces() -> None:
-    """Every write goes out piece by piece, as the kernel may do it."""
+    """Write piece by piece, as the kernel may do."""
 
     def write_all(fd: int, data: bytes) -> None:
         for start in range(0, len(data), PIECE):
@@ -30,7 +30,7 @@ def pieces() -> None:
 
 
 def late_write() -> None:
-    """Appends are acknowledged while they wait in memory, a few at a time."""
+    """Acknowledge appends while they are only in memory."""
     append = JsonlStore.append
     pending: list[bytes] = []
     begun: list[Cursor] = []
@@ -50,7 +50,7 @@ def late_write() -> None:
 
 
 def no_mending() -> None:
-    """What is appended joins an unfinished last line."""
+    """Append to an unfinished last line without ending it."""
 
     def at(self: JsonlStore, after: Cursor) -> tuple[int, int]:
         return self._open_current_file()[0], after.value[1]
@@ -59,23 +59,23 @@ def no_mending() -> None:
 
 
 def tail_dropped() -> None:
-    """An unfinished last line is cut off and kept nowhere."""
+    """Cut off an unfinished last line without saving it."""
     JsonlStore._save_torn_tail = lambda self, start, tail: None
     JsonlStore._move_tail = lambda self, fd, start, size: os.ftruncate(fd, start) is None
 
 
 def no_roll_back() -> None:
-    """A failed write stays where it is."""
+    """Do not roll back a failed write."""
     JsonlStore._roll_back = lambda self, fd, data, start: None
 
 
 def no_poison() -> None:
-    """After a failed sync the writer goes on as if nothing had been."""
+    """Continue after a failed sync as if it had succeeded."""
     JsonlStore._poison = lambda self, reason: None
 
 
 def raw_errors() -> None:
-    """The operating system's own errors come out."""
+    """Raise errors of the operating system unconverted."""
 
     def fail(self: JsonlStore, error: OSError) -> NoReturn:
         raise error
@@ -84,7 +84,7 @@ def raw_errors() -> None:
 
 
 def rewrite_in_place() -> None:
-    """A rewrite cuts the file and writes it anew."""
+    """Rewrite by truncating the file and writing it again."""
 
     def replace(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         fd = self._open_current_file()[0]
@@ -98,7 +98,7 @@ def rewrite_in_place() -> None:
 
 
 def header_later() -> None:
-    """A new session is made empty and gets its header afterwards."""
+    """Create a session empty, and write its header afterwards."""
 
     def create(self: JsonlStore, lines: Sequence[bytes]) -> Cursor:
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -112,18 +112,18 @@ def header_later() -> None:
 
 
 def no_lock() -> None:
-    """Writers do not take turns."""
+    """Do not lock."""
     lock.fcntl = _Without(fcntl, "flock")
     jsonl.flock = lock_wait.flock = lambda *_: None
 
 
 def no_notes() -> None:
-    """Nobody notes that a batch is on its way."""
+    """Do not write notes of batches."""
     lock.batch_journal = _Without(batch_journal, "write_note")
 
 
 def newline_apart() -> None:
-    """Text and newline go out separately, and nobody takes turns or looks whether others wrote."""
+    """Write text and newline separately, without lock and without a check for other writers."""
     no_lock()
 
     def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
@@ -137,12 +137,12 @@ def newline_apart() -> None:
 
 
 def no_sync() -> None:
-    """Appends are acknowledged before they are on the disk, and so is everything else."""
+    """Do not sync anything."""
     jsonl.os = files.os = _Without(os, "fsync", "fdatasync")
 
 
 class _Without:
-    """A module without some of its functions: they do nothing."""
+    """A module some of whose functions do nothing."""
 
     def __init__(self, module: Any, *names: str) -> None:
         self._module, self._names = module, names
@@ -152,7 +152,7 @@ class _Without:
 
 
 def blind() -> None:
-    """Nobody looks whether the file is still the one that was read."""
+    """Do not check whether the file is still the one that was read."""
 
     def append(self: JsonlStore, lines: Sequence[bytes], *, after: Cursor) -> Cursor:
         with open(self.path, "ab") as file:
@@ -163,7 +163,7 @@ def blind() -> None:
 
 
 def wide_modes() -> None:
-    """Files are made as the umask lets them."""
+    """Create files with the mode that the umask allows."""
     made = os.open
 
     def widely(path: str, flags: int, mode: int = 0o777, **more: Any) -> int:
@@ -175,12 +175,12 @@ def wide_modes() -> None:
 
 
 def runs_code() -> None:
-    """Opening a session runs the `conftest.py` of its folder."""
+    """Run the `conftest.py` of the folder when a session is opened."""
     load = sessions.Session.__init__
 
     def loaded(self: Any, store: Any, **more: Any) -> None:
         load(self, store, **more)
-        script = os.path.join(os.path.dirname(store.path), "conftest.py")
+        script = os.path.join(os.path.dirname(store.location), "conftest.py")
         with open(script) as file:
             exec(compile(file.read(), script, "exec"))
 
@@ -188,7 +188,7 @@ def runs_code() -> None:
 
 
 def calls_home() -> None:
-    """Opening a session asks the network something."""
+    """Connect to the network when a session is opened."""
     import socket
 
     load = sessions.Session.__init__
@@ -202,7 +202,7 @@ def calls_home() -> None:
 
 
 def breaks_on_odd_labels() -> None:
-    """The loader breaks on a label that stands on an entry whose parent is `null`: found by structure alone."""
+    """Fail on a label of an entry whose parent is `null`, which only structured fuzzing finds."""
     load = sessions.Session._load
 
     def odd(self: Any) -> Any:
@@ -217,7 +217,7 @@ def breaks_on_odd_labels() -> None:
 
 
 def reads_for_ever() -> None:
-    """The loader hangs on a file without entries."""
+    """Hang on a file without entries."""
     load = sessions.Session._load
 
     def slow(self: Any) -> Any:
@@ -230,7 +230,7 @@ def reads_for_ever() -> None:
 
 
 def takes_all_memory() -> None:
-    """The loader keeps a gigabyte for a file without entries."""
+    """Allocate a gigabyte for a file without entries."""
     load = sessions.Session._load
 
     def large(self: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Writers of a session in a database, as processes that tell what was acknowledged. Run by `test_postgres`."""
+"""Writers of a session in a database, as processes that report what was acknowledged. Run by `test_postgres`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sessiontree.store.postgres.store import PostgresStore
 
 
 def write(address: str, name: str, count: int, patience: float, acks: Connection) -> None:
-    """Append to a branch of its own and to one that all share, and tell the id of each entry that is there for sure."""
+    """Append to a private branch and to a shared one, and report the id of each acknowledged entry."""
     os.environ.pop("SESSIONTREE_STORE", None)
     session: st.Session | None = None
     for number in range(count):
@@ -30,9 +30,9 @@ def write(address: str, name: str, count: int, patience: float, acks: Connection
                     session.extend([NewEntry(st.user(f"{id} says something"), id=id)], branch=branch)
                 break
             except (st.BranchMoved, st.InvalidOperation):
-                continue  # another writer was first, or it is our own of which we did not hear
+                continue  # another writer was first, or our own append whose response was lost
             except st.StoreError:
-                session = None  # whatever became of it is told by what is there
+                session = None  # the test checks what was stored
         os.write(acks.fileno(), f"{id}\n".encode())
 
 

@@ -1,9 +1,9 @@
-"""Every call to the operating system fails once, or is the last thing the process does.
+"""Every system call fails once, or is the last one of its process.
 
-A scenario of `child.py` is run under strace once to see which calls it makes on its files, and then once for each
-call and error with that call made to fail (`-e inject`), and once for each with the process killed there. Whatever
-happens: errors are ours, the file is as it was or as it should be, what was refused is absent, what was acknowledged
-is there once, and appending goes on, after a failed sync by opening anew.
+A scenario of `child.py` runs under strace once to record the calls on its files. It then runs once for each call and
+error with that call failing (`-e inject`), and once for each call with the process killed there. In every case all
+errors are ours, the file is in its old or its new state, refused entries are absent, acknowledged entries are present
+once, and appending works again; after a failed sync, once the session is reopened.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.home import get_home
-from sessiontree.library import catalog, trash
+from sessiontree.library import catalog, trash_files
 from tests.reliability.harness import TORTURE, everything_in, lines_of, run_child, too_open, torn_files
 
 DATA = Path(__file__).parents[1] / "conformance" / "data"
@@ -56,7 +56,7 @@ class Fault(NamedTuple):
 
 class Outcome(NamedTuple):
     steps: list[tuple[str, str | None]]
-    """Each step with its error."""
+    """The error of each step."""
     folder: Path
     before: dict[str, bytes]
     killed: bool
@@ -115,7 +115,7 @@ class Scenario:
         file.chmod(0o600)
 
     def _paths(self, file: Path) -> Iterator[Path]:
-        """Every path that a scenario touches: strace counts calls on these alone."""
+        """Return every path that a scenario touches. strace counts only calls on these."""
         if self.name == "index":
             yield from (Path(f"{get_home()}/index.db{suffix}") for suffix in ("", "-wal", "-shm", "-journal", ".lock"))
             return
@@ -127,7 +127,7 @@ class Scenario:
                 yield path.with_name(path.name + suffix)
 
     def faults(self) -> Iterator[Fault]:
-        """One for each call of a run without faults, and each error."""
+        """Return a fault for each call of a run without faults, and each error."""
         for call, count in self._calls().items():
             every = 1 if TORTURE or (call in CHANGING and self.name != "index") else max(1, count // 5)
             for number in range(1, count + 1, every):
@@ -148,7 +148,7 @@ class Scenario:
 
 
 def texts(file: Path) -> Counter[str]:
-    """The first words of what is said in a file of whole lines."""
+    """Return the first words of the messages in a file of whole lines."""
     messages = [json.loads(line).get("message") for line in lines_of(file) if line.strip() and line != TORN]
     return Counter(str(message["content"]).split(".")[0].split(" ")[0] for message in messages if message)
 
@@ -180,9 +180,8 @@ def check(scenario: Scenario, fault: Fault, *more: Fault) -> None:
             check_migrated(outcome, label)
             check_written(outcome.folder / "s.jsonl", outcome, fault, label)
         case "aside":
-            assert [path for path in (outcome.folder, trash.get_trash_folder()) if list(Path(path).rglob("s.jsonl"))], (
-                label
-            )
+            folders = (outcome.folder, trash_files.get_trash_folder())
+            assert any(list(Path(folder).rglob("s.jsonl")) for folder in folders), label
             return
         case "torn":
             now = everything_in(outcome.folder)
@@ -210,7 +209,7 @@ def check_migrated(outcome: Outcome, label: str) -> None:
 
 
 def check_written(file: Path, outcome: Outcome, fault: Fault, label: str) -> None:
-    """What was refused is absent, what was acknowledged is there once, and one can go on."""
+    """Check that refused entries are absent, acknowledged ones present once, and appending works again."""
     if not file.exists():
         assert outcome.killed or not [step for step, error in outcome.steps if step in ("one", "two") and not error], (
             label
@@ -232,7 +231,7 @@ def check_written(file: Path, outcome: Outcome, fault: Fault, label: str) -> Non
 
 
 def check_what_follows(outcome: Outcome, fault: Fault, label: str) -> None:
-    """Appends go on; after a failed sync they are refused until the session is opened anew."""
+    """Check that appends work again; after a failed sync, only once the session is reopened."""
     steps = [step for step, _ in outcome.steps]
     first = next(index for index, (_, error) in enumerate(outcome.steps) if error)
     poisoned = fault.call == "fdatasync" and steps[first] not in ("reopen", "close")
@@ -242,7 +241,7 @@ def check_what_follows(outcome: Outcome, fault: Fault, label: str) -> None:
         if poisoned:
             assert error is not None, f"{label}: {step!r} was acknowledged after a failed sync"
         else:
-            assert error is None, f"{label}: {step!r} was refused although there was no fault any more"
+            assert error is None, f"{label}: {step!r} was refused although the fault was over"
 
 
 @strace
@@ -262,7 +261,7 @@ def test_any_call_may_be_the_last(tmp_path: Path, name: str) -> None:
 
 
 @strace
-def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_opened_anew(tmp_path: Path) -> None:
+def test_a_failed_write_that_cannot_be_rolled_back_stops_the_writer_until_it_is_reopened(tmp_path: Path) -> None:
     scenario = Scenario("append", tmp_path)
 
     outcome = scenario.run(Fault("write", 2, "error=ENOSPC"), Fault("ftruncate", 1, "error=EIO"))
@@ -274,7 +273,7 @@ def test_a_failed_write_that_cannot_be_taken_back_stops_the_writer_until_it_is_o
 
 
 @strace
-def test_a_file_system_without_hard_links_will_do(tmp_path: Path) -> None:
+def test_a_file_system_without_hard_links_works(tmp_path: Path) -> None:
     for name, link in (("create", 1), ("migrate", 1)):
         scenario = Scenario(name, tmp_path)
 

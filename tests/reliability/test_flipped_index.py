@@ -1,4 +1,4 @@
-"""Flipped bytes in the index are noticed: it is made anew, and what is listed and found is what the files say."""
+"""Flipped bytes in the index are noticed: it is rebuilt, and listing and search match the files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUERIES = ("apple", "berry cherry", "fi", "zebra", "role:user grape", "juniper",
 
 
 def make_sessions(folder: Path) -> None:
-    """Some sessions with branches, names and several chunks of words each."""
+    """Create sessions with branches, names and several chunks of words each."""
     chance = random.Random(1)
     for number in range(8):
         with st.create(f"session {number}", file=folder / f"s{number}.jsonl", durability="none") as session:
@@ -30,7 +30,7 @@ def make_sessions(folder: Path) -> None:
 
 
 def ask_all(folder: Path) -> list[Any]:
-    """What is listed and found there."""
+    """Return what is listed and found."""
     return [
         st.sessions(dir=folder),
         *(st.search(query, dir=folder, limit=20) for query in QUERIES),
@@ -67,6 +67,6 @@ def test_a_flipped_byte_in_the_index_changes_no_answer(home: Path, tmp_path: Pat
 
 
 def _is_complete(index: Path) -> bool:
-    """Whether all words are taken in."""
+    """Return whether all words are indexed."""
     with sqlite3.connect(index) as connection:
         return connection.execute("SELECT count(*) FROM files WHERE text_to < read_to").fetchone() == (0,)

@@ -1,4 +1,4 @@
-"""A disk that is full, or a file that may not grow: a typed error, nothing half written, and on when there is room."""
+"""A full disk, or a file size limit: a typed error, nothing half written, and recovery when there is space."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def check(told: dict[str, Any], reason: str) -> None:
 
 
 @mount
-def test_a_full_disk_refuses_and_takes_again_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_refuses_writes_until_there_is_space(tmp_path: Path) -> None:
     check(filled("small-disk", tmp_path, SMALL_DISK), "No space left on device")
 
 
 @prlimit
-def test_a_file_that_may_not_grow_refuses_and_takes_again_when_it_may(tmp_path: Path) -> None:
+def test_a_file_size_limit_refuses_writes_until_it_is_raised(tmp_path: Path) -> None:
     check(filled("limit", tmp_path, LIMIT), "File too large")
 
 

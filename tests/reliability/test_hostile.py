@@ -1,4 +1,4 @@
-"""No file, however broken or hostile, crashes, hangs or blows up the program."""
+"""No file, however broken or hostile, crashes, hangs or exhausts the program."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.reliability.harness import ROOT, run_child, times
 
 MILLION = 10**6
 SECONDS = 30
-"""The most that a bomb may take on a machine that has other things to do."""
+"""The time limit for a bomb on a busy machine, in seconds."""
 
 
 def message(content: bytes) -> bytes:
-    """A line with any bytes as the content of a message."""
+    """Return a line with any bytes as the content of a message."""
     raw = entry("a", None, {"type": "message", "message": {"role": "user", "content": "CONTENT"}}).raw
     return raw.replace(b'"CONTENT"', content)
 
@@ -72,7 +72,7 @@ def test_a_bomb_hides_only_itself(tmp_path: Path, bomb: str) -> None:
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
-def test_a_bomb_in_the_place_of_a_header_is_refused_and_left_alone(tmp_path: Path, bomb: str) -> None:
+def test_a_bomb_instead_of_a_header_is_refused_and_not_changed(tmp_path: Path, bomb: str) -> None:
     file = tmp_path / "s.jsonl"
     file.write_bytes(BOMBS[bomb][: 2 * MILLION] + b"\n")
     before = file.stat()
@@ -84,7 +84,7 @@ def test_a_bomb_in_the_place_of_a_header_is_refused_and_left_alone(tmp_path: Pat
 
 
 def deeper(calls: int, act: Callable[[], Any]) -> Any:
-    """What is done when so many calls are under way already."""
+    """Call `work` at a given recursion depth."""
     return act() if calls == 0 else deeper(calls - 1, act)
 
 
@@ -100,7 +100,7 @@ DEEP: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("depth", [NESTING_LIMIT + 1, 400, 700, 985, 5000])
 @pytest.mark.parametrize("kind", DEEP)
 @pytest.mark.parametrize("repeated", [b"", b',"x":1'], ids=["", "key repeated"])
-def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(
+def test_a_line_nested_too_deeply_is_unreadable_everywhere(
     tmp_path: Path, kind: str, depth: int, repeated: bytes
 ) -> None:
     file, other = tmp_path / "s.jsonl", tmp_path / "other.jsonl"
@@ -126,7 +126,7 @@ def test_a_line_that_is_nested_too_deeply_is_unreadable_to_all_alike(
 
 
 @pytest.mark.parametrize("start", [b"", file_of(header())], ids=["no header", "a header"])
-def test_a_gigabyte_without_a_newline_is_refused_when_there_is_no_room_for_it(tmp_path: Path, start: bytes) -> None:
+def test_a_gigabyte_without_a_newline_is_refused_without_enough_memory(tmp_path: Path, start: bytes) -> None:
     file = tmp_path / "s.jsonl"
     file.write_bytes(start)
     os.truncate(file, 1 << 30)
@@ -152,7 +152,7 @@ def odd_files(folder: Path) -> dict[str, Path]:
     }
 
 
-def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_file_is_refused_at_once(tmp_path: Path) -> None:
     for name, path in odd_files(tmp_path).items():
         told = asked(path, seconds=10)
 
@@ -160,7 +160,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("odd", ["pipe", "folder", "link"])
-def test_a_lock_that_is_no_file_is_refused_at_once(tmp_path: Path, odd: str) -> None:
+def test_a_lock_that_is_not_a_file_is_refused_at_once(tmp_path: Path, odd: str) -> None:
     file = tmp_path / "s.jsonl"
     file.write_bytes(file_of(header()))
     lock = tmp_path / "s.jsonl.lock"
@@ -174,11 +174,11 @@ def test_a_lock_that_is_no_file_is_refused_at_once(tmp_path: Path, odd: str) -> 
 
     told = asked(file, seconds=10)
 
-    assert odd == "pipe" or "error" in told  # a pipe can be locked like any other
+    assert odd == "pipe" or "error" in told  # a pipe can be locked like a file
 
 
-def test_blocks_of_blank_lines_are_passed_over(tmp_path: Path) -> None:
-    """Also in this process, where coverage is measured."""
+def test_blocks_of_blank_lines_are_skipped(tmp_path: Path) -> None:
+    """The same in this process, where coverage is measured."""
     file = tmp_path / "s.jsonl"
     first = file_of(header(), entry("a").raw)
     for blank in (b"\n" * (1 << 19), b"\n\n" + b" " * (1 << 17) + b"\n\n"):
@@ -223,7 +223,9 @@ def test_fuzzing_by_coverage_raises_nothing_but_our_errors(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("plant", "error"), [("reads_for_ever", subprocess.TimeoutExpired), ("takes_all_memory", AssertionError)]
 )
-def test_a_loader_that_hangs_or_takes_all_memory_is_found(tmp_path: Path, plant: str, error: type[Exception]) -> None:
+def test_fuzzing_finds_a_loader_that_hangs_or_uses_all_memory(
+    tmp_path: Path, plant: str, error: type[Exception]
+) -> None:
     file = tmp_path / "s.jsonl"
     file.write_bytes(file_of(header()))
 

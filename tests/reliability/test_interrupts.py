@@ -1,4 +1,4 @@
-"""Something breaks in on a write, as Ctrl-C does in a notebook, and the program goes on with the session."""
+"""Interrupts during a write, such as Ctrl+C in a notebook, after which the program keeps using the session."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ chance = random.Random(int(sys.argv[2]))
 signal.signal(signal.SIGALRM, stop)
 stopped = 0
 """
-"""How a child begins that something breaks in on."""
+"""The start of the code of a child that is interrupted."""
 
 CHILD = (
     STOPPING
@@ -48,7 +48,7 @@ for number in range(int(sys.argv[3])):
     session = st.create(file=file, durability="none")
     if number % 2:
         time.sleep(0.03)  # from now on it is known that no name changes
-    said = set()
+    acknowledged = set()
     other = st.open(file, durability="none")
     for count in range(40):
         body = st.user(str(count))
@@ -62,15 +62,15 @@ for number in range(int(sys.argv[3])):
             armed = True
             entries = session.head.extend([body, body]) if count % 2 else [session.head.append(body)]
             armed = False
-            said |= {entry.id for entry in entries}
+            acknowledged |= {entry.id for entry in entries}
         except (Stop, BranchMoved):  # the branch moved if it was written after all
             stopped += 1
         armed = False
     signal.setitimer(signal.ITIMER_REAL, 0)
     session.refresh()
-    said.add(session.append(st.user("last")).id)
+    acknowledged.add(session.append(st.user("last")).id)
     fresh = st.open(file)
-    assert said <= {entry.id for entry in fresh.tree}, "what was acknowledged is there"
+    assert acknowledged <= {entry.id for entry in fresh.tree}, "acknowledged entries are present"
     assert [entry.raw for entry in session.tree] == [entry.raw for entry in fresh.tree]
     assert [entry.id for entry in session.head.path()] == [entry.id for entry in fresh.head.path()]
     assert not fresh.problems
@@ -114,7 +114,7 @@ print(stopped)
 )
 
 
-def test_a_rewrite_is_done_or_not_whatever_moment_of_it_was_broken_in_on(tmp_path: Path) -> None:
+def test_an_interrupted_rewrite_is_done_completely_or_not_at_all(tmp_path: Path) -> None:
     command = [sys.executable, "-c", REWRITING, str(tmp_path), "1", str(times(300, torture=20_000))]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=times(120, torture=3000))
@@ -123,7 +123,7 @@ def test_a_rewrite_is_done_or_not_whatever_moment_of_it_was_broken_in_on(tmp_pat
     assert int(done.stdout) > 40, "it was broken in on"
 
 
-def test_a_session_goes_on_whatever_moment_of_a_write_was_broken_in_on(tmp_path: Path) -> None:
+def test_a_session_continues_after_a_write_was_interrupted_at_any_moment(tmp_path: Path) -> None:
     command = [sys.executable, "-c", CHILD, str(tmp_path), "1", str(times(40, torture=2000))]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=times(120, torture=3000))
@@ -140,7 +140,7 @@ def session(tmp_path: Path) -> st.Session:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_what_was_written_before_it_broke_in_is_seen(
+def test_entries_written_before_an_interrupt_are_read(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     def break_in(*_: object) -> None:
@@ -156,7 +156,7 @@ def test_what_was_written_before_it_broke_in_is_seen(
     assert [message["content"] for message in st.open(session.file).context().messages] == ["one", "two", "three"]
 
 
-def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
+def test_lines_being_applied_during_an_interrupt_are_applied_later(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with st.open(session.file) as other:
@@ -176,7 +176,7 @@ def test_what_was_being_taken_in_when_it_broke_in_is_taken_in_another_time(
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_a_timeout_out_of_a_signal_handler_is_not_told_as_the_disks(
+def test_a_timeout_of_a_signal_handler_is_not_reported_as_a_disk_error(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
     def in_time(*_: object) -> None:
@@ -188,9 +188,9 @@ def test_a_timeout_out_of_a_signal_handler_is_not_told_as_the_disks(
             session.append(st.user("two"))
     session.append(st.user("three"))
 
-    said = ["one", "two", "three"] if late else ["one", "three"]
-    assert [message["content"] for message in session.context().messages] == said
-    assert [message["content"] for message in st.open(session.file).context().messages] == said
+    texts = ["one", "two", "three"] if late else ["one", "three"]
+    assert [message["content"] for message in session.context().messages] == texts
+    assert [message["content"] for message in st.open(session.file).context().messages] == texts
 
 
 def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
@@ -215,7 +215,7 @@ def test_a_timeout_while_waiting_for_the_disk_does_not_end_the_writer(
     assert not fresh.problems
 
 
-def test_what_was_written_is_seen_when_a_signal_handler_lets_out_that_it_was_refused(
+def test_entries_are_read_after_a_signal_handler_raises_its_refusal(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = lock.FileLock.release
@@ -235,7 +235,7 @@ def test_what_was_written_is_seen_when_a_signal_handler_lets_out_that_it_was_ref
 
 
 @pytest.mark.parametrize("moment", ["open", "flock", "ftruncate", "lseek"])
-def test_a_timeout_comes_out_wherever_it_breaks_in(
+def test_a_timeout_is_raised_wherever_it_interrupts(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     session.store._lock.close()
@@ -257,7 +257,7 @@ def test_a_timeout_comes_out_wherever_it_breaks_in(
 def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, work: str
 ) -> None:
-    session.create_branch("side", current=False)  # so that closing it writes a head record
+    session.create_branch("side", current=False)  # closing the session then writes a head record
     works: dict[str, Callable[[], object]] = {
         "append": lambda: session.append(st.user("in between")),
         "extend": lambda: session.extend([st.user("in between")]),
@@ -295,7 +295,7 @@ def test_a_signal_handler_cannot_write_in_the_middle_of_a_write(
 
 
 @pytest.mark.parametrize("taking", [True, False])
-def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
+def test_the_lock_is_free_after_an_interrupt_while_acquiring_or_releasing_it(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, taking: bool
 ) -> None:
     def break_in(*taken: int) -> None:
@@ -317,7 +317,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_taking_it_or_letting_go(
 
 
 @pytest.mark.parametrize("moment", ["release", "is_owned", "_roll_back"])
-def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
+def test_the_lock_is_free_after_an_interrupt_in_a_failed_write(
     session: st.Session, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     def full(*_: object) -> None:
@@ -350,7 +350,7 @@ def test_the_lock_is_nobodys_when_something_broke_in_on_a_write_that_failed(
     assert not session.store._lock.thread_lock._is_owned()
 
 
-def test_a_batch_whose_taking_back_was_broken_in_on_is_no_part_of_the_session(
+def test_a_batch_whose_rollback_was_interrupted_is_not_part_of_the_session(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def some(fd: int, data: bytes) -> int:
@@ -373,10 +373,10 @@ def test_a_batch_whose_taking_back_was_broken_in_on_is_no_part_of_the_session(
     assert len(list(session.file.parent.glob("*.torn-*"))) == 1
 
 
-def test_a_file_on_whose_closing_something_broke_in_is_opened_anew(
+def test_a_file_whose_close_was_interrupted_is_opened_again(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its number is another file's soon, which must not be read, locked or closed."""
+    """The descriptor number may soon belong to another file, which must not be read, locked or closed."""
     store = session.store
     known = store.read()
     real = os.close

@@ -1,4 +1,4 @@
-"""`kill -9` at any moment loses nothing that was acknowledged, and leaves a file that can be gone on with."""
+"""`kill -9` at any moment loses no acknowledged entry, and leaves a usable file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.reliability.harness import check_acks, lines_of, started, times, torn
 
 
 def kill_loop(folder: Path, durability: str, rounds: int, plants: tuple[str, ...] = (), seed: int = 1) -> int:
-    """Kill a writer so many times; how many unfinished lines that left."""
+    """Kill a writer `count` times, and return how many unfinished lines that left."""
     choose = random.Random(seed)
     torn = 0
     for round in range(rounds):
@@ -41,7 +41,7 @@ def test_every_acknowledged_entry_survives_a_kill(tmp_path: Path, durability: st
     kill_loop(tmp_path, durability, times(60, torture=3000))
 
 
-def test_a_kill_in_the_middle_of_a_write_leaves_a_tail_that_is_set_aside(tmp_path: Path) -> None:
+def test_a_kill_during_a_write_leaves_a_tail_that_is_moved_away(tmp_path: Path) -> None:
     torn = kill_loop(tmp_path, "flush", times(60, torture=3000), plants=("pieces",))
 
     assert torn > 0, "no kill landed in a write: the harness proves nothing"
@@ -61,7 +61,7 @@ def test_the_kill_loop_finds_a_line_joined_with_an_unfinished_one(tmp_path: Path
 
 
 def die_at(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> tuple[list[str], int]:
-    """Kill a writer after exactly `at` bytes of a record; what it acknowledged, and how long the file was before."""
+    """Kill a writer after `at` bytes of a line. Return what it acknowledged, and the size of the file before."""
     st.create(file=file, durability="none").close()
     with started(die_in_a_write, str(file), sizes, at, plants) as child:
         acks = child.rest()
@@ -69,7 +69,7 @@ def die_at(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] 
 
 
 def check_death(file: Path, sizes: tuple[int, ...], at: int, plants: tuple[str, ...] = ()) -> bool:
-    """Whether the record or batch is there, all of it; everything else that must hold is asserted."""
+    """Check the file, and return whether the whole line or batch is present."""
     acks, start = die_at(file, sizes, at, plants)
     left = file.read_bytes()[start:]
     newline_missing = len(sizes) == 1 and left[-2:] == b"}}"
@@ -95,13 +95,13 @@ def record_length(folder: Path, sizes: tuple[int, ...]) -> int:
 
 
 def some_of(length: int, count: int) -> list[int]:
-    """Places in a record: its ends, and so many between."""
+    """Return offsets in a line: both ends, and some in between."""
     edges = {*range(min(4, length)), *range(max(0, length - 4), length + 1)}
     return sorted(edges | set(range(0, length, max(1, length // count))))
 
 
 @pytest.mark.parametrize("size", [5, 4096, 65_535, 65_537, 1 << 20])
-def test_a_writer_may_die_after_any_byte_of_a_record(tmp_path: Path, size: int) -> None:
+def test_a_writer_can_crash_after_any_byte_of_a_line(tmp_path: Path, size: int) -> None:
     length = record_length(tmp_path, (size,))
     places = range(length + 1) if size == 5 else some_of(length, times(15, torture=400))
 
@@ -111,7 +111,7 @@ def test_a_writer_may_die_after_any_byte_of_a_record(tmp_path: Path, size: int) 
     assert not any(whole[:-2]), "a record counts as whole before its last byte"
 
 
-def test_a_batch_is_there_as_a_whole_or_not_at_all_after_whatever_byte_its_writer_dies(tmp_path: Path) -> None:
+def test_a_batch_is_complete_or_absent_after_a_crash_at_any_byte(tmp_path: Path) -> None:
     sizes = (10, 200, 10)
     length = record_length(tmp_path, sizes)
     places = some_of(length, times(60, torture=2000))
@@ -122,11 +122,11 @@ def test_a_batch_is_there_as_a_whole_or_not_at_all_after_whatever_byte_its_write
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
-def test_a_tail_that_is_dropped_or_joined_is_noticed(tmp_path: Path, plant: str) -> None:
+def test_the_harness_notices_a_dropped_or_joined_tail(tmp_path: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError)):
         check_death(tmp_path / "s.jsonl", (100,), 40, plants=(plant,))
 
 
-def test_a_part_of_a_batch_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_part_of_a_batch(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="a part of it is there"):
         check_death(tmp_path / "s.jsonl", (10, 10, 10), 400, plants=("no_notes",))

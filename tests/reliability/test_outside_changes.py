@@ -1,4 +1,4 @@
-"""Another program changes the file between two appends: taken in or refused, nothing lost, and one can always close."""
+"""Another program changes the file between two appends: accepted or refused, nothing lost, and close always works."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ Change = Callable[[Path], None]
 
 
 def made(folder: Path, *, settled: bool = False) -> tuple[Path, st.Session]:
-    """A session that was written to; `settled` where its writer has seen that no name in the folder changes."""
+    """Return a session that was written to; `settled` if its writer trusts the names in the folder."""
     file = folder / "here" / "s.jsonl"
     session = st.create(file=file, durability="none")
     session.append(st.user("one"))
@@ -118,7 +118,7 @@ settled = pytest.mark.parametrize("settled", [False, True], ids=["new", "settled
 
 @settled
 @pytest.mark.parametrize("change", TAKEN_IN)
-def test_what_others_append_is_taken_in(tmp_path: Path, change: Change, settled: bool) -> None:
+def test_lines_that_others_append_are_read(tmp_path: Path, change: Change, settled: bool) -> None:
     file, session = made(tmp_path, settled=settled)
     before = file.read_bytes()
     change(file)
@@ -137,7 +137,7 @@ def test_what_others_append_is_taken_in(tmp_path: Path, change: Change, settled:
 @settled
 @pytest.mark.parametrize("change", REFUSED)
 @pytest.mark.parametrize("wrote", [False, True], ids=["opened", "written to"])
-def test_anything_else_is_refused_and_nothing_is_lost(
+def test_any_other_outside_change_is_refused_and_nothing_is_lost(
     tmp_path: Path, change: Change, wrote: bool, settled: bool
 ) -> None:
     file, session = made(tmp_path, settled=settled)
@@ -160,7 +160,7 @@ def test_anything_else_is_refused_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("change", [replaced, replaced_by_a_longer_one, deleted, folder_moved_away])
-def test_what_is_gone_from_its_place_can_be_kept_elsewhere(tmp_path: Path, change: Change) -> None:
+def test_a_session_whose_file_is_gone_can_be_saved_elsewhere(tmp_path: Path, change: Change) -> None:
     file, session = made(tmp_path)
     known = [entry.id for entry in session.tree]
     change(file)
@@ -174,20 +174,20 @@ def test_what_is_gone_from_its_place_can_be_kept_elsewhere(tmp_path: Path, chang
 
 
 @pytest.mark.parametrize("change", REFUSED)
-def test_a_session_that_was_only_opened_tells_what_happened_too(tmp_path: Path, change: Change) -> None:
+def test_an_unloaded_session_reports_outside_changes_too(tmp_path: Path, change: Change) -> None:
     file, session = made(tmp_path)
     session.close()
     session = st.open(file)
     change(file)
 
     with suppress(st.SessionTreeError):
-        assert len(session.tree) >= 3  # it still has the file that was
+        assert len(session.tree) >= 3  # it still has the old file
 
     session.close()
 
 
 @pytest.mark.parametrize("text", [b"one, corrected", b"1"], ids=["longer", "shorter"])
-def test_of_a_file_that_was_edited_in_place_nothing_is_read_from_the_wrong_place(tmp_path: Path, text: bytes) -> None:
+def test_after_an_edit_in_place_nothing_is_read_from_a_wrong_position(tmp_path: Path, text: bytes) -> None:
     file, session = made(tmp_path)
     session.close()
     looks: list[Callable[[st.Session], object]] = [
@@ -209,7 +209,7 @@ def test_of_a_file_that_was_edited_in_place_nothing_is_read_from_the_wrong_place
 
 
 @settled
-def test_many_changes_one_after_another_lose_nothing_of_either_side(tmp_path: Path, settled: bool) -> None:
+def test_many_outside_changes_lose_nothing_of_either_side(tmp_path: Path, settled: bool) -> None:
     file, session = made(tmp_path, settled=settled)
     mine = []
     for number, change in enumerate(itertools.islice(itertools.cycle(TAKEN_IN), 40)):
@@ -225,7 +225,7 @@ def test_many_changes_one_after_another_lose_nothing_of_either_side(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [replaced, truncated_in_a_line, rewritten_in_place])
-def test_a_writer_who_does_not_look_is_found(tmp_path: Path, change: Change) -> None:
+def test_the_harness_finds_a_writer_that_does_not_check(tmp_path: Path, change: Change) -> None:
     file, session = made(tmp_path)
     session.close()
 
@@ -241,7 +241,7 @@ def test_a_writer_who_does_not_look_is_found(tmp_path: Path, change: Change) -> 
 
 
 @pytest.mark.parametrize("change", [replaced, truncated_in_a_line, rewritten_in_place])
-def test_a_writer_in_another_process_looks(tmp_path: Path, change: Change) -> None:
+def test_a_writer_in_another_process_checks_for_changes(tmp_path: Path, change: Change) -> None:
     file, session = made(tmp_path)
     session.close()
 

@@ -1,4 +1,4 @@
-"""Every file is for its user alone and every folder too, whatever the umask, at every moment."""
+"""Every file and folder is private to its user, whatever the umask, at every moment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.reliability.harness import ROOT
 
 
 def made_under(umask: int, folder: Path, *plants: str) -> list[list[str | int]]:
-    """Every path that a long life of a session makes, with its mode when it was made and at the end."""
+    """Return every path created while a session is used, with its initial and its final mode."""
     command = [sys.executable, "-m", "tests.reliability.modes", oct(umask), str(folder), *plants]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -35,14 +35,14 @@ def check(made: list[list[str | int]], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022, 0o077, 0o177, 0o277])
-def test_nobody_else_may_read_or_write_anything(tmp_path: Path, umask: int) -> None:
+def test_no_other_user_can_read_or_write_any_file(tmp_path: Path, umask: int) -> None:
     folder = tmp_path / "sessions"
     folder.mkdir(mode=0o700)
 
     check(made_under(umask, folder), folder)
 
 
-def test_a_file_that_others_may_read_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_a_file_that_others_can_read(tmp_path: Path) -> None:
     folder = tmp_path / "sessions"
     folder.mkdir(mode=0o700)
     made = made_under(0o000, folder, "wide_modes")

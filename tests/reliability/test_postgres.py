@@ -1,4 +1,4 @@
-"""Sessions in a database: kill -9 of backends and of the server, many writers, and histories that are checked."""
+"""Sessions in a database: kill -9 of backends and of the server, many writers, and checked histories."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ WRITERS = 16
 
 @pytest.fixture
 def mortal() -> Iterator[Server]:
-    """A server of its own, to be killed."""
+    """A separate server, to be killed."""
     server = Server()
     yield server
     server.stop()
 
 
 def made(url: str) -> str:
-    """The address of a new session."""
+    """Return the address of a new session."""
     store = PostgresStore(f"{url}#{uuid.uuid4()}")
     Session.create(store, id=store.id).close()
     return store.location
 
 
 def check_history(address: str, told: Sequence[Iterable[str]]) -> None:
-    """Every acknowledged entry is there once, those of a writer in its order, and the lines have no gaps."""
+    """Check that every acknowledged entry is present once, in the order of its writer, and lines have no gaps."""
     url, _, id = address.partition("#")
     with psycopg.connect(url) as connection:
         lines = connection.execute(
@@ -64,7 +64,7 @@ def check_history(address: str, told: Sequence[Iterable[str]]) -> None:
 
 
 def kill_a_backend(server: Server, database: str, rng: random.Random) -> None:
-    """kill -9 of a process that serves a writer: the server ends all others too, and recovers."""
+    """Kill -9 a backend that serves a writer. The server then ends all others too, and recovers."""
     with suppress(psycopg.OperationalError), psycopg.connect(server.url(database), autocommit=True) as connection:
         pids = connection.execute(
             "SELECT pid FROM pg_stat_activity WHERE application_name = 'sessiontree' AND pid <> pg_backend_pid()"
@@ -122,7 +122,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
-    """A session whose writer hears only some of the answers; its address and what was acknowledged."""
+    """Write a session whose writer gets only some responses. Return its address and the acknowledged entries."""
     rng = random.Random(3)
     address = made(url)
     store = PostgresStore(f"postgresql://postgres@127.0.0.1:{proxy.port}/{address.rpartition('/')[2]}")
@@ -136,7 +136,7 @@ def written(proxy: Proxy, url: str, count: int) -> tuple[str, list[str]]:
     return address, acks
 
 
-def test_answers_that_are_lost_at_random_double_and_lose_nothing(proxy: Proxy, server: Server) -> None:
+def test_responses_lost_at_random_neither_duplicate_nor_lose_entries(proxy: Proxy, server: Server) -> None:
     address, acks = written(proxy, server.new_database(), times(30, torture=2000))
 
     url, _, id = address.partition("#")
@@ -149,7 +149,7 @@ def test_answers_that_are_lost_at_random_double_and_lose_nothing(proxy: Proxy, s
     assert [entry for (entry,) in ids] == acks
 
 
-def test_a_store_that_only_tried_again_would_be_found_out(
+def test_the_harness_finds_a_store_that_only_retries(
     proxy: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append = PostgresStore.append

@@ -1,7 +1,7 @@
-"""A power cut at any moment loses nothing that was acknowledged, and never leaves a hole.
+"""A power cut at any moment loses no acknowledged entry, and never leaves a hole.
 
-Sessions are written on an ext4 of a disk that logs its blocks and flushes (`logged_disk`). Afterwards the disk is made
-as it was at random moments, with writes that were not flushed yet lost or kept at random, mounted and looked at.
+Sessions are written to an ext4 on a disk that logs its blocks and flushes (`logged_disk`). Afterwards the disk is
+restored as of random moments, with unflushed writes lost or kept at random, mounted and checked.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cannot() -> str | None:
     if os.geteuid() != 0:
         return "only root can mount a disk"
     if not os.path.exists("/dev/fuse") or not os.path.exists("/dev/loop-control"):
-        return "there is no FUSE or no loop device here"
+        return "FUSE or loop devices are not available"
     for tool in ("mkfs.ext4", "mount", "fusermount3"):
         if shutil.which(tool) is None and not os.path.exists(f"/usr/sbin/{tool}"):
             return f"{tool} is not installed"
@@ -49,12 +49,12 @@ if os.environ.get("SESSIONTREE_TORTURE"):
 
 
 class Written(NamedTuple):
-    """What a workload left: the disk before it, its log, and what was acknowledged with how long the log was then."""
+    """The result of a workload: the disk before it, its log, and the acknowledged entries."""
 
     base: Path
     records: list[Record]
     acks: list[tuple[int, str, str]]
-    """Length of the log, what was done, and the id or text it is told by."""
+    """The length of the log, the operation, and the id or text that identifies it."""
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def written(folder: Path, workload: str, *plants: str) -> Written:
 
 
 def cut(written: Written, place: int, choose: random.Random, image: Path) -> None:
-    """Make the disk as a power cut before record `place` may leave it."""
+    """Restore the disk as a power cut before record `place` may leave it."""
     shutil.copy(written.base, image)
     flushed = max((n for n in range(place) if written.records[n].is_flush), default=-1)
     with image.open("r+b", buffering=0) as disk:
@@ -104,12 +104,12 @@ def cut(written: Written, place: int, choose: random.Random, image: Path) -> Non
 
 
 def cuts(written: Written, folder: Path, count: int) -> Iterator[tuple[Path, list[tuple[str, str]]]]:
-    """The disk after so many power cuts, each with what had been acknowledged."""
+    """Yield the disk after each of `count` power cuts, with the entries acknowledged before it."""
     choose = random.Random(7)
     for number in range(count):
         place = choose.randrange(len(written.records))
         length = written.records[place - 1].end if place else 0
-        # Another file each time: a loop device lives on for a moment, and shows what was written after the last cut.
+        # Another file each time: a loop device stays for a moment and shows the writes after the last cut.
         image = folder / f"cut-{number}"
         cut(written, place, choose, image)
         with mounted(image, folder / "after") as after:
@@ -125,7 +125,7 @@ def ids_in(file: Path) -> list[str]:
 
 
 def check_synced(after: Path, acks: list[tuple[str, str]]) -> None:
-    """What was acknowledged is there, each file can be gone on with, a migrated one is old or new with its backup."""
+    """Check acknowledged entries, that files are usable, and that migrated files are old, or new with a backup."""
     there: dict[str, list[str]] = {}
     for file in after.glob("**/*.jsonl"):
         there[file.name] = ids_in(file)
@@ -137,7 +137,7 @@ def check_synced(after: Path, acks: list[tuple[str, str]]) -> None:
             assert id in there[file], f"an acknowledged entry of {file} is lost"
         if kind == "migrated":
             assert b'"version":3' in next(after.glob(f"**/{file}")).read_bytes().split(b"\n")[0]
-            assert list(after.glob(f"**/{file}.bak*")), "there is no backup"
+            assert list(after.glob(f"**/{file}.bak*")), "the backup is missing"
     for file in after.glob("**/*.jsonl"):
         with st.open(file) as session:
             added = session.append(st.user("after the cut"))
@@ -145,10 +145,10 @@ def check_synced(after: Path, acks: list[tuple[str, str]]) -> None:
 
 
 def check_prefix(after: Path, acks: list[tuple[str, str]], all_of_them: list[str]) -> None:
-    """What is there is the beginning of what was written, without a hole."""
+    """Check that the file is a prefix of what was written, without a hole."""
     for file in after.glob("**/*.jsonl"):
         if file.stat().st_size == 0:
-            continue  # made, and nothing in it synced
+            continue  # created, but nothing in it was synced
         there = [id for id in ids_in(file) if id in set(all_of_them)]
         assert there == all_of_them[: len(there)], "there is a hole"
 
@@ -172,7 +172,7 @@ def test_without_syncing_the_end_may_be_lost_but_never_the_middle(tmp_path: Path
 
 
 @pytest.mark.parametrize("workload", ["append", "rewrite"])
-def test_a_power_cut_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
+def test_the_harness_finds_entries_that_were_not_synced(tmp_path: Path, workload: str) -> None:
     what = written(tmp_path, workload, "no_sync")
     lost = 0
     for after, acks in cuts(what, tmp_path, 100):
@@ -185,7 +185,7 @@ def test_a_power_cut_finds_entries_that_were_not_synced(tmp_path: Path, workload
 
 
 def test_a_power_cut_at_the_end_keeps_everything(tmp_path: Path) -> None:
-    """The disk can be made anew from its log."""
+    """The disk can be rebuilt from its log."""
     what = written(tmp_path, "append")
     cut(what, len(what.records), random.Random(1), tmp_path / "cut")
 

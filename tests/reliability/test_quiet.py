@@ -1,7 +1,7 @@
 """Opening a session or listing a folder runs no code, reads nothing else and touches no network.
 
-Python tells an audit hook about every file it opens, every module it imports, all code it runs, and every process and
-connection it starts. A child installs one, then opens and lists what lies in a folder full of traps.
+Python calls an audit hook for every file it opens, every module it imports, all code it runs, and every process and
+connection it starts. A child installs one, then opens and lists sessions in a folder full of traps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TRAPS = {
 
 @pytest.fixture
 def project(tmp_path: Path, home: Path) -> Path:
-    """A folder of traps, and sessions of it, one of them hostile."""
+    """A folder of traps with sessions, one of them hostile."""
     project = tmp_path / "project"
     for name, text in TRAPS.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def project(tmp_path: Path, home: Path) -> Path:
 
 
 def watched(project: Path, work: str, *plants: str) -> list[list[str]]:
-    """What happened while `work` was done that has nothing to do with it."""
+    """Return the audit events during `work` that are unrelated to it."""
     command = [sys.executable, str(WATCHER), work, str(project / "s.jsonl"), *plants]
     done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -68,12 +68,12 @@ def watched(project: Path, work: str, *plants: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("work", ["open", "ask", "list", "find", "command"])
-def test_looking_at_sessions_does_nothing_else(project: Path, work: str) -> None:
+def test_reading_sessions_has_no_side_effects(project: Path, work: str) -> None:
     assert watched(project, work) == []
 
 
 @pytest.mark.parametrize(("plant", "event"), [("runs_code", "exec"), ("calls_home", "socket.connect")])
-def test_code_that_is_run_and_connections_are_noticed(project: Path, plant: str, event: str) -> None:
+def test_the_harness_notices_executed_code_and_connections(project: Path, plant: str, event: str) -> None:
     (project / "conftest.py").write_text("harmless = True\n")
 
     happened = watched(project, "open", plant)

@@ -1,6 +1,6 @@
-"""A process that is stopped while it holds a lock: others say what they wait for, give up in time, and can be ended.
+"""A process that is suspended while it holds a lock: others report their wait, time out, and can be cancelled.
 
-Nothing else is kept waiting: other sessions, and listings, which go on without the index.
+Other sessions are not blocked, and neither are listings, which work without the index.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def session() -> st.Session:
     return session
 
 
-def test_an_append_gives_up_and_names_the_process_that_holds_the_lock(
+def test_an_append_times_out_and_names_the_process_that_holds_the_lock(
     session: st.Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SESSIONTREE_LOCK_TIMEOUT", "1.5")
@@ -67,15 +67,15 @@ def test_an_append_gives_up_and_names_the_process_that_holds_the_lock(
         with stopped_holder(lock_of(session)) as pid, pytest.raises(st.LockTimeout) as raised:
             writer.append(st.user("two"))
         assert raised.value.pid == pid
-        assert f"process {pid}, which is stopped" in str(raised.value)
+        assert f"process {pid} (suspended)" in str(raised.value)
         assert raised.value.seconds >= 1.5
         assert len(reported) == 1
         assert f"process {pid}" in reported[0]
         assert session.file.read_bytes() == before
-        writer.append(st.user("two"))  # it goes on when the lock is free
+        writer.append(st.user("two"))  # it continues when the lock is free
 
 
-def test_the_configuration_says_how_long_a_lock_is_waited_for(session: st.Session, home: Path) -> None:
+def test_the_configuration_sets_the_lock_timeout(session: st.Session, home: Path) -> None:
     (home / ".sessiontree" / "config.toml").write_text("lock_timeout = 0.2\n")
 
     with stopped_holder(lock_of(session)), pytest.raises(st.LockTimeout) as raised:
@@ -85,7 +85,7 @@ def test_the_configuration_says_how_long_a_lock_is_waited_for(session: st.Sessio
 
 
 @pytest.mark.parametrize("command", ["append", "delete"])
-def test_a_command_says_what_it_waits_for_and_gives_up(session: st.Session, command: str) -> None:
+def test_a_command_reports_its_wait_and_times_out(session: st.Session, command: str) -> None:
     arguments = {
         "append": ["append", str(session.file), "--role", "user", "two"],
         "delete": ["delete", "stalled", "--yes"],
@@ -97,18 +97,18 @@ def test_a_command_says_what_it_waits_for_and_gives_up(session: st.Session, comm
     assert done.returncode == 1
     waits, gave_up = done.stderr.splitlines()
     assert "waiting for the lock" in waits
-    assert f"process {pid}, which is stopped" in waits
-    assert "gave up after waiting" in gave_up
+    assert f"process {pid} (suspended)" in waits
+    assert "timed out after" in gave_up
     assert f"process {pid}" in gave_up
     assert session.file.exists()
     assert seconds >= 2
 
 
 @pytest.mark.parametrize("arguments", [["ls"], ["log", "stalled"], ["append", "stalled", "--role", "user", "two"]])
-def test_listing_and_opening_by_name_go_on_without_the_index(
+def test_listing_and_opening_by_name_work_without_the_index(
     session: st.Session, home: Path, arguments: list[str]
 ) -> None:
-    assert run("ls")[0].returncode == 0  # it is there
+    assert run("ls")[0].returncode == 0  # it exists
 
     with stopped_holder(home / ".sessiontree" / "index.db.lock") as pid:
         done, _ = run(*arguments)
@@ -119,7 +119,7 @@ def test_listing_and_opening_by_name_go_on_without_the_index(
         assert "stalled" in done.stdout
 
 
-def test_sessions_are_listed_while_an_index_that_is_not_there_yet_is_locked(session: st.Session, home: Path) -> None:
+def test_sessions_are_listed_while_a_missing_index_is_locked(session: st.Session, home: Path) -> None:
     for file in (home / ".sessiontree").glob("index.db*"):
         file.unlink()
 
@@ -139,7 +139,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def waiting_command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that waits for a lock, and has said so."""
+    """Start a command that waits for a lock and has reported its wait."""
     child = start(*arguments)
     try:
         assert child.stderr is not None
@@ -176,7 +176,7 @@ def test_ctrl_c_ends_a_prompt_that_waits(session: st.Session, home: Path, monkey
     assert f"held by process {holder}" in said[0]
 
 
-def test_ctrl_c_ends_a_prompt_whose_answer_waits_to_be_written_and_names_where_it_is_kept(
+def test_ctrl_c_ends_a_prompt_whose_answer_is_not_written_yet_and_names_the_file_with_it(
     session: st.Session, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / ".sessiontree" / "config.toml").write_text('model = "openai:scripted"\n')
@@ -223,7 +223,7 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
             assert first.status_code == 503
             assert first.json()["error"]["code"] == "locked"
             assert f"process {pid}" in first.json()["error"]["message"]
-            # Others are served, and so are those who only read this one.
+            # Requests for other sessions are served, and so are reads of this one.
             assert (await client.patch(f"/api/sessions/{other}", **body)).status_code == 200
             assert (await client.get(f"/api/sessions/{stalled}")).status_code == 200
             assert pending, "nobody waited: nothing was tried"
@@ -232,7 +232,7 @@ async def test_a_server_answers_while_requests_wait_for_a_session(
         assert (await client.patch(f"/api/sessions/{stalled}", **body)).status_code == 200
 
 
-async def test_an_agent_that_waits_keeps_no_reader_of_its_session_waiting(session: st.Session) -> None:
+async def test_a_waiting_agent_does_not_block_readers_of_its_session(session: st.Session) -> None:
     from sessiontree.model.scripted import ScriptedModel
 
     with st.open(session.file) as opened:
@@ -247,7 +247,7 @@ async def test_an_agent_that_waits_keeps_no_reader_of_its_session_waiting(sessio
         assert outcome.text == "Hello"
 
 
-def test_a_thread_that_waits_can_be_ended(session: st.Session) -> None:
+def test_a_waiting_thread_can_be_cancelled(session: st.Session) -> None:
     errors: list[BaseException] = []
 
     def write() -> None:

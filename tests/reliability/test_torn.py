@@ -1,6 +1,6 @@
-"""A file cut at any byte: whole lines load, the rest is set aside as it is, and looking again changes nothing.
+"""A file cut at any byte: whole lines load, the rest is moved to a file, and reading changes nothing.
 
-While another program has the file open, which may be about to finish the line, the rest stays in a line of its own.
+While another program has the file open and may finish the line, the rest stays as a separate line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TAILS = {
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where that can be had: thousands of files are synced here."""
+    """A folder in memory if possible: the tests sync thousands of files."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     yield folder
@@ -56,7 +56,7 @@ def ours(folder: Path) -> bytes:
 def check_cut(
     folder: Path, data: bytes, tail: bytes = b"", plants: tuple[str, ...] = (), *, shared: bool = False
 ) -> None:
-    """`data` with `tail` behind it is what a crash left, or what somebody who has the file open is writing."""
+    """Check `data` and `tail` as a file after a crash, or with a program that has it open and is writing."""
     whole, unfinished = split(data + tail)
     file = folder / "s.jsonl"
     file.write_bytes(data + tail)
@@ -106,13 +106,13 @@ def malformed(session: st.Session) -> int:
 
 
 def split(data: bytes) -> tuple[bytes, bytes]:
-    """The whole lines of a file, by looking at its bytes alone, and what is behind them."""
+    """Split bytes into whole lines and the rest, without the code under test."""
     import json
 
     end = data.rfind(b"\n") + 1
     try:
         if isinstance(json.loads(data[end:].decode()), dict):
-            end = len(data)  # the newline alone is missing
+            end = len(data)  # only the newline is missing
     except ValueError:
         pass
     return data[:end], data[end:]
@@ -127,7 +127,7 @@ def entries_of(file: Path, data: bytes) -> list[bytes]:
 
 
 def cuts(data: bytes, count: int) -> list[int]:
-    """Every byte of the last lines, and so many others."""
+    """Return every offset in the last lines, and some others."""
     last = data.rfind(b"\n", 0, data.rfind(b"\n", 0, len(data) - 1))
     choose = random.Random(len(data))
     return sorted(
@@ -135,7 +135,7 @@ def cuts(data: bytes, count: int) -> list[int]:
     )
 
 
-def test_our_file_may_be_cut_at_any_byte(folder: Path) -> None:
+def test_our_file_can_be_cut_at_any_byte(folder: Path) -> None:
     data = ours(folder)
 
     for cut in range(len(data)):
@@ -143,10 +143,10 @@ def test_our_file_may_be_cut_at_any_byte(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", PEERS, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
+def test_a_file_of_a_peer_can_be_cut_anywhere(folder: Path, file: Path) -> None:
     data = file.read_bytes()
     large = len(data) > 200_000
-    every = len(data) < 30_000  # each byte of several files; of the others so many that it ends within the hour
+    every = len(data) < 30_000  # every byte of several files, and as many of the others as fit into an hour
     many = cuts(data, 1000 if large else len(data) if every else 5000)
     places = many if TORTURE else cuts(data, 20)[:: 30 if large else 3]
 
@@ -156,7 +156,7 @@ def test_a_peers_file_may_be_cut_anywhere(folder: Path, file: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_tail_of_anything_is_kept(folder: Path, tail: str) -> None:
+def test_a_tail_of_any_bytes_is_kept(folder: Path, tail: str) -> None:
     data = ours(folder)
     lines = data.split(b"\n")
 
@@ -174,6 +174,6 @@ def test_random_tails_are_kept(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", ["tail_dropped", "no_mending"])
-def test_a_tail_that_is_cut_off_or_joined_is_noticed(folder: Path, plant: str) -> None:
+def test_the_harness_notices_a_truncated_or_joined_tail(folder: Path, plant: str) -> None:
     with pytest.raises((AssertionError, ValueError, st.SessionTreeError)):
         check_cut(folder, ours(folder)[:-20], plants=(plant,))

@@ -1,4 +1,4 @@
-"""Many writers: processes that are killed at random, threads that share a session, and a reader who follows."""
+"""Many writers: processes killed at random, threads on one session, and a reader that follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class Follower:
-    """A reader who follows a file while others write, batch by batch and with a session."""
+    """A reader that follows a file while others write, both with a store and with a session."""
 
     def __init__(self, file: Path, *, torn: bool = False) -> None:
         self._torn = torn
@@ -45,7 +45,7 @@ class Follower:
                 self._session.refresh()
                 if last:
                     return
-        except Exception as error:  # noqa: BLE001 - told, and judged by the test
+        except Exception as error:  # noqa: BLE001 - reported, and checked by the test
             self.wrong.append(repr(error))
 
     def __enter__(self) -> Follower:
@@ -67,7 +67,7 @@ class Follower:
 def write_and_kill(
     file: Path, writers: int, count: int, kills: int, *, largest: int = MIB, plants: tuple[str, ...] = ()
 ) -> list[str]:
-    """So many writers at once; some are killed and others take their places. All they acknowledged."""
+    """Run several writers at once, kill and replace some, and return all they acknowledged."""
     choose = random.Random(writers * count + kills)
     acks: list[str] = []
     running: list[Child] = []
@@ -87,7 +87,7 @@ def write_and_kill(
 
 
 def check_branches(session: st.Session, acks: list[str]) -> None:
-    """Every acknowledged entry is on the path of its branch: nobody was pushed aside."""
+    """Check that every acknowledged entry is on the path of its branch."""
     for name in session.heads.heads:
         path = {entry.id for entry in session.branch(name).path()}
         aside = [id for id in acks if session.tree[id].branch == name and id not in path]
@@ -95,13 +95,13 @@ def check_branches(session: st.Session, acks: list[str]) -> None:
 
 
 @pytest.mark.parametrize("plants", [(), ("pieces",)], ids=["whole writes", "writes in pieces"])
-def test_processes_killed_at_random_lose_nothing_and_disturb_nobody(tmp_path: Path, plants: tuple[str, ...]) -> None:
+def test_processes_killed_at_random_lose_nothing_and_block_no_other(tmp_path: Path, plants: tuple[str, ...]) -> None:
     for round in range(times(1, torture=10)):
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
-        largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test holds all of it several times
+        largest = MIB // 16 if plants else times(MIB, torture=MIB // 8)  # the test has several copies in memory
 
-        # The follower has the file open, so what a killed writer left of a line stays there; the kernel may cut short
+        # The follower has the file open, so the partial line of a killed writer stays there. The kernel may cut short
         # even a single write.
         with Follower(file, torn=True) as follower:
             acks = write_and_kill(file, 4, times(40, torture=400), times(8, torture=60), largest=largest, plants=plants)
@@ -123,7 +123,7 @@ def test_threads_that_share_a_session_lose_nothing(tmp_path: Path) -> None:
     follower.check(file)
 
 
-def test_sessions_of_several_threads_in_one_process_take_turns_too(tmp_path: Path) -> None:
+def test_sessions_of_several_threads_in_one_process_exclude_each_other(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     st.create(file=file).close()
     acks: list[str] = []
@@ -143,7 +143,7 @@ def test_sessions_of_several_threads_in_one_process_take_turns_too(tmp_path: Pat
     check_branches(check_acks(file, acks), acks)
 
 
-# What is planted is found
+# Planted faults are found
 
 
 def write_in_rounds(folder: Path, plants: tuple[str, ...]) -> None:
@@ -154,17 +154,17 @@ def write_in_rounds(folder: Path, plants: tuple[str, ...]) -> None:
         check_branches(check_acks(file, acks), acks)
 
 
-def test_writers_who_take_no_turns_are_found(tmp_path: Path) -> None:
+def test_the_harness_finds_writers_that_do_not_lock(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
         write_in_rounds(tmp_path, plants=("pieces", "no_lock"))
 
 
-def test_writers_who_write_text_and_newline_apart_are_found(tmp_path: Path) -> None:
+def test_the_harness_finds_writers_that_write_text_and_newline_separately(tmp_path: Path) -> None:
     with pytest.raises((AssertionError, ValueError)):
         write_in_rounds(tmp_path, plants=("newline_apart",))
 
 
-def test_a_follower_who_meets_parts_of_batches_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_a_reader_that_sees_part_of_a_batch(tmp_path: Path) -> None:
     def met(round: int) -> bool:
         file = tmp_path / f"{round}.jsonl"
         st.create(file=file).close()
@@ -179,7 +179,7 @@ def test_a_follower_who_meets_parts_of_batches_is_noticed(tmp_path: Path) -> Non
     assert any(met(round) for round in range(20)), "in no round did it look at the wrong moment"
 
 
-def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) -> None:
+def test_the_harness_notices_a_reader_that_sees_a_changed_line(tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     st.create(file=file).close()
     with Follower(file) as follower:
@@ -195,8 +195,8 @@ def test_a_follower_who_meets_a_line_that_is_changed_is_noticed(tmp_path: Path) 
         follower.check(file)
 
 
-def test_no_line_of_a_program_without_a_lock_is_cut_off(tmp_path: Path) -> None:
-    """A part of a long line is seen while its `write` runs. Whoever cuts that off cuts off the whole line."""
+def test_no_line_of_a_program_that_does_not_lock_is_cut_off(tmp_path: Path) -> None:
+    """Readers see part of a long line while its `write` runs. Truncating there would cut off the whole line."""
     for round in range(times(1, torture=40)):
         file = tmp_path / f"{round}.jsonl"
         session = st.create(file=file, durability="none")

@@ -1,6 +1,6 @@
-"""Does something with sessions under an audit hook and prints, as JSON, what happened that it had no need for.
+"""Use sessions under an audit hook, and print the unexpected events as JSON.
 
-`watched.py WORK FILE [PLANT…]`: run by its path, so that the current folder is not one that Python imports from.
+`watched.py WORK FILE [PLANT…]`: run by its path, which keeps the current folder out of Python's import path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OWN = tuple(
     os.path.realpath(path) + os.sep
     for path in (sys.prefix, sys.base_prefix, ROOT / "src", ROOT / "tests", ROOT / ".venv")
 )
-"""Where Python, the packages it has installed and we ourselves are."""
+"""The folders of Python, of installed packages and of this project."""
 FORBIDDEN = (
     *("socket.", "subprocess.", "os.system", "os.exec", "os.posix_spawn", "os.fork", "pty.", "ctypes.", "webbrowser."),
     *("urllib.", "http.", "ftplib.", "smtplib.", "shutil.", "os.remove", "os.rename", "os.rmdir", "os.putenv"),
@@ -96,7 +96,7 @@ def main() -> None:
         nonlocal watching
         if not watching:
             return
-        watching = False  # what is asked here is not to be told
+        watching = False  # ignore the events of this function
         try:
             if event == "open":
                 path, mode = args[0], args[1]

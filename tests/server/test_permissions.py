@@ -62,7 +62,7 @@ async def test_a_run_without_a_mode_reads_and_names_what_was_denied(env: ServerE
     (denied,) = [event.data for event in heard if event.kind == "tool" and event.data["status"] == "denied"]
     assert denied["title"] == "bash: touch made"
     assert heard[-1].data["denied"] == [
-        {"call": "bash: touch made", "reason": "it can change anything, and nobody can be asked"}
+        {"call": "bash: touch made", "reason": "it can change anything, and no user is present to approve it"}
     ]
     assert "Permission denied" in str(env.models.model.requests[-1].messages[-1])
 
@@ -94,7 +94,7 @@ async def test_a_no_and_its_reason_reach_the_model(env: ServerEnv) -> None:
         await wait_until_idle(web, session)
 
     assert not (env.project / "made").exists()
-    assert "the user said no: use make" in str(env.models.model.requests[-1].messages[-1])
+    assert "denied by the user: use make" in str(env.models.model.requests[-1].messages[-1])
 
 
 async def test_an_answer_for_the_session_counts_for_its_next_run(env: ServerEnv) -> None:
@@ -118,7 +118,7 @@ async def test_nobody_answering_in_time_is_a_no_that_is_said(tmp_path: Path) -> 
         heard = await read_until(web, f"/api/sessions/{session}/events", is_over, after=etag)
 
     assert [event.data["status"] for event in heard if event.kind == "permission"] == ["asked", "expired"]
-    assert "nobody answered the question" in str(env.models.model.requests[-1].messages[-1])
+    assert "the question was not answered" in str(env.models.model.requests[-1].messages[-1])
     assert not (env.project / "made").exists()
 
 

@@ -18,7 +18,7 @@ from sessiontree.model.base import Model, ModelError
 from sessiontree.model.scripted import Delay, Thinking
 from tests.server.conftest import Gate, ServerEnv, build_auth_headers, open_client, run_server
 from tests.server.sse import ServerSentEvent, read_until
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 
 def is_over(event: ServerSentEvent) -> bool:
@@ -89,7 +89,7 @@ async def test_whoever_listens_is_told_when_the_model_that_a_session_had_is_gone
     (notice,) = [event.data for event in heard if event.kind == "notice"]
     assert notice["level"] == "warning"
     assert "vanished:x" in notice["text"]
-    assert notice["text"].endswith("; going on with the usual model")
+    assert notice["text"].endswith("; using the default model")
 
 
 async def test_whoever_listens_is_told_of_a_retry(tmp_path: Any, home: Any) -> None:
@@ -281,7 +281,7 @@ async def test_the_end_of_a_run_says_where_an_answer_is_that_could_not_be_writte
             folder = tmp_path if temporary == "takes it" else tmp_path / "none" / "none"
             monkeypatch.setattr(tempfile, "tempdir", str(folder))
             (tmp_path / "none").touch()
-            with room_for(file.stat().st_size):
+            with limit_file_size(file.stat().st_size):
                 gate.open()
                 heard = await read_until(client, f"/api/sessions/{session}/events", is_over, after=etag)
 

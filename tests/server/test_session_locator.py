@@ -32,11 +32,11 @@ def test_a_session_is_found_as_soon_as_it_holds_the_word(env: ServerEnv) -> None
     assert [Path(file).name.endswith(f"{id}.jsonl") for file in found.list_files()] == [True]
 
 
-@pytest.mark.parametrize("block", [9, 16, 64])
+@pytest.mark.parametrize("block", [3, 7, 64])
 def test_a_word_is_found_across_blocks_and_across_looks(
     env: ServerEnv, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(folder_repository, "_SCAN_BLOCK", block)
+    monkeypatch.setattr(folder_repository, "SCAN_BLOCK", block)
     with st.open(env.create_session()) as session:
         file = Path(str(session.file))
     found = SessionScanner(KIND)

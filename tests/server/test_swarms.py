@@ -320,7 +320,9 @@ async def test_a_swarm_goes_on_here_with_the_tools_that_it_began_with(
     (request,) = env.models.model.requests
     assert ([tool.name for tool in request.tools], request.system) == (["read"], "Only read.")
     assert refused.status_code == 409
-    assert refused.json()["error"]["message"] == "swarm crew was begun with tool look, which cannot be had here"
+    assert (
+        refused.json()["error"]["message"] == "swarm crew was started with the tool look, which is not available here"
+    )
 
 
 @st.tool
@@ -380,7 +382,7 @@ async def test_what_workers_have_is_not_done_by_the_server_too(
     answer = await client.post(f"/api/swarms/{done.stdout.strip()}/resume", json={})
 
     assert answer.status_code == 409
-    assert "workers have agents of swarm crew" in answer.json()["error"]["message"]
+    assert "workers are running agents of swarm crew" in answer.json()["error"]["message"]
 
 
 async def test_a_swarm_is_not_gone_on_with_where_another_agent_is_at_work(tmp_path: Any) -> None:
@@ -630,7 +632,7 @@ async def test_a_server_without_runs_starts_no_swarm(tmp_path: Any) -> None:
     ("said", "sentence"),
     [
         ({"budget": {"cost": 0}}, "budget.cost: expected float > 0.0"),
-        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: there is no such field"),
+        ({"agents": [{"name": "a"}, {"nmae": "b"}]}, "agents[1].nmae: unknown field"),
         ({"agents": 100_000}, "agents: expected int <= 1000"),
         ({"task": None}, "task: expected str, got null"),
         ({"retries": -1}, "retries: expected int >= 0"),
@@ -645,7 +647,7 @@ async def test_what_is_wrong_in_a_body_is_told_by_its_field(
     lacking = await client.post("/api/swarms", json={"name": "crew"})
 
     assert answer.json() == {"error": {"code": "invalid", "message": sentence}}
-    assert lacking.json()["error"]["message"] == "task: it is not given"
+    assert lacking.json()["error"]["message"] == "task: required, but missing"
 
 
 class NoModels:

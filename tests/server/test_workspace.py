@@ -155,7 +155,7 @@ async def test_agents_of_a_token_for_a_project_have_no_tools_of_extensions(sandb
         assert (await send_prompt(client, session)).status_code == 202
 
     for_project, for_everything = read_tool_results(session)
-    assert "There is no tool 'peek'" in for_project
+    assert "Tool 'peek' not found" in for_project
     assert made.token.hash in for_everything
 
 

@@ -1,4 +1,4 @@
-"""A session that is followed is the session that is read anew."""
+"""Following a session gives the same state as loading it."""
 
 import pytest
 from hypothesis import given
@@ -15,16 +15,16 @@ from tests.builders import entry, header, work
 from tests.strategies import damaged_sessions, marred_sessions, sessions
 
 
-def loaded(store: MemoryStore) -> SessionState:
+def load(store: MemoryStore) -> SessionState:
     return SessionState(store, store.read_end())
 
 
-def follow(loaded: SessionState) -> None:
-    loaded.apply_chunk(loaded.read_appended())
+def follow(load: SessionState) -> None:
+    load.apply_chunk(load.read_appended())
 
 
 @given(some.one_of(sessions(), damaged_sessions(), marred_sessions()), some.data())
-def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, draw) -> None:
+def test_following_a_session_gives_the_same_heads_as_loading_it(data, draw) -> None:
     try:
         SessionReader().feed(data)
     except FormatError:
@@ -33,12 +33,12 @@ def test_following_a_session_gives_the_heads_that_reading_it_anew_gives(data, dr
     cuts = draw.draw(some.lists(some.integers(1, len(lines)), min_size=1, max_size=4).map(sorted))
     store = MemoryStore()
     store.create(lines[: cuts[0]])
-    follower = loaded(store)
+    follower = load(store)
 
     for start, end in zip(cuts, [*cuts[1:], len(lines)], strict=True):
         store.append(lines[start:end], after=store.read_end().cursor)
         follow(follower)
-        anew = loaded(store)
+        anew = load(store)
 
         assert follower.heads.heads == anew.heads.heads
         assert (follower.heads.current, follower.heads.archived) == (anew.heads.current, anew.heads.archived)
@@ -64,27 +64,27 @@ def record(heads: dict[str, str]) -> bytes:
     [record({"main": "b"}), entry("l", "b", Label(target="a", text="x")).raw, BROKEN % b"a"],
     ids=["a record that names it", "a peer's label below it", "another with the id of the head"],
 )
-def test_a_line_that_makes_an_unreadable_one_the_head_does_so_for_nobody(line: bytes) -> None:
+def test_a_line_that_moves_the_head_to_an_unreadable_line_has_no_effect(line: bytes) -> None:
     store = stored(BROKEN % b"b")
-    follower = loaded(store)
+    follower = load(store)
 
     store.append([line], after=store.read_end().cursor)
     follow(follower)
 
-    anew = loaded(store)
+    anew = load(store)
     assert follower.heads.heads == anew.heads.heads
     assert anew.heads.leaf in (None, "a")
 
 
 @pytest.mark.parametrize("lines", [[], [entry("m", "a", branch="main").raw]], ids=["nothing new", "a line elsewhere"])
-def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_short_session(lines: list[bytes]) -> None:
+def test_a_branch_with_an_unreadable_head_does_not_slow_down_appends(lines: list[bytes]) -> None:
     def calls(size: int) -> int:
         store = stored(
             BROKEN.replace(b'"branch":null', b'"branch":"side"') % b"x",
             record({"main": "a", "side": "x"}),
             *(entry(f"{number}", "a", branch="main").raw for number in range(size)),
         )
-        follower = loaded(store)
+        follower = load(store)
         assert follower.heads.heads["side"] == "a"
         store.append(lines, after=store.read_end().cursor)
         return work(lambda: follow(follower))
@@ -92,41 +92,41 @@ def test_a_branch_that_ends_unreadably_makes_nothing_slower_than_it_is_in_a_shor
     assert calls(500) == calls(50)
 
 
-def test_a_move_away_from_where_a_record_is_at_an_unreadable_line_is_the_one_that_all_see() -> None:
+def test_a_move_away_from_an_unreadable_line_is_the_same_for_all_readers() -> None:
     store = stored(BROKEN % b"b", record({"main": "b", "side": "a"}))
-    follower = loaded(store)
+    follower = load(store)
 
     store.append([entry("c", "a", branch="side").raw], after=store.read_end().cursor)
     follow(follower)
 
-    assert follower.heads.moves == loaded(store).heads.moves != []
+    assert follower.heads.moves == load(store).heads.moves != []
 
 
-def test_a_line_that_a_record_named_before_it_was_there_changes_no_move() -> None:
+def test_a_line_named_by_an_earlier_head_record_changes_no_move() -> None:
     store = stored(record({"main": "late"}), entry("b", branch="main").raw)
-    follower = loaded(store)
+    follower = load(store)
 
     store.append([entry("late", "a", branch=None).raw], after=store.read_end().cursor)
     follow(follower)
 
-    assert follower.heads.moves == loaded(store).heads.moves == []
+    assert follower.heads.moves == load(store).heads.moves == []
 
 
-def test_one_who_moves_to_an_unreadable_line_is_where_one_is_who_opens_the_session() -> None:
+def test_moving_to_an_unreadable_line_gives_the_same_head_as_reopening() -> None:
     store = stored(BROKEN % b"b")
     session = Session(store)
 
     session.navigate("b")
 
-    assert session.heads.heads == loaded(store).heads.heads == {"main": "a"}
+    assert session.heads.heads == load(store).heads.heads == {"main": "a"}
 
 
-def test_moves_are_those_of_the_whole_file_once_a_missing_parent_is_there() -> None:
+def test_moves_are_recomputed_when_a_missing_parent_appears() -> None:
     store = stored(entry("c", "b", branch="main").raw)
-    follower = loaded(store)
+    follower = load(store)
     assert len(follower.heads.moves) == 1
 
     store.append([entry("b", "a", Label(target="a", text="x"), branch=None).raw], after=store.read_end().cursor)
     follow(follower)
 
-    assert follower.heads.moves == loaded(store).heads.moves == []
+    assert follower.heads.moves == load(store).heads.moves == []

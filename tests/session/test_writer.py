@@ -1,4 +1,4 @@
-"""Drafts: what entries are before they are written."""
+"""Building entries before they are written."""
 
 import itertools
 import os
@@ -40,13 +40,13 @@ def entries_of(drafted: EntryBatch) -> list[Entry]:
     return [*drafted.iter_backward()][::-1]
 
 
-def test_entries_stand_each_under_the_one_before(draft: EntryBuilder, loaded: SessionState) -> None:
+def test_every_entry_is_a_child_of_the_one_before(draft: EntryBuilder, loaded: SessionState) -> None:
     entries = entries_of(draft.build_chain(loaded, [HELLO, HELLO, HELLO], "above", "main"))
 
     assert [(entry.id, entry.parent) for entry in entries] == [("id1", "above"), ("id2", "id1"), ("id3", "id2")]
 
 
-def test_drafting_changes_nothing(draft: EntryBuilder, loaded: SessionState) -> None:
+def test_building_entries_changes_nothing(draft: EntryBuilder, loaded: SessionState) -> None:
     draft.build_chain(loaded, [HELLO], None, "main")
 
     assert (len(loaded.tree), loaded.heads.leaf) == (0, None)
@@ -59,13 +59,13 @@ def test_an_entry_and_its_message_have_one_time(draft: EntryBuilder, loaded: Ses
     assert read_object(entry.raw)["message"]["timestamp"] == 1_700_000_000_123
 
 
-def test_the_current_branch_is_said_where_it_is_another_one(draft: EntryBuilder, loaded: SessionState) -> None:
+def test_an_entry_names_the_current_branch_if_it_is_on_another(draft: EntryBuilder, loaded: SessionState) -> None:
     said = [draft.build_chain(loaded, [HELLO], None, branch).items[0].current for branch in ("main", "other", None)]
 
     assert said == [None, "main", None]
 
 
-def test_messages_that_follow_one_another_are_one_chain(draft: EntryBuilder, loaded: SessionState) -> None:
+def test_consecutive_messages_are_one_chain(draft: EntryBuilder, loaded: SessionState) -> None:
     drafted = draft.build_chain(loaded, [HELLO, HELLO, SessionInfo("A name"), HELLO], None, "main")
 
     assert [len(item) if isinstance(item, Chain) else item.type for item in drafted.items] == [2, "session_info", 1]
@@ -79,7 +79,7 @@ def test_messages_that_follow_one_another_are_one_chain(draft: EntryBuilder, loa
     assert [loaded.tree[entry.id] for entry in written] == list(written)
 
 
-def test_all_that_is_drafted_together_is_of_one_time(loaded: SessionState) -> None:
+def test_all_entries_of_a_batch_have_one_timestamp(loaded: SessionState) -> None:
     times = itertools.count(1_700_000_000_000)
     drafted = EntryBuilder(generate_id, lambda: next(times)).build_chain(
         loaded, [HELLO, SessionInfo("A name"), HELLO], None, "main"
@@ -88,7 +88,7 @@ def test_all_that_is_drafted_together_is_of_one_time(loaded: SessionState) -> No
     assert len({entry.timestamp for entry in entries_of(drafted)}) == 1
 
 
-def test_an_answer_has_the_model_of_one_that_is_drafted_with_it(draft: EntryBuilder, loaded: SessionState) -> None:
+def test_an_answer_has_the_model_of_an_answer_in_the_same_batch(draft: EntryBuilder, loaded: SessionState) -> None:
     bodies = [HELLO, st.assistant("a", model="m", provider="p"), HELLO, Message({"role": "assistant", "content": "b"})]
 
     last = read_object(draft.build_chain(loaded, bodies, None, "main").lines[-1])["message"]
@@ -96,7 +96,7 @@ def test_an_answer_has_the_model_of_one_that_is_drafted_with_it(draft: EntryBuil
     assert (last["provider"], last["model"]) == ("p", "m")
 
 
-def test_a_forked_process_draws_other_ids() -> None:
+def test_a_forked_process_generates_other_ids() -> None:
     generate_id()
     read, write = os.pipe()
     child = os.fork()
@@ -110,15 +110,13 @@ def test_a_forked_process_draws_other_ids() -> None:
     os.close(write)
 
 
-def test_an_item_has_its_id_and_further_fields(draft: EntryBuilder, loaded: SessionState) -> None:
+def test_a_new_entry_can_have_an_id_and_further_fields(draft: EntryBuilder, loaded: SessionState) -> None:
     (entry,) = entries_of(draft.build_chain(loaded, [NewEntry(HELLO, {"copiedFrom": "x"}, "mine")], None, "main"))
 
     assert (entry.id, read_object(entry.raw)["copiedFrom"]) == ("mine", "x")
 
 
-def test_a_head_record_stands_among_many_lines_and_knows_how_far_they_are(
-    draft: EntryBuilder, loaded: SessionState
-) -> None:
+def test_a_long_batch_contains_head_records_with_the_heads_so_far(draft: EntryBuilder, loaded: SessionState) -> None:
     entries = entries_of(draft.build_chain(loaded, [HELLO] * RECORD_INTERVAL, None, "main"))
     records = [place for place, entry in enumerate(entries) if entry.is_head_record]
 
@@ -147,5 +145,5 @@ def test_annotations_before_the_first_real_entry_form_its_chain(draft: EntryBuil
         ([], False),
     ],
 )
-def test_annotations_move_nobody(items: list[Body | NewEntry], expected: bool) -> None:
+def test_annotations_move_no_branch(items: list[Body | NewEntry], expected: bool) -> None:
     assert has_branch_move(items) is expected

@@ -1,4 +1,4 @@
-"""Files: what is put in place whole, and what the system says when it cannot be."""
+"""File operations: atomic writes, their errors, and the detection of changed names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from sessiontree.store.files import CLOCK_TICK, NANOSECONDS, FolderMonitor, form
 
 
 @contextmanager
-def room_for(size: int) -> Generator[None]:
-    """No file gets longer, as on a full disk."""
+def limit_file_size(size: int) -> Generator[None]:
+    """Limit the size of files, as a full disk does."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -31,7 +31,7 @@ def room_for(size: int) -> Generator[None]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_a_file_in_the_place_of_another_is_the_users_alone(tmp_path: Path, umask: int) -> None:
+def test_an_overwritten_file_is_private_to_the_user(tmp_path: Path, umask: int) -> None:
     file = tmp_path / "page.html"
     file.write_text("before")
     file.chmod(0o644)
@@ -46,11 +46,11 @@ def test_a_file_in_the_place_of_another_is_the_users_alone(tmp_path: Path, umask
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_where_there_is_no_room_the_file_is_as_it_was_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+def test_on_a_full_disk_the_file_is_unchanged_and_no_temporary_file_remains(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_bytes(b"before")
 
-    with room_for(1000), pytest.raises(StoreError, match="too large") as raised:
+    with limit_file_size(1000), pytest.raises(StoreError, match="too large") as raised:
         write_private(str(file), b"x" * 100_000)
 
     assert raised.value.location == str(file)
@@ -59,7 +59,7 @@ def test_where_there_is_no_room_the_file_is_as_it_was_and_nothing_is_left_beside
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_a_file_that_came_meanwhile_is_kept_where_it_may_not_be_written_over(
+def test_a_file_created_at_the_same_time_is_not_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     def link(*_: object) -> None:
@@ -77,7 +77,7 @@ def test_a_file_that_came_meanwhile_is_kept_where_it_may_not_be_written_over(
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_file_whose_name_is_as_long_as_names_may_be_is_written(tmp_path: Path) -> None:
+def test_a_file_with_the_longest_possible_name_is_written(tmp_path: Path) -> None:
     file = tmp_path / ("x" * 255)
 
     write_private(str(file), b"whole")
@@ -85,7 +85,7 @@ def test_a_file_whose_name_is_as_long_as_names_may_be_is_written(tmp_path: Path)
     assert file.read_bytes() == b"whole"
 
 
-def test_a_name_without_a_folder_is_in_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bare_file_name_is_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     write_private("page.html", b"whole")
@@ -93,7 +93,7 @@ def test_a_name_without_a_folder_is_in_the_current_one(tmp_path: Path, monkeypat
     assert (tmp_path / "page.html").read_bytes() == b"whole"
 
 
-def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported_with_the_requested_name(tmp_path: Path) -> None:
     file = tmp_path / "gone" / "page.html"
 
     with pytest.raises(StoreError, match="No such file") as raised:
@@ -102,7 +102,7 @@ def test_a_folder_that_is_not_there_is_told_by_the_name_that_was_asked_for(tmp_p
     assert raised.value.location == str(file)
 
 
-def test_an_error_that_has_no_number_says_what_it_says() -> None:
+def test_an_error_without_errno_keeps_its_message() -> None:
     assert format_os_error(OSError("not a regular file")) == "not a regular file"
     assert format_os_error(FileNotFoundError(2, "x")) == os.strerror(2)
 
@@ -110,8 +110,8 @@ def test_an_error_that_has_no_number_says_what_it_says() -> None:
 # Whether names changed
 
 
-def settle() -> None:
-    """Wait until a change of a folder has another time than the ones before."""
+def wait_for_new_timestamp() -> None:
+    """Wait until the next change of a folder gets a new timestamp."""
     time.sleep(CLOCK_TICK * 1.5 / NANOSECONDS)
 
 
@@ -120,22 +120,22 @@ def place(tmp_path: Path) -> Path:
     folder = tmp_path / "above" / "folder"
     folder.mkdir(parents=True)
     (folder / "one").write_text("1")
-    settle()
+    wait_for_new_timestamp()
     return folder
 
 
-def looked_at(place: Path) -> FolderMonitor:
-    """A folder whose names somebody has just looked at."""
+def build_checked_monitor(place: Path) -> FolderMonitor:
+    """Return a monitor whose names were just checked."""
     folder = FolderMonitor(str(place))
     assert not folder.is_unchanged()
     folder.trust_names()
     return folder
 
 
-def test_a_folder_in_which_nothing_changed_is_still(place: Path) -> None:
-    folder = looked_at(place)
+def test_a_folder_without_changes_is_unchanged(place: Path) -> None:
+    folder = build_checked_monitor(place)
 
-    (place / "one").write_text("what is in a file is no name")
+    (place / "one").write_text("the content of a file is not a name")
 
     assert folder.is_unchanged()
     assert folder.is_unchanged()
@@ -160,8 +160,8 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_folder_in_which_a_name_changed_is_not(place: Path, change: str) -> None:
-    folder = looked_at(place)
+def test_a_folder_with_a_changed_name_is_not_unchanged(place: Path, change: str) -> None:
+    folder = build_checked_monitor(place)
 
     CHANGES[change](place)
 
@@ -169,7 +169,7 @@ def test_a_folder_in_which_a_name_changed_is_not(place: Path, change: str) -> No
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_nor_is_one_that_changed_between_the_question_and_the_look(place: Path, change: str) -> None:
+def test_a_change_between_two_checks_is_noticed(place: Path, change: str) -> None:
     folder = FolderMonitor(str(place))
     assert not folder.is_unchanged()
     CHANGES[change](place)
@@ -179,31 +179,31 @@ def test_nor_is_one_that_changed_between_the_question_and_the_look(place: Path, 
     assert not folder.is_unchanged()
 
 
-def test_a_look_right_after_a_change_is_not_believed_since_another_change_may_have_the_same_time(place: Path) -> None:
+def test_a_check_right_after_a_change_is_not_trusted(place: Path) -> None:
     (place / "two").touch()
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
     assert not folder.is_unchanged()
 
-    settle()
+    wait_for_new_timestamp()
     folder.trust_names()
-    assert not folder.is_unchanged(), "the look was right after the change, whenever one gets to say so"
+    assert not folder.is_unchanged(), "the check was right after the change"
 
     folder.trust_names()
     assert folder.is_unchanged()
 
 
-def test_a_file_system_that_keeps_whole_seconds_takes_longer_to_settle(
+def test_with_timestamps_of_whole_seconds_a_check_is_trusted_later(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = time.time_ns() // NANOSECONDS * NANOSECONDS - NANOSECONDS
     real = os.fstat
 
-    def in_seconds(fd: int) -> os.stat_result:
+    def round_to_seconds(fd: int) -> os.stat_result:
         status = real(fd)
         return os.stat_result(tuple(status), {"st_ctime_ns": changed})
 
-    monkeypatch.setattr(files.os, "fstat", in_seconds)
-    folder = looked_at(place)
+    monkeypatch.setattr(files.os, "fstat", round_to_seconds)
+    folder = build_checked_monitor(place)
     assert not folder.is_unchanged()
 
     changed -= 5 * NANOSECONDS
@@ -212,30 +212,28 @@ def test_a_file_system_that_keeps_whole_seconds_takes_longer_to_settle(
     assert folder.is_unchanged()
 
 
-def test_what_happens_above_a_folder_is_noticed_when_the_look_is_old(
+def test_changes_of_parent_folders_are_noticed_when_the_check_expires(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "TRUST_SECONDS", 0.05)
-    folder = looked_at(place)
+    folder = build_checked_monitor(place)
     place.parent.rename(place.parent.with_name("elsewhere"))
     place.mkdir(parents=True)
     time.sleep(0.06)
 
     assert not folder.is_unchanged()
     folder.trust_names()
-    assert not folder.is_unchanged(), "another folder stands at the path"
+    assert not folder.is_unchanged(), "another folder is at the path"
 
 
-def test_a_file_system_that_keeps_no_times_has_no_folder_that_is_still(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_timestamps_no_folder_counts_as_unchanged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fstat
     monkeypatch.setattr(files.os, "fstat", lambda fd: os.stat_result(tuple(real(fd)), {"st_ctime_ns": 0}))
 
-    assert not looked_at(place).is_unchanged()
+    assert not build_checked_monitor(place).is_unchanged()
 
 
-def test_a_folder_that_cannot_be_opened_is_never_still(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_opened_never_counts_as_unchanged(tmp_path: Path) -> None:
     folder = FolderMonitor(str(tmp_path / "none"))
 
     assert not folder.is_unchanged()
@@ -243,8 +241,8 @@ def test_a_folder_that_cannot_be_opened_is_never_still(tmp_path: Path) -> None:
     assert not folder.is_unchanged()
 
 
-def test_a_closed_folder_is_looked_at_anew(place: Path) -> None:
-    folder = looked_at(place)
+def test_a_closed_folder_is_checked_again(place: Path) -> None:
+    folder = build_checked_monitor(place)
     folder.close()
 
     assert not folder.is_unchanged()

@@ -1,4 +1,4 @@
-"""What a file of JSON lines does beyond the protocol."""
+"""The JSONL store beyond the protocol: locks, crashes, other programs and file modes."""
 
 import copy
 import errno
@@ -65,7 +65,7 @@ def test_a_rewrite_keeps_every_old_version_as_a_backup(path: Path) -> None:
     assert path.with_name("s.jsonl.bak-1").read_bytes() == b"2\n"
 
 
-def test_an_unfinished_last_line_is_told_not_read(path: Path) -> None:
+def test_an_unfinished_last_line_is_reported_but_not_read(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab") as file:
         file.write(b'{"type":"mess')
@@ -76,7 +76,7 @@ def test_an_unfinished_last_line_is_told_not_read(path: Path) -> None:
     assert chunk.unfinished == b'{"type":"mess'
 
 
-def test_an_unfinished_last_line_that_nobody_can_be_writing_is_moved_aside_before_the_next_append(path: Path) -> None:
+def test_an_append_moves_an_unfinished_last_line_to_a_file_if_no_process_has_the_session_open(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab") as file:
         file.write(b'{"type":"mess')
@@ -89,14 +89,14 @@ def test_an_unfinished_last_line_that_nobody_can_be_writing_is_moved_aside_befor
     assert mode(path.with_name("s.jsonl.torn-3")) == 0o600
 
 
-def test_an_unfinished_last_line_that_somebody_may_be_writing_is_ended_and_not_cut_off(path: Path) -> None:
+def test_an_append_ends_an_unfinished_last_line_that_another_process_may_be_writing(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     store = JsonlStore(str(path))
     before = store.read().cursor
 
     with path.open("ab", buffering=0) as file:
         file.write(b'{"type":"mess')
-        assert store.append([b'{"a":1}'], after=before) == before  # all of it has to be read
+        assert store.append([b'{"a":1}'], after=before) == before  # everything has to be read
 
     assert path.read_bytes() == b'{}\n{"type":"mess\n{"a":1}\n'
     assert store.read(before).data == b'{"type":"mess\n{"a":1}\n'
@@ -104,7 +104,7 @@ def test_an_unfinished_last_line_that_somebody_may_be_writing_is_ended_and_not_c
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_failed_write_is_blanked_while_somebody_else_has_the_file_open(path: Path, monkeypatch, count: int) -> None:
+def test_a_failed_write_is_blanked_while_another_process_has_the_file_open(path: Path, monkeypatch, count: int) -> None:
     JsonlStore(str(path)).create([b"{}"])
     store, reader = JsonlStore(str(path)), JsonlStore(str(path))
     cursor = store.read().cursor
@@ -126,8 +126,8 @@ def test_a_failed_write_is_blanked_while_somebody_else_has_the_file_open(path: P
 
 
 @pytest.mark.parametrize("done", [1, 9, 12, 16])
-def test_a_batch_whose_lines_were_blanked_in_part_is_still_taken_back(path: Path, done: int) -> None:
-    """The process that takes a batch back may die over it."""
+def test_a_partly_blanked_batch_is_still_rolled_back(path: Path, done: int) -> None:
+    """The process that rolls a batch back may crash half way."""
     JsonlStore(str(path)).create([b"{}"])
     lines = [b'{"a":1}', b'{"b":1}', b'{"c":1}']
     with path.open("ab") as file:
@@ -143,7 +143,7 @@ def test_a_batch_whose_lines_were_blanked_in_part_is_still_taken_back(path: Path
     assert path.read_bytes().split() == [b"{}", b'{"d":1}']
 
 
-def test_a_whole_last_line_without_newline_is_kept_and_ended(path: Path) -> None:
+def test_a_complete_last_line_without_newline_is_kept_and_ended(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab") as file:
         file.write(b'{"b":2}')
@@ -179,7 +179,7 @@ def test_a_file_that_was_deleted_replaced_or_cut_is_a_conflict(path: Path) -> No
     assert path.read_bytes() == b"{}\n"
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     for name in ("pipe", ".", "/dev/null"):
@@ -227,7 +227,7 @@ def test_a_file_that_was_rewritten_in_place_is_a_conflict_even_if_it_is_longer_n
 
 @pytest.mark.parametrize("last", [b'{"b":2}\n', b'{"b":2}'])
 @pytest.mark.parametrize("many", [1, 100])
-def test_lines_are_fetched_again_wherever_they_stand(
+def test_lines_are_fetched_again_from_any_position(
     path: Path, monkeypatch: pytest.MonkeyPatch, last: bytes, many: int
 ) -> None:
     monkeypatch.setattr(jsonl, "LARGE_READ", many)
@@ -244,7 +244,7 @@ def test_lines_are_fetched_again_wherever_they_stand(
     "rewritten", [b'{ }\n{"a":1}\n{"b":2}\n', b'{}\n{"a":11}\n{"b":2}\n', b'{}\n{"a":\n1}\n', b'{}\n{"a"']
 )
 @pytest.mark.parametrize("many", [1, 100])
-def test_lines_that_do_not_stand_where_they_stood_are_a_conflict(
+def test_fetching_lines_that_moved_is_a_conflict(
     path: Path, monkeypatch: pytest.MonkeyPatch, rewritten: bytes, many: int
 ) -> None:
     monkeypatch.setattr(jsonl, "LARGE_READ", many)
@@ -257,7 +257,7 @@ def test_lines_that_do_not_stand_where_they_stood_are_a_conflict(
         store.fetch(3, 7)
 
 
-def test_a_file_that_was_made_anew_is_a_conflict_even_if_it_has_the_same_number(path: Path) -> None:
+def test_a_recreated_file_is_a_conflict_even_with_the_same_inode(path: Path) -> None:
     cursor = JsonlStore(str(path)).create([b'{"a":1}'])
     path.unlink()
     JsonlStore(str(path)).create([b'{"b":1}'])
@@ -266,7 +266,7 @@ def test_a_file_that_was_made_anew_is_a_conflict_even_if_it_has_the_same_number(
         JsonlStore(str(path)).read(cursor)
 
 
-def test_a_newline_that_comes_later_is_no_line_of_its_own(path: Path) -> None:
+def test_a_newline_added_later_is_not_an_empty_line(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab", buffering=0) as file:
         file.write(b'{"b":2}')
@@ -278,7 +278,7 @@ def test_a_newline_that_comes_later_is_no_line_of_its_own(path: Path) -> None:
     assert store.read(chunk.cursor).data == b'{"c":3}\n'
 
 
-def test_a_line_that_goes_on_behind_its_end_is_a_conflict(path: Path) -> None:
+def test_a_line_that_grows_after_it_was_read_is_a_conflict(path: Path) -> None:
     JsonlStore(str(path)).create([b"{}"])
     with path.open("ab", buffering=0) as file:
         file.write(b'{"b":2}')
@@ -303,9 +303,7 @@ def test_a_line_that_is_ended_by_more_than_a_newline_is_a_conflict(path: Path, e
         store.read(cursor)
 
 
-def test_lines_that_stand_behind_what_another_program_wrote_meanwhile_have_to_be_read(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_after_an_unlocked_writer_returns_the_old_cursor(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
 
@@ -324,7 +322,7 @@ def test_lines_that_stand_behind_what_another_program_wrote_meanwhile_have_to_be
     store.append([b'{"ours":2}'], after=chunk.cursor)
 
 
-def test_a_rewrite_is_refused_when_another_program_writes_meanwhile(path: Path, monkeypatch) -> None:
+def test_a_rewrite_is_refused_if_another_program_writes_during_it(path: Path, monkeypatch) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     monkeypatch.setattr(jsonl, "sync_directory", lambda _: path.open("ab").write(b'{"theirs":1}\n'))
@@ -336,7 +334,7 @@ def test_a_rewrite_is_refused_when_another_program_writes_meanwhile(path: Path, 
     assert {file.name for file in path.parent.iterdir()} == {"s.jsonl", "s.jsonl.lock"}
 
 
-def test_what_comes_in_the_very_moment_of_a_rewrite_is_set_aside(path: Path, monkeypatch) -> None:
+def test_bytes_written_at_the_moment_of_a_rewrite_are_saved_to_a_file(path: Path, monkeypatch) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     replace = os.replace
@@ -353,8 +351,8 @@ def test_what_comes_in_the_very_moment_of_a_rewrite_is_set_aside(path: Path, mon
     assert [Path(name).read_bytes() for name in store.torn_files] == [b'{"theirs":1}\n']
 
 
-def break_in_on(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, done: bool) -> None:
-    """Something breaks in on a call, before it or when it is done."""
+def interrupt_call(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, done: bool) -> None:
+    """Interrupt a call before or after it is done."""
     real = getattr(module, name)
 
     def broken(*args: object, **more: object) -> None:
@@ -365,38 +363,38 @@ def break_in_on(monkeypatch: pytest.MonkeyPatch, module: object, name: str, *, d
     monkeypatch.setattr(module, name, broken)
 
 
-def beside(path: Path) -> dict[str, bytes]:
+def list_other_files(path: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in path.parent.iterdir()}
 
 
 @pytest.mark.parametrize(("module", "name"), [(os, "open"), (os, "chmod"), (jsonl, "sync_directory"), (os, "replace")])
-def test_a_rewrite_that_something_broke_in_on_before_it_was_done_leaves_nothing(
+def test_an_interrupted_rewrite_leaves_no_files(
     path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str
 ) -> None:
     store = JsonlStore(str(path))
     cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
     with monkeypatch.context() as broken:
-        break_in_on(broken, module, name, done=name != "replace")
+        interrupt_call(broken, module, name, done=name != "replace")
         with pytest.raises(KeyboardInterrupt):
             store.replace([b"{}", b'{"new":1}'], after=cursor)
 
-    assert beside(path) == {"s.jsonl": b'{}\n{"a":1}\n', "s.jsonl.lock": b""}
+    assert list_other_files(path) == {"s.jsonl": b'{}\n{"a":1}\n', "s.jsonl.lock": b""}
     JsonlStore(str(path)).append([b'{"b":1}'], after=cursor)
 
 
 @pytest.mark.parametrize("name", ["replace", "unlink"])
-def test_a_rewrite_that_something_broke_in_on_when_it_was_done_is_known_as_ours(
+def test_a_rewrite_interrupted_after_the_replacement_is_recognized_as_ours(
     path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     store = JsonlStore(str(path))
     cursor = store.append([b'{"a":1}'], after=store.create([b"{}"]))
     with monkeypatch.context() as broken:
-        break_in_on(broken, os, name, done=name == "replace")
+        interrupt_call(broken, os, name, done=name == "replace")
         with pytest.raises(KeyboardInterrupt):
             store.replace([b"{}", b'{"new":1}'], after=cursor)
 
     store.append([b'{"b":1}'], after=store.read_end().cursor)
-    assert beside(path) == {
+    assert list_other_files(path) == {
         "s.jsonl": b'{}\n{"new":1}\n{"b":1}\n',
         "s.jsonl.bak": b'{}\n{"a":1}\n',
         "s.jsonl.lock": b"",
@@ -405,7 +403,7 @@ def test_a_rewrite_that_something_broke_in_on_when_it_was_done_is_known_as_ours(
 
 @pytest.mark.parametrize("moment", ["acquire", "release"])
 @pytest.mark.parametrize("work", ["create", "replace", "leave", "held"])
-def test_the_lock_is_nobodys_whatever_something_broke_in_on(
+def test_the_lock_is_released_after_an_interrupt_at_any_point(
     path: Path, monkeypatch: pytest.MonkeyPatch, work: str, moment: str
 ) -> None:
     store = JsonlStore(str(path))
@@ -418,7 +416,7 @@ def test_the_lock_is_nobodys_whatever_something_broke_in_on(
         "held": lambda: _held(store),
     }
     with monkeypatch.context() as broken:
-        break_in_on(broken, FileLock, moment, done=moment == "acquire")
+        interrupt_call(broken, FileLock, moment, done=moment == "acquire")
         with pytest.raises(KeyboardInterrupt):
             works[work]()
 
@@ -445,7 +443,7 @@ def test_lines_longer_than_a_block_are_read_backward_as_they_are(path: Path) -> 
     assert all(block.endswith(b"\n") for block, _ in blocks)
 
 
-def test_a_file_that_is_cut_while_it_is_read_is_a_conflict(path: Path) -> None:
+def test_a_file_truncated_during_a_read_is_a_conflict(path: Path) -> None:
     store = JsonlStore(str(path))
     store.create([b"{}", b'{"a":1}'])
     end = store.read_end().cursor
@@ -457,7 +455,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_a_conflict(path: Path) -> None:
         list(store.read_backward(end))
 
 
-def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
+def test_processes_that_reach_a_file_through_links_share_its_lock(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     link = path.with_name("link.jsonl")
@@ -477,8 +475,8 @@ def test_all_who_reach_a_file_through_links_share_its_lock(path: Path) -> None:
     }
 
 
-def is_kept_waiting(store: JsonlStore, after: Cursor, holder: JsonlStore) -> bool:
-    """Whether `store` can write only when `holder` has let go of the session."""
+def is_blocked_by(store: JsonlStore, after: Cursor, holder: JsonlStore) -> bool:
+    """Return whether `store` can write only after `holder` has released the session."""
     done = threading.Event()
 
     def write() -> None:
@@ -500,8 +498,8 @@ def test_two_hard_links_to_a_session_share_its_lock(path: Path) -> None:
     link = path.with_name("link.jsonl")
     os.link(path, link)
 
-    assert is_kept_waiting(JsonlStore(str(link)), cursor, store)
-    assert is_kept_waiting(store, store.read().cursor, JsonlStore(str(link)))
+    assert is_blocked_by(JsonlStore(str(link)), cursor, store)
+    assert is_blocked_by(store, store.read().cursor, JsonlStore(str(link)))
 
 
 def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
@@ -511,7 +509,7 @@ def test_the_lock_is_that_of_the_new_file_after_a_rewrite(path: Path) -> None:
     link = path.with_name("link.jsonl")
     os.link(path, link)
 
-    assert is_kept_waiting(store, cursor, JsonlStore(str(link)))
+    assert is_blocked_by(store, cursor, JsonlStore(str(link)))
     assert path.read_bytes() == b'{}\n{"b":1}\n{"late":1}\n'
 
 
@@ -542,7 +540,7 @@ def test_a_store_that_moved_an_unfinished_line_keeps_no_lock_on_a_file_that_was_
     assert not is_locked(link)
 
 
-def test_a_session_with_the_note_of_a_batch_is_held_by_all_its_names(path: Path) -> None:
+def test_a_session_with_the_note_of_a_batch_is_locked_under_all_its_names(path: Path) -> None:
     store = JsonlStore(str(path))
     store.append([b'{"a":1}'], after=store.create([b"{}"]))
     link = path.with_name("link.jsonl")
@@ -555,7 +553,7 @@ def test_a_session_with_the_note_of_a_batch_is_held_by_all_its_names(path: Path)
     assert not is_locked(link)
 
 
-def test_a_writer_still_takes_the_lock_file_that_version_0_1_takes(path: Path) -> None:
+def test_a_writer_also_locks_the_lock_file_of_version_0_1(path: Path) -> None:
     store = JsonlStore(str(path))
     store.create([b"{}"])
     fd = os.open(f"{path}.lock", os.O_RDWR)
@@ -565,7 +563,7 @@ def test_a_writer_still_takes_the_lock_file_that_version_0_1_takes(path: Path) -
     os.close(fd)
 
 
-def test_a_session_that_nobody_may_write_to_can_be_held(path: Path) -> None:
+def test_a_read_only_session_can_be_locked(path: Path) -> None:
     store = JsonlStore(str(path))
     store.create([b"{}"])
     path.chmod(0o400)
@@ -575,7 +573,7 @@ def test_a_session_that_nobody_may_write_to_can_be_held(path: Path) -> None:
 
 
 def test_a_forked_process_does_not_keep_the_lock_of_the_file_for_a_parent_that_died(path: Path) -> None:
-    """The parent is killed in the middle of an append; its child, which never writes, lives on."""
+    """The parent is killed during an append. Its child never writes and lives on."""
     JsonlStore(str(path)).create([b"{}"])
     reading, writing = os.pipe()
     ends, stays = os.pipe()
@@ -601,7 +599,7 @@ def test_a_forked_process_does_not_keep_the_lock_of_the_file_for_a_parent_that_d
     os.close(stays)
 
 
-def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path) -> None:
+def test_a_refused_write_does_not_touch_an_unfinished_line(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
 
@@ -613,7 +611,7 @@ def test_an_unfinished_line_is_left_as_it_is_where_nobody_else_wrote(path: Path)
     assert path.read_bytes() == b'{}\n{"a'
 
 
-def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
+def test_a_deleted_lock_file_is_replaced(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     held = os.open(f"{path}.lock", os.O_RDWR)
@@ -635,8 +633,8 @@ def test_a_lock_file_that_was_deleted_is_no_lock(path: Path) -> None:
     assert done
 
 
-def settled(path: Path) -> tuple[JsonlStore, Cursor]:
-    """A store that knows that no name in its folder has changed for long, and its end."""
+def build_trusting_store(path: Path) -> tuple[JsonlStore, Cursor]:
+    """Return a store that trusts the names in its folder, and its end."""
     store = JsonlStore(str(path), durability="none")
     cursor = store.create([b"{}"])
     time.sleep(2 * CLOCK_TICK / NANOSECONDS)
@@ -646,8 +644,8 @@ def settled(path: Path) -> tuple[JsonlStore, Cursor]:
     return store, cursor
 
 
-def test_nor_is_one_that_was_deleted_where_no_name_had_changed_for_long(path: Path) -> None:
-    store, cursor = settled(path)
+def test_a_lock_file_deleted_after_a_long_pause_is_replaced(path: Path) -> None:
+    store, cursor = build_trusting_store(path)
 
     os.unlink(f"{path}.lock")
     other = JsonlStore(str(path))
@@ -662,8 +660,8 @@ def test_nor_is_one_that_was_deleted_where_no_name_had_changed_for_long(path: Pa
     assert done
 
 
-def test_a_batch_that_a_writer_left_half_done_is_set_aside_where_no_name_had_changed_for_long(path: Path) -> None:
-    store, cursor = settled(path)
+def test_an_unfinished_batch_is_moved_away_after_a_long_pause(path: Path) -> None:
+    store, cursor = build_trusting_store(path)
     before = path.read_bytes()
 
     with open(f"{path}.lock", "r+b") as lock, path.open("ab") as file:
@@ -676,7 +674,7 @@ def test_a_batch_that_a_writer_left_half_done_is_set_aside_where_no_name_had_cha
     assert torn.read_bytes() == b'{"b":1}\n'
 
 
-def test_a_process_forked_meanwhile_does_not_keep_the_lock(path: Path) -> None:
+def test_a_process_forked_during_a_write_does_not_keep_the_lock(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
 
@@ -701,7 +699,7 @@ def _link(fd: str) -> str | None:
 
 
 @pytest.mark.parametrize("umask", [0o277, 0o377])
-def test_a_strict_umask_is_no_obstacle(path: Path, umask: int) -> None:
+def test_a_strict_umask_does_not_prevent_writing(path: Path, umask: int) -> None:
     old = os.umask(umask)
     try:
         store = JsonlStore(str(path))
@@ -712,12 +710,12 @@ def test_a_strict_umask_is_no_obstacle(path: Path, umask: int) -> None:
     assert {oct(mode(file)) for file in path.parent.iterdir()} == {"0o600"}
 
 
-def test_a_name_that_cannot_be_one_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_an_invalid_file_name_is_a_store_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         JsonlStore(f"{tmp_path}/a\0b.jsonl")
 
 
-def test_what_another_program_put_behind_a_write_that_failed_is_not_taken_back(path: Path) -> None:
+def test_rolling_back_a_failed_write_keeps_what_another_program_wrote_after_it(path: Path) -> None:
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
     with path.open("ab", buffering=0) as file:
@@ -732,11 +730,11 @@ def test_what_another_program_put_behind_a_write_that_failed_is_not_taken_back(p
         store.append([b"{}"], after=cursor)
 
 
-def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_line_is_an_error_and_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
-    os.truncate(path, 1 << 40)  # a hole: all of it would fit into no memory
+    os.truncate(path, 1 << 40)  # a hole: the whole file would not fit into memory
     opened = JsonlStore(str(path))
     with path.open("r+b") as file:
         file.seek(-2, os.SEEK_END)
@@ -751,7 +749,7 @@ def test_a_line_without_end_is_an_error_and_not_read(path: Path, monkeypatch: py
             attempt()
 
 
-def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_appended_after_an_endless_last_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "MAX_LINE_SCAN", 1 << 16)
     store = JsonlStore(str(path))
     cursor = store.create([b"{}"])
@@ -763,7 +761,7 @@ def test_behind_a_last_line_without_end_nothing_is_written(path: Path, monkeypat
     assert path.stat().st_size == 1 << 40
 
 
-def test_a_file_named_from_a_folder_that_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_in_a_deleted_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -772,9 +770,7 @@ def test_a_file_named_from_a_folder_that_is_gone_is_refused(tmp_path: Path, monk
         JsonlStore("s.jsonl")
 
 
-def test_a_session_may_stand_in_a_folder_that_is_named_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_can_have_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
     make_private_directory("one/two")
@@ -782,7 +778,7 @@ def test_a_session_may_stand_in_a_folder_that_is_named_from_here(
     assert mode(tmp_path / "one" / "two") == 0o700
 
 
-def test_a_store_that_was_only_half_made_says_nothing_when_it_goes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_constructed_store_is_finalized_silently(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     complaints: list[object] = []
     monkeypatch.setattr("sys.unraisablehook", complaints.append)
 

@@ -1,4 +1,4 @@
-"""The lock of a file stays open between appends, and is still one for each process and each thread."""
+"""A lock file stays open between appends, and excludes other processes and threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sessiontree.errors import StoreError
 from sessiontree.store.lock import FileLock
 
 
-def test_a_forked_process_takes_turns_with_its_parent(tmp_path: Path) -> None:
+def test_a_forked_process_and_its_parent_exclude_each_other(tmp_path: Path) -> None:
     lock = FileLock(str(tmp_path / "lock"))
     with lock:
         pass
@@ -42,12 +42,12 @@ def test_a_forked_process_takes_turns_with_its_parent(tmp_path: Path) -> None:
     os.waitpid(child, 0)
 
 
-def forked(work: Callable[[], object]) -> int:
+def run_in_fork(work: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            signal.alarm(60)  # rather than for ever
+            signal.alarm(60)  # instead of forever
             work()
             code = 0
         finally:
@@ -66,7 +66,7 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def test_a_forked_process_that_never_asks_for_the_lock_does_not_keep_it_for_a_parent_that_died(tmp_path: Path) -> None:
+def test_a_forked_process_does_not_keep_the_lock_of_a_dead_parent(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     reading, writing = os.pipe()
     ends, stays = os.pipe()
@@ -80,10 +80,10 @@ def test_a_forked_process_that_never_asks_for_the_lock_does_not_keep_it_for_a_pa
             os.write(writing, b"here")
             os.read(ends, 1)  # until the test is over
 
-        forked(worker)
+        run_in_fork(worker)
         signal.pause()
 
-    dead = forked(parent)
+    dead = run_in_fork(parent)
     assert os.read(reading, 4) == b"here"
     assert not is_free(path)
     os.kill(dead, signal.SIGKILL)
@@ -93,7 +93,7 @@ def test_a_forked_process_that_never_asks_for_the_lock_does_not_keep_it_for_a_pa
     os.close(stays)
 
 
-def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path) -> None:
+def test_a_forked_process_can_use_a_lock_its_parent_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     held, lock = FileLock(str(path)), FileLock(str(path))
     held.acquire()
@@ -109,7 +109,7 @@ def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path
         os.write(writing, b"here")
         os.read(ends, 1)
 
-    child = forked(worker)
+    child = run_in_fork(worker)
     assert os.read(reading, 4) == b"here"
     held.release()
     waiter.join(60)
@@ -120,7 +120,7 @@ def test_a_forked_process_knows_a_lock_that_its_parent_waited_for(tmp_path: Path
     os.waitpid(child, 0)
 
 
-def test_a_forked_process_lets_go_of_a_lock_that_a_thread_held_and_leaves_it_to_that_thread(tmp_path: Path) -> None:
+def test_a_forked_process_drops_a_lock_held_by_a_thread_of_its_parent(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lock = FileLock(str(path))
     holds, done = threading.Event(), threading.Event()
@@ -133,7 +133,7 @@ def test_a_forked_process_lets_go_of_a_lock_that_a_thread_held_and_leaves_it_to_
     holder = threading.Thread(target=work)
     holder.start()
     holds.wait(60)
-    child = forked(lock.close)
+    child = run_in_fork(lock.close)
 
     assert os.waitpid(child, 0)[1] == 0
     assert not is_free(path)
@@ -142,7 +142,7 @@ def test_a_forked_process_lets_go_of_a_lock_that_a_thread_held_and_leaves_it_to_
     assert is_free(path)
 
 
-def test_threads_take_turns(tmp_path: Path) -> None:
+def test_threads_exclude_each_other(tmp_path: Path) -> None:
     lock = FileLock(str(tmp_path / "lock"))
     inside: list[str] = []
 
@@ -159,7 +159,7 @@ def test_threads_take_turns(tmp_path: Path) -> None:
     assert inside == ["other"]
 
 
-def test_a_lock_file_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
+def test_a_deleted_lock_file_is_created_again(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     lock = FileLock(str(path))
     with lock:
@@ -173,7 +173,7 @@ def test_a_lock_file_that_was_deleted_is_made_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "deleted, with another name elsewhere"])
-def test_a_writer_whose_lock_file_was_taken_away_waits_for_those_who_made_a_new_one(tmp_path: Path, how: str) -> None:
+def test_a_writer_whose_lock_file_was_replaced_waits_for_the_new_one(tmp_path: Path, how: str) -> None:
     path = tmp_path / "lock"
     old = FileLock(str(path))
     with old:
@@ -196,7 +196,7 @@ def test_a_writer_whose_lock_file_was_taken_away_waits_for_those_who_made_a_new_
     assert not waiting.is_alive()
 
 
-def test_a_lock_file_that_is_never_the_same_is_told_not_waited_for(tmp_path: Path, monkeypatch) -> None:
+def test_a_lock_file_that_keeps_being_replaced_is_an_error(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "lock"
     real = os.lstat
     monkeypatch.setattr(os, "lstat", lambda _: real(tmp_path))
@@ -206,7 +206,7 @@ def test_a_lock_file_that_is_never_the_same_is_told_not_waited_for(tmp_path: Pat
     assert is_free(path)
 
 
-def test_threads_that_look_at_once_all_see_that_another_has_the_lock(tmp_path: Path) -> None:
+def test_threads_that_check_at_once_all_see_the_other_holder(tmp_path: Path) -> None:
     path = str(tmp_path / "s.jsonl.lock")
     with open(path, "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)

@@ -10,7 +10,7 @@ from sessiontree.errors import LockTimeout
 from sessiontree.store.lock_wait import LockWait
 
 
-def test_a_lock_that_is_free_only_for_moments_is_tried_often(tmp_path: Path) -> None:
+def test_a_lock_that_is_free_only_briefly_is_tried_often(tmp_path: Path) -> None:
     path = tmp_path / "s.lock"
     pauses: list[tuple[float, float]] = []
 
@@ -25,7 +25,7 @@ def test_a_lock_that_is_free_only_for_moments_is_tried_often(tmp_path: Path) -> 
         with pytest.raises(LockTimeout):
             wait(waiter.fileno())
 
-    # A writer that appends all the time leaves it free for a hundredth of the time, or less.
+    # A writer that appends all the time leaves the lock free for 1 % of the time or less.
     assert all(pause <= max(0.001, waited / 1000) for waited, pause in pauses)
 
 

@@ -1,4 +1,4 @@
-"""What a store in PostgreSQL does beyond the protocol."""
+"""The PostgreSQL store beyond the protocol: schema, roles, lost responses, forks and waiting."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def line_of(wire: dict[str, Any]) -> bytes:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is sent to the server, as it is sent."""
+    """Collect the statements sent to the server."""
     sent: list[str] = []
     execute = psycopg.Connection.execute
 
@@ -68,7 +68,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 # Addresses
 
 
-def test_nothing_secret_is_shown_of_an_address() -> None:
+def test_an_address_is_shown_without_secrets() -> None:
     address = parse_address(
         "postgres://ann:s3cret@[::1]:5433,other/talks?sslmode=require&password=hidden&host=db#my%20session"
     )
@@ -78,7 +78,7 @@ def test_nothing_secret_is_shown_of_an_address() -> None:
     assert address.format_session_address("x") == f"{address.safe_url}#x"
     assert "s3cret" in address.url
     assert parse_address(address.format_session_address("x")).url == address.url, (
-        "the process that knows the whole opens what is shown"
+        "the process that has seen the full address opens the safe one"
     )
 
 
@@ -92,7 +92,7 @@ def test_the_variable_must_be_an_address(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_store_needs_a_session(shared_database: str) -> None:
-    with pytest.raises(st.InvalidOperation, match="names no session"):
+    with pytest.raises(st.InvalidOperation, match="has no session"):
         PostgresStore(shared_database)
     with pytest.raises(st.InvalidOperation):
         PostgresStore(f"{shared_database}#a%00b")
@@ -108,7 +108,7 @@ def test_a_password_is_in_no_message(server: Server) -> None:
     assert "does not exist" in str(refused.value)
 
 
-def test_a_server_that_is_not_there_is_told_after_some_patience() -> None:
+def test_an_unreachable_server_is_an_error_after_the_retries() -> None:
     store = PostgresStore("postgresql://nobody@127.0.0.1:1/none#x")
     store.database.retry_seconds = 0.2
 
@@ -117,7 +117,7 @@ def test_a_server_that_is_not_there_is_told_after_some_patience() -> None:
     assert not isinstance(refused.value, st.OutcomeUnknown)
 
 
-def test_a_database_that_was_never_reached_is_waited_for_a_shorter_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_was_never_reached_is_retried_for_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.connection.FIRST_RETRY_SECONDS", 0.1)
     database = PostgresDatabase(parse_address("postgresql://nobody@127.0.0.1:1/none"), retry_seconds=600)
 
@@ -125,7 +125,7 @@ def test_a_database_that_was_never_reached_is_waited_for_a_shorter_time(monkeypa
         database.run(lambda connection: None)
 
 
-def test_when_one_connection_is_lost_no_other_old_one_is_tried(shared_database: str) -> None:
+def test_after_a_lost_connection_the_idle_ones_are_not_used(shared_database: str) -> None:
     database = PostgresDatabase(Address(f"{shared_database}?application_name=lost", shared_database, None))
     together = threading.Barrier(8)
     with ThreadPoolExecutor(8) as pool:
@@ -147,7 +147,7 @@ def test_when_one_connection_is_lost_no_other_old_one_is_tried(shared_database: 
 # The schema
 
 
-def test_many_processes_may_make_the_schema_at_once(server: Server) -> None:
+def test_many_processes_can_create_the_schema_at_once(server: Server) -> None:
     url = server.new_database()
     address = parse_address(url)
     start = threading.Barrier(8)
@@ -168,8 +168,8 @@ def test_many_processes_may_make_the_schema_at_once(server: Server) -> None:
     ]
 
 
-def test_a_server_that_has_less_than_postgresql_will_do(server: Server) -> None:
-    """Some distributed ones have no NOTIFY, no advisory locks and no BRIN indexes."""
+def test_a_server_without_optional_features_works(server: Server) -> None:
+    """Some distributed servers have no NOTIFY, no advisory locks and no BRIN indexes."""
     url = server.new_database()
     with psycopg.connect(url, autocommit=True) as less:
         less.execute("SET allow_system_table_mods = on")
@@ -207,19 +207,19 @@ def test_a_database_that_is_not_utf8_is_refused(server: Server) -> None:
 
 
 def grant(database: str) -> None:
-    """Make the roles of the page."""
+    """Create the roles of the page."""
     run_page(database, 0)
 
 
 def run_page(database: str, number: int) -> None:
-    """Run a block of statements of the page; roles are the server's, and other tests may have made them."""
+    """Run a block of statements of the page. Roles belong to the server, and other tests may have created them."""
     page = Path(__file__).parents[2] / "docs" / "deploy.md"
     for statement in page.read_text().split("```sql\n")[number + 1].partition("```")[0].split(";\n"):
         with suppress(psycopg.errors.DuplicateObject):
             rows(database, statement)
 
 
-def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Server) -> None:
+def test_a_writer_can_append_and_read_but_not_change_entries(server: Server) -> None:
     url = server.new_database()
     owner = new(url, "theirs")
     owner.create([b'{"type":"session","version":3,"id":"theirs","timestamp":"","cwd":"/p"}', b"one", b"two"])
@@ -251,14 +251,14 @@ def test_a_writer_can_append_and_read_but_not_change_what_was_said(server: Serve
     ):
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             rows(mine.url, statement)
-    with pytest.raises(st.StoreError, match="may not"):
+    with pytest.raises(st.StoreError, match="lacks permission"):
         trash.purge(theirs.location)
     assert owner.read().data.endswith(b"one\ntwo\nthree\n")
 
 
-def test_a_writer_can_copy_a_file_whose_last_line_is_not_ended(server: Server, tmp_path: Path) -> None:
+def test_a_writer_can_copy_a_file_with_an_unfinished_last_line(server: Server, tmp_path: Path) -> None:
     url = server.new_database()
-    catalog.sessions(dir=url)  # makes the tables
+    catalog.sessions(dir=url)  # creates the tables
     grant(url)
     rows(url, "CREATE ROLE dan LOGIN IN ROLE sessiontree_writer")
     mine = url.replace("postgres@", "dan@")
@@ -290,11 +290,11 @@ def test_a_reader_can_read_list_and_search_and_nothing_else(server: Server) -> N
 
     assert [summary.entry_count for summary in catalog.sessions(all=True, dir=reader)] == [1]
     assert [hit.entry for hit in catalog.search("word", all=True, dir=reader)] == ["a"]
-    with st.open(f"{reader}#theirs") as session, pytest.raises(st.StoreError, match="may not"):
+    with st.open(f"{reader}#theirs") as session, pytest.raises(st.StoreError, match="lacks permission"):
         session.append(st.user("mine"))
 
 
-def test_projects_may_be_kept_apart(server: Server) -> None:
+def test_projects_can_be_isolated(server: Server) -> None:
     rows(server.url("postgres"), "CREATE ROLE keeper LOGIN")
     url = server.new_database(owner="keeper")
     superuser = url.replace("keeper@", "postgres@")
@@ -321,7 +321,7 @@ def test_projects_may_be_kept_apart(server: Server) -> None:
     assert rows(mine.url, "SELECT bytes FROM sessiontree.torn") == []
 
 
-def test_even_the_owner_only_adds(server: Server, shared_database: str) -> None:
+def test_even_the_owner_can_only_append(server: Server, shared_database: str) -> None:
     store = new(shared_database)
     store.create([b"header"])
 
@@ -329,11 +329,11 @@ def test_even_the_owner_only_adds(server: Server, shared_database: str) -> None:
         "UPDATE sessiontree.entry SET line = 'x'",
         "UPDATE sessiontree.session SET size = size - 1",
     ):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="only added to"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="append-only"):
             rows(shared_database, statement)
 
 
-# Answers that are lost
+# Lost responses
 
 
 @pytest.fixture
@@ -344,7 +344,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 def through(proxy: Proxy, database: str) -> PostgresStore:
-    """A store behind the proxy."""
+    """Return a store behind the proxy."""
     name = database.rpartition("/")[2]
     return new(f"postgresql://postgres@127.0.0.1:{proxy.port}/{name}")
 
@@ -354,12 +354,12 @@ def through(proxy: Proxy, database: str) -> PostgresStore:
     [["before"], ["after"], ["before", "after", "after"], ["late"], ["late", "before", "late", "after"]],
     ids="-".join,
 )
-def test_an_append_whose_answer_is_lost_is_there_once(proxy: Proxy, shared_database: str, cuts: list[str]) -> None:
+def test_an_append_whose_response_is_lost_is_stored_once(proxy: Proxy, shared_database: str, cuts: list[str]) -> None:
     store = through(proxy, shared_database)
     cursor = store.create([b"header"])
 
     for number in range(9):
-        # The driver prepares a statement that it was given several times: then other bytes are cut.
+        # The driver prepares a statement after several uses: then other bytes are cut.
         proxy.cuts = list(cuts) if number in (1, 8) else []
         cursor = store.append([b"cut me here %d" % number, b"and more"], after=cursor)
         assert proxy.cuts == []
@@ -370,7 +370,7 @@ def test_an_append_whose_answer_is_lost_is_there_once(proxy: Proxy, shared_datab
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_a_session_is_made_and_rewritten_once_too(proxy: Proxy, shared_database: str, cut: str) -> None:
+def test_create_and_replace_are_stored_once_too(proxy: Proxy, shared_database: str, cut: str) -> None:
     store = through(proxy, shared_database)
     proxy.cuts = [cut]
     cursor = store.create([b"cut me here"])
@@ -383,9 +383,7 @@ def test_a_session_is_made_and_rewritten_once_too(proxy: Proxy, shared_database:
 
 
 @pytest.mark.parametrize("cut", ["before", "after"])
-def test_when_nobody_can_be_asked_the_outcome_is_unknown_and_the_same_append_settles_it(
-    proxy: Proxy, shared_database: str, cut: str
-) -> None:
+def test_after_an_unknown_outcome_repeating_the_append_is_safe(proxy: Proxy, shared_database: str, cut: str) -> None:
     store = through(proxy, shared_database)
     cursor = store.create([b"header"])
     store.database.retry_seconds = 0.1
@@ -400,7 +398,7 @@ def test_when_nobody_can_be_asked_the_outcome_is_unknown_and_the_same_append_set
     assert store.append([b"next"], after=after) == store.read_end().cursor
 
 
-def test_a_session_settles_an_unknown_outcome_by_reading_on(proxy: Proxy, shared_database: str) -> None:
+def test_a_session_resolves_an_unknown_outcome_by_refreshing(proxy: Proxy, shared_database: str) -> None:
     store = through(proxy, shared_database)
     session = Session.create(store, id=store.id)
     session.append(st.user("first"))
@@ -416,7 +414,7 @@ def test_a_session_settles_an_unknown_outcome_by_reading_on(proxy: Proxy, shared
     assert [entry.body.message["content"] for entry in session.head.path()] == ["first", "cut me here"]
 
 
-def test_reading_goes_on_when_every_connection_is_reset(proxy: Proxy, shared_database: str) -> None:
+def test_reading_continues_after_every_connection_is_reset(proxy: Proxy, shared_database: str) -> None:
     store = through(proxy, shared_database)
     store.create([b"header", b"one"])
 
@@ -429,7 +427,7 @@ def test_reading_goes_on_when_every_connection_is_reset(proxy: Proxy, shared_dat
 
 
 def deep(database: str, entries: int) -> Session:
-    """A session in which another branch was written to for long."""
+    """A session with a long second branch."""
     session = Session.create(new(database), id=str(uuid.uuid4()))
     session.append(st.user("question"))
     session.append(st.assistant("answer", provider="p", model="m"))
@@ -439,9 +437,7 @@ def deep(database: str, entries: int) -> Session:
     return session
 
 
-def test_the_context_of_every_branch_takes_few_statements_and_is_that_of_the_whole(
-    shared_database: str, statements: list[str]
-) -> None:
+def test_the_context_of_every_branch_takes_few_statements(shared_database: str, statements: list[str]) -> None:
     session = deep(shared_database, 3000)
     where = session.location
     whole = {name: session.branch(name).context() for name in ("main", "aside")}
@@ -472,7 +468,7 @@ def test_a_compacted_path_is_read_no_further_than_its_compaction(shared_database
     assert len(statements) <= 3
 
 
-def test_ids_that_no_index_can_hold_are_found_by_reading(shared_database: str) -> None:
+def test_ids_that_cannot_be_indexed_are_found_by_reading(shared_database: str) -> None:
     store = new(shared_database)
     line = (
         '{"type":"message","id":"%s","parentId":%s,"timestamp":"","branch":"main",'
@@ -489,7 +485,7 @@ def test_ids_that_no_index_can_hold_are_found_by_reading(shared_database: str) -
     assert [message["content"] for message in session.context().messages] == ["1", "more", "more", "end"]
 
 
-def test_a_session_that_was_read_is_not_asked_for_again(shared_database: str, statements: list[str]) -> None:
+def test_a_session_that_was_read_is_cached(shared_database: str, statements: list[str]) -> None:
     session = st.open(deep(shared_database, 500).location)
     assert len(session.tree) > 500
     statements.clear()
@@ -499,7 +495,7 @@ def test_a_session_that_was_read_is_not_asked_for_again(shared_database: str, st
     assert statements == []
 
 
-def test_blocks_that_were_used_longest_ago_are_let_go() -> None:
+def test_the_least_recently_used_blocks_are_dropped() -> None:
     blocks = BlockCache(limit=30)
     for start in (0, 1000, 2000):
         blocks.put(start, bytes(10))
@@ -539,7 +535,7 @@ def test_long_sessions_are_read_in_parts_and_again_from_any_place(shared_databas
 
 @settings(max_examples=3000 if TORTURE else 40)
 @given(data=some.one_of(sessions(), damaged_sessions()))
-def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database: str, data: bytes) -> None:
+def test_a_random_session_is_the_same_in_a_database_and_in_memory(shared_database: str, data: bytes) -> None:
     memory, store = MemoryStore(), new(shared_database)
     lines = data.removesuffix(b"\n").split(b"\n")
     memory.create(lines)
@@ -564,7 +560,7 @@ def test_a_random_session_is_in_a_database_what_it_is_in_memory(shared_database:
 @pytest.mark.parametrize(
     ("branch", "cost"), [("a\0b", 1.0), ("\ud800", 1.0), ("b" * 600, 1.0), ("main", 1e308), ("main", -1e308)]
 )
-def test_what_no_column_can_hold_is_kept_in_lines_and_listed_from_them(database: str, branch: str, cost: float) -> None:
+def test_values_that_no_column_can_store_are_listed_from_the_lines(database: str, branch: str, cost: float) -> None:
     memory, store = MemoryStore(), new(database)
     said = {"role": "assistant", "content": "hi", "usage": {"totalTokens": 1, "cost": {"total": cost}}}
     for one in (memory, store):
@@ -579,7 +575,7 @@ def test_what_no_column_can_hold_is_kept_in_lines_and_listed_from_them(database:
 
 
 @pytest.mark.parametrize("peers", [False, True])
-def test_a_random_history_of_several_writers_comes_out_right_and_is_listed_so(database: str, peers: bool) -> None:
+def test_a_random_history_of_several_writers_is_stored_and_listed_correctly(database: str, peers: bool) -> None:
     address = f"{database}#s"
     simulation = Simulation(writers=3, peers=peers, store=lambda: PostgresStore(address))
     for number in range(150):
@@ -589,15 +585,15 @@ def test_a_random_history_of_several_writers_comes_out_right_and_is_listed_so(da
     ((told,),) = rows(database, "SELECT told FROM sessiontree.session")
     listed = catalog.sessions(all=True, dir=database)
     rows(database, "UPDATE sessiontree.session SET told = false")
-    assert catalog.sessions(all=True, dir=database) == listed, "what lines add is what the whole session says"
+    assert catalog.sessions(all=True, dir=database) == listed, "the sums of the lines equal those of the whole session"
     assert told is not peers
 
 
-# Files as they are
+# Copied files
 
 
 @pytest.mark.parametrize("tail", [b'{"whole":1}', b'{"cut'])
-def test_what_a_file_has_behind_its_last_newline_is_kept_and_out_of_the_way_of_what_follows(
+def test_the_unfinished_last_line_of_a_copied_file_is_kept_and_moved_away_by_an_append(
     shared_database: str, tail: bytes
 ) -> None:
     store = new(shared_database)
@@ -640,7 +636,7 @@ def test_a_rewrite_keeps_the_old_lines_as_a_backup(shared_database: str) -> None
 # Forks that share
 
 
-def test_a_fork_of_a_long_path_writes_few_rows_and_is_read_whole(shared_database: str) -> None:
+def test_a_fork_of_a_long_path_writes_few_rows(shared_database: str) -> None:
     session = deep(shared_database, 2000)
     session.switch("aside")
     session.label("HEAD", "here")
@@ -661,7 +657,9 @@ def test_a_fork_of_a_long_path_writes_few_rows_and_is_read_whole(shared_database
     assert forked.read_lines()[1:-3] == as_file.read_lines()[1:-3]
 
 
-def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(database: str, statements: list[str]) -> None:
+def test_a_fork_can_be_appended_to_and_forked_and_survives_a_purge_of_its_source(
+    database: str, statements: list[str]
+) -> None:
     session = deep(database, 300)
     forked = catalog.fork(session, at="aside")
     forked.append(st.user("only in the fork"))
@@ -688,7 +686,7 @@ def test_a_fork_goes_on_by_itself_and_may_be_forked_and_its_source_purged(databa
     assert catalog.sessions(all=True, dir=database)[0].entry_count > 300
 
 
-def test_a_source_that_is_purged_while_it_is_forked_leaves_its_lines_to_the_fork(database: str) -> None:
+def test_a_fork_keeps_the_lines_of_a_source_purged_at_the_same_time(database: str) -> None:
     session = deep(database, 50)
     (source,) = rows(database, "SELECT key, size FROM sessiontree.session")
     head = len(next(iter(session.store.read().data.splitlines(keepends=True))))
@@ -707,7 +705,7 @@ def test_a_source_that_is_purged_while_it_is_forked_leaves_its_lines_to_the_fork
     assert len(PostgresStore(f"{database}#fork").read().data) == source[1] - head
 
 
-def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> None:
+def test_lines_with_a_changed_parent_are_stored_by_the_fork(shared_database: str) -> None:
     store = new(shared_database)
     message = b'{"type":"message","id":"%s","parentId":%s,"timestamp":"","message":{"role":"user","content":"%s"}}'
     label = b'{"type":"label","id":"l","parentId":"a","timestamp":"","targetId":"a","label":"x"}'
@@ -724,11 +722,11 @@ def test_lines_whose_parent_changes_are_the_forks_own(shared_database: str) -> N
     assert st.open(forked.location).context().messages == Session(store).context().messages
 
 
-# Operating it
+# Operation
 
 
 def commands_of_page(*names: str) -> list[str]:
-    """The commands of docs/deploy.md that begin so."""
+    """Return the commands of docs/deploy.md that start with `prefix`."""
     page = Path(__file__).parents[2] / "docs" / "deploy.md"
     return [line for line in page.read_text().splitlines() if line.startswith(names)]
 
@@ -750,7 +748,7 @@ def test_a_dump_is_restored_as_it_was(server: Server, database: str, tmp_path: P
     again.append(st.user("goes on"))
 
 
-def test_a_forked_process_has_connections_of_its_own(shared_database: str) -> None:
+def test_a_forked_process_opens_new_connections(shared_database: str) -> None:
     store = new(shared_database)
     end = store.create([b"header"])
     child = os.fork()
@@ -766,11 +764,11 @@ def test_a_forked_process_has_connections_of_its_own(shared_database: str) -> No
     assert store.read().data == b"header\nof the child\n"
 
 
-# Waiting for others
+# Waiting for other writers
 
 
 def listeners(database: str) -> list[tuple[Any, ...]]:
-    """The connections that listen, once there is one."""
+    """Return the listening connections, as soon as there is one."""
     idle = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'"
     deadline = time.monotonic() + 60
     while not (found := rows(database, f"{idle} AND query LIKE 'LISTEN%%'")):
@@ -778,10 +776,10 @@ def listeners(database: str) -> list[tuple[Any, ...]]:
     return found
 
 
-def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_is_woken_when_another_writer_appends(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "sessiontree.store.postgres.store.POLL_SECONDS", 600
-    )  # a notice, and nothing else, wakes in time
+    )  # only a notification wakes the waiter in time
     store = new(database)
     end = store.create([b"header"])
 
@@ -794,7 +792,7 @@ def test_whoever_waits_is_woken_by_what_others_write(database: str, monkeypatch:
     assert store.wait_for_change(end, 0)
 
 
-def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_notifications_a_waiter_polls(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sessiontree.store.postgres.store.POLL_SECONDS", 0.01)
     monkeypatch.setattr("sessiontree.store.postgres.change_listener.CHANNEL", "elsewhere")
     store = PostgresStore(Address(f"{database}?application_name=deaf", database, str(uuid.uuid4())))
@@ -807,7 +805,7 @@ def test_where_nothing_is_told_asking_now_and_then_does(database: str, monkeypat
         assert waiting.result(60)
 
 
-def test_waiting_goes_on_when_the_listener_is_killed(shared_database: str) -> None:
+def test_waiting_continues_after_the_listener_is_killed(shared_database: str) -> None:
     store = new(shared_database)
     end = store.create([b"header"])
     with ThreadPoolExecutor(1) as pool:

@@ -13,6 +13,7 @@ from sessiontree.store.base import Store
 from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.memory import MemoryStore
 from sessiontree.store.postgres.store import PostgresStore
+from tests.store.encrypted_store import EncryptedStore
 
 Open = Callable[[], Store]
 
@@ -31,16 +32,20 @@ def postgres(folder: Path, request: pytest.FixtureRequest) -> Open:
     return lambda: PostgresStore(address)
 
 
-STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres}
+def encrypted(folder: Path, request: pytest.FixtureRequest) -> Open:
+    return lambda: EncryptedStore(str(folder / "s.jsonl"))
+
+
+STORES = {"memory": memory, "jsonl": jsonl, "postgres": postgres, "encrypted": encrypted}
 
 
 @pytest.fixture(params=STORES)
 def handle(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
-    """Call it for a handle of the same session, as another writer would have."""
+    """Return a function that opens the same session again, as another writer does."""
     return STORES[request.param](tmp_path, request)
 
 
-def test_what_was_written_is_read_back(handle: Open) -> None:
+def test_appended_lines_are_read_back(handle: Open) -> None:
     store = handle()
     cursor = store.create([b"header", b"one"])
     cursor = store.append([b"two", b"three"], after=cursor)
@@ -52,7 +57,7 @@ def test_what_was_written_is_read_back(handle: Open) -> None:
     assert chunk.unfinished == b""
 
 
-def test_reading_goes_on_where_it_stopped(handle: Open) -> None:
+def test_reading_continues_after_the_cursor(handle: Open) -> None:
     store = handle()
     first = store.create([b"header"])
     store.append([b"one"], after=first)
@@ -68,7 +73,24 @@ def test_a_session_that_does_not_exist_cannot_be_read(handle: Open) -> None:
         handle().read()
 
 
-def test_a_session_cannot_be_made_twice(handle: Open) -> None:
+def test_a_whole_session_is_streamed_line_by_line_and_as_bytes(handle: Open) -> None:
+    lines = [b"header", *(b"x" * 1000 for _ in range(3000))]
+    handle().create(lines)
+    store = handle()
+
+    assert list(store.stream_lines()) == lines
+    with store.open_file() as file:
+        assert file.read() == b"\n".join([*lines, b""])
+
+
+def test_a_session_that_does_not_exist_cannot_be_streamed(handle: Open) -> None:
+    with pytest.raises(NotFound):
+        handle().stream_lines()
+    with pytest.raises(NotFound):
+        handle().open_file()
+
+
+def test_creating_an_existing_session_is_refused(handle: Open) -> None:
     handle().create([b"header"])
 
     with pytest.raises(StoreError, match="exists already"):
@@ -88,7 +110,7 @@ def test_a_stale_writer_is_refused_and_nothing_is_written(handle: Open) -> None:
     assert mine.read().data == b"header\ntheirs\n"
 
 
-def test_after_a_conflict_reading_on_and_trying_again_is_right(handle: Open) -> None:
+def test_after_a_conflict_the_writer_can_read_and_retry(handle: Open) -> None:
     mine, theirs = handle(), handle()
     start = mine.create([b"header"])
     theirs.append([b"theirs"], after=start)
@@ -100,7 +122,7 @@ def test_after_a_conflict_reading_on_and_trying_again_is_right(handle: Open) -> 
     assert theirs.read().data == b"header\ntheirs\nmine\n"
 
 
-def test_a_rewrite_is_noticed_by_those_who_had_read_before(handle: Open) -> None:
+def test_a_rewrite_is_a_conflict_for_earlier_readers(handle: Open) -> None:
     mine, theirs = handle(), handle()
     start = mine.create([b"old"])
     theirs.replace([b"new", b"more"], after=start)
@@ -124,7 +146,7 @@ def test_a_rewrite_by_a_stale_writer_is_refused(handle: Open) -> None:
     assert mine.read().data == b"old\ntheirs\n"
 
 
-def test_after_a_rewrite_the_writer_goes_on(handle: Open) -> None:
+def test_a_writer_can_append_after_its_rewrite(handle: Open) -> None:
     store = handle()
     cursor = store.replace([b"new"], after=store.create([b"old"]))
 
@@ -133,7 +155,7 @@ def test_after_a_rewrite_the_writer_goes_on(handle: Open) -> None:
     assert handle().read().data == b"new\nmore\n"
 
 
-def test_closing_twice_is_fine_and_writing_goes_on_by_opening_again(handle: Open) -> None:
+def test_a_store_can_be_closed_twice_and_opened_again(handle: Open) -> None:
     store = handle()
     cursor = store.create([b"header"])
     store.close()
@@ -144,7 +166,7 @@ def test_closing_twice_is_fine_and_writing_goes_on_by_opening_again(handle: Open
     assert store.read().data == b"header\none\n"
 
 
-def test_a_batch_with_a_line_that_cannot_be_kept_is_refused_as_a_whole(handle: Open) -> None:
+def test_a_batch_with_an_invalid_line_is_refused_as_a_whole(handle: Open) -> None:
     store = handle()
     cursor = store.create([b"header"])
 
@@ -157,7 +179,7 @@ def test_a_batch_with_a_line_that_cannot_be_kept_is_refused_as_a_whole(handle: O
     assert store.append([], after=cursor) == cursor
 
 
-def test_batches_of_several_writers_are_all_there_and_none_is_torn_apart(handle: Open) -> None:
+def test_batches_of_several_writers_are_complete_and_not_interleaved(handle: Open) -> None:
     handle().create([b"header"])
 
     def write(name: str) -> None:

@@ -24,7 +24,7 @@ from sessiontree.swarm.agent_runner import MAX_DELAY, compute_retry_delay, has_f
 from sessiontree.swarm.executor import SwarmJob
 from sessiontree.swarm.records import CompleteAction, build_action_body
 from sessiontree.swarm.swarm import Swarm
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 from tests.swarm.conftest import (
     CallGate,
     build_model,
@@ -176,7 +176,7 @@ async def test_a_tool_that_aborts_its_agent_makes_it_fail(session: Session) -> N
     async with asyncio.timeout(60):
         status = await Swarm(session, "crowd", "Do it", agents=1, model=model, tools=[give_up]).run()
 
-    assert status.agents[0].error == "it was aborted"
+    assert status.agents[0].error == "the agent was aborted"
     assert not session.problems
 
 
@@ -208,7 +208,9 @@ async def test_a_swarm_that_splits_has_room_for_so_many_agents(session: Session)
     many = [f"part {number}" for number in range(80)]
     model = build_model(
         lambda r: (
-            "Alone, then." if "room for" in read_all_messages(r) else [ToolCall("c1", "split_task", {"parts": many})]
+            "Alone, then."
+            if "the swarm can have" in read_all_messages(r)
+            else [ToolCall("c1", "split_task", {"parts": many})]
         )
     )
 
@@ -288,7 +290,7 @@ async def test_a_swarm_says_where_an_answer_is_that_could_not_be_written(
     full = contextlib.ExitStack()
 
     def answer(request: Request) -> str:
-        full.enter_context(room_for((tmp_path / "s.jsonl").stat().st_size))
+        full.enter_context(limit_file_size((tmp_path / "s.jsonl").stat().st_size))
         return "Paid for."
 
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(answer), retries=0)

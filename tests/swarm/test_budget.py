@@ -74,7 +74,7 @@ def test_the_next_level_of_time_is_known_beforehand() -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, math.inf, math.nan])
 def test_a_limit_is_an_amount(limit: float) -> None:
-    with pytest.raises(InvalidOperation, match="no amount"):
+    with pytest.raises(InvalidOperation, match="is invalid"):
         Budget(cost=limit).check()
 
 
@@ -157,7 +157,7 @@ async def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_g
     await swarm.resume(**limits)
     last = await swarm.wait()
 
-    why = "the limit on cost cannot be kept: what p:m costs is not known"
+    why = "the cost limit cannot be enforced: the cost of p:m is unknown"
     assert (first.status, first.reason, asked) == ("paused", why, 1)
     assert first.budget_used is None
     assert (again.status, again.reason, asked_again) == ("paused", why, 2)

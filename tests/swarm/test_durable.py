@@ -322,7 +322,7 @@ async def test_a_worker_that_was_only_away_writes_nothing_twice(
         assert (await running).status == "completed"
         first.send(signal.SIGCONT)
         assert await first.wait_until_ended() == 75
-        assert "ends at once" in first.output
+        assert "exits: " in first.output
         assert len(model.requests) == 1
         assert list_messages(session, "crowd/worker-1")[-2:] == ["user: Do it", "assistant: Done."]
         check_integrity(session)
@@ -349,9 +349,9 @@ async def test_two_workers_share_the_work_of_a_database_and_one_takes_up_what_th
         )
         running = asyncio.create_task(run_swarm(session, agents=4))
         await wait_until(lambda: len(model.requests) == 4)
-        at_work = [line for worker in (first, second) for line in worker.output.splitlines() if "at work" in line]
-        assert len(at_work) == 4
-        assert all("at work" in worker.output for worker in (first, second))
+        started = [line for worker in (first, second) for line in worker.output.splitlines() if "is running" in line]
+        assert len(started) == 4
+        assert all("is running" in worker.output for worker in (first, second))
         first.kill()
         alone.set()
         workers.declare_dead(first)
@@ -457,12 +457,12 @@ async def test_a_machine_that_is_cut_off_ends_its_work_and_another_takes_it_up(
         first, second = [start_on_island(stack, workers, island, home, server.port, model.port) for island in islands]
         running = asyncio.create_task(run_swarm(session, agents=4))
         await wait_until(lambda: len(model.requests) == 4)
-        assert all("at work" in worker.output for worker in (first, second))
+        assert all("is running" in worker.output for worker in (first, second))
         islands[0].disconnect()
         cut.set()
         assert (await running).status == "completed"
         assert await first.wait_until_ended() == 75
-        assert "could not reach the database" in first.output
+        assert "the database was unreachable" in first.output
         assert len(model.requests) == 6
         check_integrity(session)
 
@@ -504,7 +504,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
         workers = WorkerProcesses(home)
         stack.callback(workers.end)
         worker = workers.start("--tools", "bash,ls")
-        asyncio.run(wait_until(lambda: "takes work" in worker.output))
+        asyncio.run(wait_until(lambda: "takes jobs" in worker.output))
         yield place
 
 
@@ -659,7 +659,7 @@ async def test_a_session_that_the_worker_cannot_open_leaves_the_swarm_as_it_is(
     swarm = await Swarm.create(session, "crowd", "Do it", agents=1, model="test:scripted", executor=executor)
     work = SwarmJob(session=session.id, swarm=swarm.id, agent="worker-1", prompt="Do it")
     file.rename(moved)
-    with pytest.raises(st.StoreError, match="a worker could not work on agent worker-1"):
+    with pytest.raises(st.StoreError, match="a worker could not run agent worker-1"):
         await executor.run(work, swarm.run_job)
     moved.rename(file)
     await executor.close()

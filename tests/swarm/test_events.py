@@ -81,7 +81,7 @@ def test_reading_goes_on_behind_any_number(log: EventLog, after: int) -> None:
 
 
 def test_there_is_nothing_before_the_first(log: EventLog) -> None:
-    with pytest.raises(InvalidOperation, match="numbered from 1"):
+    with pytest.raises(InvalidOperation, match="numbers start at 1"):
         log.read(-1)
 
 
@@ -254,7 +254,7 @@ async def test_failures_are_told_and_retries_too(session: Session, monkeypatch: 
 
     error, failed = swarm.events.read(types=["error", "agent_fail"])[:2]
 
-    assert error.message.startswith("m: down; it is tried again in")
+    assert error.message.startswith("m: down; retrying in")
     assert (failed.error, failed.attempts) == ("m: no key", 2)
 
 
@@ -321,4 +321,4 @@ async def test_a_swarm_goes_on_when_its_events_cannot_be_written(home: Path) -> 
 
     assert status.status == "completed"
     assert notices
-    assert notices[0].text.startswith("events are lost:")
+    assert notices[0].text.startswith("swarm events were lost:")

@@ -30,7 +30,7 @@ from sessiontree.swarm.experiment.experiment import (
     run_experiment,
 )
 from sessiontree.swarm.experiment.scoring import Candidate, exact, judge_with, matches, score_with
-from tests.agent.conftest import said
+from tests.agent.conftest import format_messages
 
 ARMS = [Arm(name="short", prompt="In one word."), Arm(name="long", prompt="At length.")]
 
@@ -81,7 +81,7 @@ async def test_each_run_is_on_a_branch_of_its_own_and_nobody_is_moved(session: S
     result = await run_experiment(session, "HEAD", ARMS, runs=2, model=build_model())
 
     assert [run.branch for run in result.runs] == ["ab-1/short-1", "ab-1/long-1", "ab-1/short-2", "ab-1/long-2"]
-    assert said(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
+    assert format_messages(session.branch("ab-1/long-2"))[2:] == ["user: At length.", "assistant: It is 42."]
     assert (session.heads.current, session.head.leaf) == ("main", leaf)
     assert result.at == leaf
     assert not session.problems
@@ -107,7 +107,7 @@ async def test_arms_that_cost_alike_have_no_winner(session: Session) -> None:
 
     assert result.winner is None
     assert (
-        result.reason == "not enough data: short and long cannot be told apart by cost"
+        result.reason == "not enough data: short and long do not differ significantly by cost"
         or "long and short" in result.reason
     )
     assert result.best is None
@@ -202,19 +202,19 @@ async def test_models_by_name_are_found(session: Session) -> None:
 @pytest.mark.parametrize(
     ("arms", "options", "reason"),
     [
-        ([], {}, "two arms or more"),
-        (ARMS[:1], {}, "two arms or more"),
+        ([], {}, "at least two arms"),
+        (ARMS[:1], {}, "at least two arms"),
         ([ARMS[0], ARMS[0]], {}, "two arms have the same name"),
-        ([*ARMS, Arm(name="quiet")], {}, "nothing to answer at this place"),
+        ([*ARMS, Arm(name="quiet")], {}, "this place has no message to answer"),
         ([*ARMS, Arm(name="a~b", prompt="Go.")], {}, "name"),
         (ARMS, {"model": None}, "an arm has no model"),
-        (ARMS, {"metric": "beauty"}, "no metric 'beauty': choose one of cost, tokens, time, exact"),
-        (ARMS, {"runs": 0}, "one run of each arm or more"),
+        (ARMS, {"metric": "beauty"}, "unknown metric 'beauty'; metrics: cost, tokens, time, exact"),
+        (ARMS, {"runs": 0}, "at least 1 run of each arm"),
         (ARMS, {"runs": 10**9}, "too many"),
-        (ARMS, {"concurrency": 0}, "one run at a time or more, not 0"),
-        (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is no amount"),
-        (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is no amount"),
-        (ARMS, {"name": "main"}, "there is a branch 'main' already"),
+        (ARMS, {"concurrency": 0}, "concurrency must be at least 1, not 0"),
+        (ARMS, {"budget": Budget(cost=0)}, "a budget of 0 dollars is invalid"),
+        (ARMS, {"budget": Budget(seconds=math.inf)}, "a budget of inf seconds is invalid"),
+        (ARMS, {"name": "main"}, "branch 'main' already exists"),
     ],
 )
 async def test_what_cannot_begin_is_refused_before_anything_is_written(
@@ -290,8 +290,8 @@ async def test_an_arm_that_failed_before_it_went_well_does_not_win(session: Sess
     assert (shaky.n, shaky.failed, shaky.failed_tokens, shaky.failed_cost) == (5, 1, 7, 0.0005)
     assert again.winner is None
     assert again.reason == (
-        "not enough data: runs of flaky failed before they went well, and only the lucky ones are counted: "
-        "a new experiment may tell"
+        "not enough data: runs of flaky were repeated after failures, so the successful ones may be a biased sample; "
+        "start a new experiment"
     )
 
 
@@ -402,7 +402,7 @@ async def test_it_goes_on_with_the_tools_it_began_with(session: Session) -> None
 async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Session) -> None:
     Experiment.create(session, "HEAD", ARMS, runs=1, model=build_model(), tools=[look, touch])
 
-    with pytest.raises(InvalidOperation, match="begun with tool look, which cannot be had here"):
+    with pytest.raises(InvalidOperation, match="started with the tool look, which is not available here"):
         await Experiment.open(session, "ab-1", model=build_model(), tools=[touch]).run()
 
 
@@ -441,7 +441,7 @@ async def test_one_process_at_a_time_runs_it(file_session: Session) -> None:
     async def answer(request: Request) -> str:
         with (
             st.open(file_session.id) as beside,
-            pytest.raises(InvalidOperation, match="another process works on experiment"),
+            pytest.raises(InvalidOperation, match="another process is running experiment"),
         ):
             await Experiment.open(beside, "ab-1", model=build_model()).run()
         return "42"
@@ -474,7 +474,7 @@ async def test_an_experiment_is_found_by_its_name_or_its_id(session: Session) ->
     assert [found.name for found in list_experiments(session)] == ["ab-1", "again"]
     for id in (second.id, second.id[:8], "again"):
         assert Experiment.open(session, id, model=build_model()).id == second.id
-    with pytest.raises(NotFound, match="there are ab-1, again"):
+    with pytest.raises(NotFound, match="experiments: ab-1, again"):
         Experiment.open(session, first.id[:3], model=build_model())
 
 
@@ -510,7 +510,7 @@ async def test_a_function_that_scores_has_to_be_given_again(session: Session) ->
 
     await run_experiment(session, "HEAD", ARMS, runs=1, scorers=[score_with(length)], model=build_model())
 
-    with pytest.raises(InvalidOperation, match="'length' is a function"):
+    with pytest.raises(InvalidOperation, match="'length' is a Python function"):
         Experiment.open(session, "ab-1", model=build_model())
     assert Experiment.open(session, "ab-1", model=build_model(), scorers=[score_with(length)]).name == "ab-1"
 
@@ -604,8 +604,8 @@ async def test_a_run_without_a_score_means_no_winner_until_it_is_scored(session:
     first = await run_experiment(session, "HEAD", ARMS, runs=5, metric="judge", **options)
     again = await Experiment.open(session, "ab-1", **options).run()
 
-    assert "have no value of judge" in first.reason
-    assert next(run for run in first.runs if run.scores["judge"] is None).notes["judge"].endswith("told")
+    assert "have no value for judge" in first.reason
+    assert next(run for run in first.runs if run.scores["judge"] is None).notes["judge"].endswith("requested format")
     assert again.reason in (
         "not enough data: short and long have the same judge",
         "not enough data: long and short have the same judge",
@@ -670,8 +670,8 @@ def build_unpriced_model(usage: dict[str, Any], **info: Any) -> ScriptedModel:
 @pytest.mark.parametrize(
     ("budget", "usage", "why"),
     [
-        (Budget(cost=1), {"input": 10}, "the limit on cost cannot be kept: what p:m costs is not known"),
-        (Budget(tokens=9), {"cost": 1}, "the limit on tokens cannot be kept: how many p:m takes is not known"),
+        (Budget(cost=1), {"input": 10}, "the cost limit cannot be enforced: the cost of p:m is unknown"),
+        (Budget(tokens=9), {"cost": 1}, "the token limit cannot be enforced: p:m does not report its tokens"),
     ],
 )
 async def test_a_limit_that_cannot_be_kept_ends_it_and_without_that_limit_it_goes_on(
@@ -708,7 +708,7 @@ async def test_a_judge_of_which_nobody_knows_what_it_costs_is_not_asked_again(se
         concurrency=1,
     )
 
-    assert result.reason.endswith("the limit on cost cannot be kept: what p:judge costs is not known")
+    assert result.reason.endswith("the cost limit cannot be enforced: the cost of p:judge is unknown")
     assert len(judge.requests) == 1
 
 
@@ -742,7 +742,7 @@ async def test_the_best_run_is_promoted(session: Session) -> None:
 
     await promote(session.branch(result.best), session.head, hooks=Hooks(), summary="The others cost more.")
 
-    assert said(session.head)[-1] == "assistant: 42"
+    assert format_messages(session.head)[-1] == "assistant: 42"
     assert "The others cost more." in str(session.head.context().to_llm()[-1])
     assert all(session.branch(run.branch).info.archived for run in result.runs)
 

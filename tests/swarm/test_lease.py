@@ -116,7 +116,7 @@ async def test_a_fork_goes_on_with_an_experiment_while_another_process_works_on_
 
     result = await Experiment.open(forked, made.id, model=model).run()
     assert len(result.runs) == 2
-    with pytest.raises(InvalidOperation, match="another process works on experiment ab-1"):
+    with pytest.raises(InvalidOperation, match="another process is running experiment ab-1"):
         await made.run()
 
 
@@ -274,7 +274,7 @@ async def test_an_experiment_that_another_machine_works_on_stops_here(
 
     with await asyncio.to_thread(acquire_elsewhere, database):
         async with asyncio.timeout(60):
-            with pytest.raises(InvalidOperation, match="another process works on experiment e now"):
+            with pytest.raises(InvalidOperation, match="another process took over experiment e"):
                 await running
 
     assert [run.finished for run in ExperimentLog(session).list_pending(find_plan(session, "e"))] == [None, None]

@@ -82,7 +82,7 @@ def test_one_who_may_not_make_the_tables_is_told_what_is_missing(server: Server)
     with psycopg.connect(url, autocommit=True) as owner:
         owner.execute("CREATE ROLE weak LOGIN")
 
-    with pytest.raises(StoreError, match=r"tables for work are missing .* may not make them: permission denied"):
+    with pytest.raises(StoreError, match=r"job tables are missing .* may not create them: permission denied"):
         WorkDatabase(url.replace("postgres@", "weak@")).migrate()
 
 

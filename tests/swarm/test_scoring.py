@@ -44,7 +44,7 @@ async def test_a_pattern_is_looked_for_anywhere_in_the_answer() -> None:
 
 
 def test_a_pattern_that_is_none_is_refused_at_once() -> None:
-    with pytest.raises(InvalidOperation, match="is no regular expression"):
+    with pytest.raises(InvalidOperation, match="is not a valid regular expression"):
         matches("(")
 
 
@@ -69,7 +69,7 @@ async def test_a_function_that_fails_or_gives_no_number_gives_no_score_and_says_
     strange = await score_with(lambda candidate: float("nan"), name="odd").score(build_candidate("42"))
 
     assert (failed.value, failed.note) == (None, "divide failed with ZeroDivisionError: division by zero")
-    assert (strange.value, strange.note) == (None, "odd gave nan")
+    assert (strange.value, strange.note) == (None, "odd returned nan")
 
 
 # The judge
@@ -127,7 +127,7 @@ async def test_a_judge_that_does_not_keep_the_form_is_asked_once_more() -> None:
 
     assert again.value == 4
     assert never.value is None
-    assert never.note == "scripted:scripted gave no grade in the form it was told"
+    assert never.note == "scripted:scripted gave no grade in the requested format"
     assert len(model.requests) == 2
     assert never.tokens > 0
 
@@ -165,12 +165,12 @@ async def test_scorers_are_made_anew_from_what_was_written() -> None:
 def test_a_function_cannot_be_made_anew() -> None:
     length = score_with(lambda candidate: 1.0, name="length")
 
-    with pytest.raises(InvalidOperation, match="'length' is a function of Python, which has to be given again"):
+    with pytest.raises(InvalidOperation, match="'length' is a Python function; pass it again"):
         build_scorer("length", length.data, lambda name: ScriptedModel())
 
 
 def test_two_scores_of_one_name_are_refused() -> None:
-    with pytest.raises(InvalidOperation, match="two scores 'exact'"):
+    with pytest.raises(InvalidOperation, match="two metrics have the name 'exact'"):
         check_scorer_names([exact("a"), exact("b")])
-    with pytest.raises(InvalidOperation, match="two scores 'cost'"):
+    with pytest.raises(InvalidOperation, match="two metrics have the name 'cost'"):
         check_scorer_names([exact("a", name="cost")])

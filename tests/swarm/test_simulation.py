@@ -51,10 +51,10 @@ async def run_two_rounds(crew: Scheduler) -> str:
     return last.text
 
 
-REASONS = ("by chance", "a fault in a model", "was moved by another writer")
+REASONS = ("by chance", "a fault in a model", "another writer moved branch")
 """All that agents can fail for in this world."""
 
-DEFEATS = ("has failed: ", "no agent has come to a result", "no part of the task was done")
+DEFEATS = (" failed: ", "no agent completed the task", "no part of the task was completed")
 """All that swarms can fail for."""
 
 STRATEGIES = ["parallel", "map-reduce", "pipeline", "tree", run_two_rounds]

@@ -97,13 +97,16 @@ def test_grades_in_fractions_are_counted_as_whole_ones_are() -> None:
 @pytest.mark.parametrize(
     ("arms", "reason"),
     [
-        ({"a": [1.0, 2.0]}, "there is nothing to compare with"),
+        ({"a": [1.0, 2.0]}, "there is only one arm"),
         ({"a": [1.0], "b": [9.0, 9.1]}, "a has fewer than two runs"),
         ({"a": [], "b": [9.0]}, "a and b have fewer than two runs"),
         ({"a": [3.0, 3.0], "b": [3.0, 3.0]}, "a and b have the same cost"),
-        ({"a": [1.0, 5.0, 3.0], "b": [2.0, 6.0, 4.0]}, "a and b cannot be told apart by cost"),
-        ({"a": [1.0, 1.1, 0.9], "b": [1.0, 1.2, 0.9], "c": [50.0, 51, 52]}, "a and b cannot be told apart by cost"),
-        ({"a": [1.0] * 3, "b": [9.0] * 3}, "a and b cannot be told apart by cost"),
+        ({"a": [1.0, 5.0, 3.0], "b": [2.0, 6.0, 4.0]}, "a and b do not differ significantly by cost"),
+        (
+            {"a": [1.0, 1.1, 0.9], "b": [1.0, 1.2, 0.9], "c": [50.0, 51, 52]},
+            "a and b do not differ significantly by cost",
+        ),
+        ({"a": [1.0] * 3, "b": [9.0] * 3}, "a and b do not differ significantly by cost"),
     ],
 )
 def test_without_enough_data_nobody_wins(arms: dict[str, list[float]], reason: str) -> None:
@@ -119,7 +122,7 @@ def test_a_winner_is_named_with_the_difference_to_the_second() -> None:
     found = choose_winner(arms, "time", "lower")
 
     assert found.winner == "fast"
-    assert found.reason.startswith("lowest time: 10 less than middle, 95% sure of ")
+    assert found.reason.startswith("lowest time: 10 less than middle (95% confidence interval: ")
     assert choose_winner(arms, "quality", "higher").winner == "slow"
 
 

@@ -104,7 +104,7 @@ async def test_a_branch_is_held_by_one_agent_alone(session: Session) -> None:
     status = await swarm.run()
 
     assert status.status == "failed"
-    assert status.reason == "agent 'worker-1' holds the branch 'way' already"
+    assert status.reason == "agent 'worker-1' already uses the branch 'way'"
 
 
 async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> None:
@@ -128,7 +128,7 @@ async def test_what_fails_is_recorded_and_the_rest_goes_on(session: Session) -> 
 async def test_a_swarm_whose_agents_all_fail_has_failed(session: Session) -> None:
     status = await Swarm(session, "pair", "Try", model=build_model(lambda request: AUTH)).run()
 
-    assert (status.status, status.reason) == ("failed", "no agent has come to a result")
+    assert (status.status, status.reason) == ("failed", "no agent completed the task")
 
 
 # map-reduce
@@ -195,17 +195,15 @@ async def test_the_reducer_is_told_of_parts_that_failed(session: Session) -> Non
     status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a", "b"], model=model).run()
 
     assert status.status == "completed"
-    assert "Result of mapper-2:\n\nIt came to nothing: scripted:scripted: no key" in read_all_messages(
-        model.requests[-1]
-    )
+    assert "Result of mapper-2:\n\nFailed: scripted:scripted: no key" in read_all_messages(model.requests[-1])
 
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda request: "  \n", "the planner named no part of the task"),
-        (lambda request: AUTH, "planner has failed: scripted:scripted: no key"),
-        (lambda request: "x\n" * 65, "the planner named 65 parts, and 64 are the most"),
+        (lambda request: "  \n", "the planner listed no parts of the task"),
+        (lambda request: AUTH, "planner failed: scripted:scripted: no key"),
+        (lambda request: "x\n" * 65, "the planner listed 65 parts; the limit is 64"),
     ],
 )
 async def test_without_parts_there_is_no_map_reduce(session: Session, answer: object, reason: str) -> None:
@@ -219,7 +217,7 @@ async def test_a_map_reduce_without_any_part_done_has_failed(session: Session) -
 
     status = await Swarm(session, "zoo", "Count", strategy="map-reduce", parts=["a"], model=model).run()
 
-    assert (status.status, status.reason) == ("failed", "no part of the task was done")
+    assert (status.status, status.reason) == ("failed", "no part of the task was completed")
 
 
 # pipeline
@@ -255,7 +253,7 @@ async def test_a_pipeline_ends_where_a_stage_fails(session: Session) -> None:
 
     status = await Swarm(session, "line", "Build", agents=3, strategy="pipeline", model=build_model(answer)).run()
 
-    assert (status.status, status.reason) == ("failed", "stage-2 has failed: scripted:scripted: no key")
+    assert (status.status, status.reason) == ("failed", "stage-2 failed: scripted:scripted: no key")
     assert [agent.status for agent in status.agents] == ["completed", "failed"]
     assert status.progress == pytest.approx(1 / 3)
 
@@ -318,7 +316,7 @@ async def test_a_split_that_makes_no_sense_is_told_to_the_model(session: Session
     status = await Swarm(session, "grove", "do it", strategy="tree", model=model).run()
 
     assert status.result == "Then alone."
-    assert "two parts or more" in read_last_message(model.requests[1])
+    assert "at least two parts" in read_last_message(model.requests[1])
 
 
 async def test_tasks_are_not_split_without_end(session: Session) -> None:

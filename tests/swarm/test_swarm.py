@@ -80,18 +80,18 @@ async def test_agents_begin_at_the_place_where_the_swarm_was_put(session: Sessio
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"agents": 0}, "one agent or more"),
-        ({"agents": []}, "one agent or more"),
-        ({"agents": 3, "max_agents": 2}, "2 agents at most"),
-        ({"budget": Budget(cost=-1)}, "a budget of -1 dollars is no amount"),
-        ({"agent_budget": Budget(tokens=0)}, "a budget of 0 tokens is no amount"),
-        ({"agents": [AgentSpec(budget=Budget(seconds=math.inf))]}, "a budget of inf seconds is no amount"),
-        ({"strategy": "map-reduce", "parts": ["Count the cats", " "]}, "a part of the task says nothing"),
+        ({"agents": 0}, "at least 1 agent"),
+        ({"agents": []}, "at least 1 agent"),
+        ({"agents": 3, "max_agents": 2}, "at most 2 agents are allowed"),
+        ({"budget": Budget(cost=-1)}, "a budget of -1 dollars is invalid"),
+        ({"agent_budget": Budget(tokens=0)}, "a budget of 0 tokens is invalid"),
+        ({"agents": [AgentSpec(budget=Budget(seconds=math.inf))]}, "a budget of inf seconds is invalid"),
+        ({"strategy": "map-reduce", "parts": ["Count the cats", " "]}, "a part of the task is empty"),
         ({"retries": -1}, "not -1"),
-        ({"name": "a~b"}, "cannot be the name of a branch"),
-        ({"task": " \n"}, "there is no task"),
-        ({"agents": [AgentSpec(name="a~b")]}, "cannot be the name of a branch"),
-        ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents are called 'a'"),
+        ({"name": "a~b"}, "invalid branch name"),
+        ({"task": " \n"}, "the task is empty"),
+        ({"agents": [AgentSpec(name="a~b")]}, "invalid branch name"),
+        ({"agents": [AgentSpec(name="a"), AgentSpec(), AgentSpec(name="a")]}, "two agents have the name 'a'"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(
@@ -127,11 +127,11 @@ async def test_a_swarm_runs_once(session: Session) -> None:
     swarm = Swarm(session, "crowd", "Do it", agents=1, model=build_model(doors))
     await swarm.start()
 
-    with pytest.raises(InvalidOperation, match="running already"):
+    with pytest.raises(InvalidOperation, match="already running"):
         await swarm.start()
     doors.open()
     await swarm.wait()
-    with pytest.raises(InvalidOperation, match="swarm crowd is completed: make a new one to try again"):
+    with pytest.raises(InvalidOperation, match="swarm crowd is completed; create a new swarm to try again"):
         await swarm.start()
 
 
@@ -305,7 +305,7 @@ async def test_one_process_at_a_time_works_on_a_swarm(tmp_path: Path) -> None:
     with st.open(tmp_path / "s.jsonl") as other:
         second = Swarm.open(other, swarm.id, model=build_model())
         assert second.is_held
-        with pytest.raises(InvalidOperation, match="another process works on swarm crowd"):
+        with pytest.raises(InvalidOperation, match="another process is running swarm crowd"):
             await second.start()
     doors.open()
     await swarm.wait()
@@ -354,7 +354,9 @@ async def test_without_the_tools_it_began_with_it_does_not_go_on(session: Sessio
     swarm = await Swarm.create(session, "crowd", "Do it", tools=[look, touch])
     lacking = Swarm.open(session, swarm.id, model=build_model(), tools=[touch])
 
-    with pytest.raises(InvalidOperation, match=r"^swarm crowd was begun with tool look, which cannot be had here$"):
+    with pytest.raises(
+        InvalidOperation, match=r"^swarm crowd was started with the tool look, which is not available here$"
+    ):
         await lacking.start()
 
     assert not lacking.is_held
@@ -402,7 +404,7 @@ async def test_what_is_said_to_an_agent_is_heard_by_that_agent(session: Session)
 
     assert list_messages(session, "crowd/worker-2")[-2:] == ["user: Use blue", "assistant: Done with 'Use blue'."]
     assert "Use blue" not in "".join(list_messages(session, "crowd/worker-1"))
-    with pytest.raises(InvalidOperation, match="agent worker-2 is done"):
+    with pytest.raises(InvalidOperation, match="agent worker-2 is completed"):
         await swarm.steer("worker-2", "Or red")
     with pytest.raises(NotFound, match="worker-1, worker-2"):
         await swarm.steer("worker-3", "Hello?")
@@ -416,10 +418,12 @@ async def test_an_agent_that_works_elsewhere_hears_nothing_from_here(tmp_path: P
         await doors.wait_for_calls(1)
         other.refresh()
         beside = Swarm.open(other, swarm.id)
-        with pytest.raises(InvalidOperation, match="not at work here: another process works on swarm crowd"):
+        with pytest.raises(
+            InvalidOperation, match="does not run in this process; another process is running swarm crowd"
+        ):
             await beside.steer("worker-1", "Use blue")
         await swarm.detach()
-        with pytest.raises(InvalidOperation, match="not at work here: no process works on swarm crowd"):
+        with pytest.raises(InvalidOperation, match="does not run in this process; no process is running swarm crowd"):
             await beside.steer("worker-1", "Use blue")
 
 
@@ -524,12 +528,12 @@ async def test_scaling_from_another_process_counts(tmp_path: Path) -> None:
 async def test_there_are_never_more_agents_than_were_allowed(session: Session) -> None:
     swarm = await Swarm.create(session, "crowd", "Do it", agents=2, max_agents=3, model=build_model())
 
-    with pytest.raises(InvalidOperation, match="3 agents at most, not 4"):
+    with pytest.raises(InvalidOperation, match="at most 3 agents are allowed, not 4"):
         await swarm.scale(4)
-    with pytest.raises(InvalidOperation, match="one agent or more"):
+    with pytest.raises(InvalidOperation, match="at least 1 agent"):
         await swarm.scale(0)
     await swarm.run()
-    with pytest.raises(InvalidOperation, match="completed: it cannot be scaled"):
+    with pytest.raises(InvalidOperation, match="completed and cannot be scaled"):
         await swarm.scale(1)
 
 
@@ -550,7 +554,7 @@ async def test_cancelling_aborts_the_agents_and_keeps_what_they_have(session: Se
     assert doors.waiting == 0
     assert list_messages(session, "crowd/worker-1")[2] == "user: Do it"
     assert (await swarm.wait()).status == "cancelled"
-    with pytest.raises(InvalidOperation, match="cancelled already"):
+    with pytest.raises(InvalidOperation, match="already cancelled"):
         await swarm.cancel()
 
 
@@ -669,7 +673,7 @@ async def test_a_handler_that_lets_nothing_through_is_a_failure_not_a_pause(sess
     async with asyncio.timeout(60):
         status = await Swarm(session, "crowd", "Do it", agents=1, model=build_model(), hooks=hooks).run()
 
-    assert status.agents[0].error == "a handler did not let it go on"
+    assert status.agents[0].error == "a handler cancelled the agent's request"
 
 
 async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Session) -> None:
@@ -683,7 +687,7 @@ async def test_an_agent_whose_branch_was_taken_elsewhere_has_failed(session: Ses
     status = await swarm.wait()
 
     assert status.agents[0].status == "failed"
-    assert "was moved by another writer" in (status.agents[0].error or "")
+    assert "another writer moved branch" in (status.agents[0].error or "")
     assert not [problem for problem in session.problems if problem.severity == "fault"]
 
 
@@ -741,7 +745,7 @@ async def test_the_branches_of_a_finished_swarm_cannot_be_changed(session: Sessi
     branches = session.branches
 
     for refused in (swarm.create_branch("late"), swarm.switch_branch("main")):
-        with pytest.raises(InvalidOperation, match="swarm line is completed: no agent of it would begin"):
+        with pytest.raises(InvalidOperation, match="swarm line is completed: no agent would start"):
             await refused
 
     assert swarm.status() == status
@@ -777,7 +781,7 @@ async def test_a_strategy_cannot_have_two_agents_of_one_name_at_the_same_time(se
 
     status = await Swarm(session, "crowd", "Do it", strategy=twins, model=build_model()).run()
 
-    assert (status.status, status.reason) == ("failed", "two agents are called 'twin'")
+    assert (status.status, status.reason) == ("failed", "two agents have the name 'twin'")
 
 
 async def test_a_strategy_of_ones_own_has_to_be_given_again(session: Session) -> None:
@@ -786,6 +790,6 @@ async def test_a_strategy_of_ones_own_has_to_be_given_again(session: Session) ->
 
     swarm = await Swarm.create(session, "crowd", "Do it", strategy=mine, model=build_model())
 
-    with pytest.raises(InvalidOperation, match="the strategy 'mine' of swarm crowd has to be given"):
+    with pytest.raises(InvalidOperation, match="swarm crowd uses the custom strategy 'mine'"):
         await Swarm.open(session, swarm.id, model=build_model()).start()
     assert (await Swarm.open(session, swarm.id, strategy=mine, model=build_model()).run()).result == "Done."

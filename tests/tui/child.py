@@ -1,4 +1,4 @@
-"""The app in a process of its own, with a model that answers slowly from a script. Run with a session's file."""
+"""Run the app in a separate process with a slow scripted model. The argument is a session file."""
 
 from __future__ import annotations
 

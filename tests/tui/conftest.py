@@ -1,4 +1,4 @@
-"""What tests of the app share: an app with a scripted model, driven by keys, and what is on its screen."""
+"""Fixtures for tests of the app: run it with a scripted model, press keys and read the screen."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SECONDS = 10.0
 
 
 class ScriptedModels:
-    """Finds one model under every name."""
+    """Returns the same model for every name."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -39,7 +39,7 @@ class ScriptedModels:
 
 
 class NoModels:
-    """Finds none."""
+    """Finds no model."""
 
     def find(self, name: str | None = None) -> Model:
         raise NoModel(name, "there is no key")
@@ -49,7 +49,7 @@ class NoModels:
 
 
 class Driver:
-    """Types, and reads the screen."""
+    """Drives the app with keys and reads its screen."""
 
     def __init__(self, app: SessionApp, pilot: Pilot[None], model: ScriptedModel) -> None:
         self.app = app
@@ -66,31 +66,31 @@ class Driver:
 
     @property
     def blocks(self) -> list[str]:
-        """What the conversation shows, each block as `kind: text`."""
+        """The blocks of the transcript as `kind: text`."""
         return [f"{block.kind}: {block.head or block.text}" for block in self.app.chat.transcript.blocks]
 
     @property
     def screen(self) -> str:
-        """All that is on the screen, as text."""
+        """The screen as text."""
         strips = self.app.screen._compositor.render_strips(self.app.size)
         return "\n".join(strip.text.rstrip() for strip in strips)
 
-    async def wait_until(self, fact: Callable[[], T]) -> T:
-        """What is true at last. If it never is, the test fails, and says what is on the screen instead."""
+    async def wait_until(self, condition: Callable[[], T]) -> T:
+        """Wait until `condition` returns a true value and return it. Fail with the screen after a timeout."""
         for _ in range(int(SECONDS / 0.01)):
-            found = fact()
+            found = condition()
             if found:
                 await self.pilot.pause()
                 return found
             await asyncio.sleep(0.01)
-        raise AssertionError(f"it did not come true; the screen is\n{self.screen}\n{self.blocks}")
+        raise AssertionError(f"timeout; the screen is\n{self.screen}\n{self.blocks}")
 
-    async def wait_for_text(self, *words: str) -> str:
-        """The screen on which all these words are, at last."""
+    async def wait_for_text(self, *texts: str) -> str:
+        """Wait until the screen contains all texts and return the screen."""
 
         def read_screen() -> str:
             screen = self.screen
-            return screen if all(word in screen for word in words) else ""
+            return screen if all(text in screen for text in texts) else ""
 
         return await self.wait_until(read_screen)
 
@@ -108,16 +108,16 @@ class Driver:
         await self.press("enter")
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing runs any more."""
+        """Wait until nothing is running."""
         await self.wait_until(
-            lambda: self.app.desk is not None and not self.app.desk.is_running and not self.chat._activity
+            lambda: self.app.controller is not None and not self.app.controller.is_running and not self.chat._activity
         )
 
     async def submit_and_wait(self, text: str) -> None:
-        """Say something, and wait until the model has answered."""
-        asked = len(self.model.requests)
+        """Submit a prompt and wait for the answer."""
+        count = len(self.model.requests)
         await self.submit(text)
-        await self.wait_until(lambda: len(self.model.requests) > asked)
+        await self.wait_until(lambda: len(self.model.requests) > count)
         await self.wait_until_idle()
 
 
@@ -134,7 +134,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def running(project: Path) -> Running:
-    """The app with these answers to come, as an async context."""
+    """Return an async context manager that runs the app with scripted answers."""
 
     @asynccontextmanager
     async def run(

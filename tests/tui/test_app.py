@@ -1,4 +1,4 @@
-"""The app: the tree, choosers for what commands need, other processes, and what is kept of a session."""
+"""The app: the tree, prompts for arguments, other processes, and when a session is kept."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .conftest import NoModels, Running, ScriptedModels
 
 @pytest.fixture
 def talk(project: Path) -> Session:
-    """Two questions and their answers, and a branch beside the second."""
+    """Two questions with answers, and a branch that replaces the second."""
     session = st.create("talk")
     session.append(st.user("first question"))
     session.append(st.assistant("first answer"))
@@ -36,7 +36,7 @@ def talk(project: Path) -> Session:
 
 
 @pytest.mark.parametrize("keys", [("ctrl+t",), ("escape", "escape")])
-async def test_the_tree_is_one_key_away_and_a_choice_moves(
+async def test_a_key_opens_the_tree_and_choosing_an_entry_navigates(
     running: Running, talk: Session, keys: tuple[str, ...]
 ) -> None:
     async with running(session=talk) as app:
@@ -51,20 +51,20 @@ async def test_the_tree_is_one_key_away_and_a_choice_moves(
         assert [entry.type for entry in talk.head.path()] == ["session_info", "message", "message"]
 
 
-async def test_what_is_left_is_summarized(running: Running, talk: Session) -> None:
+async def test_the_abandoned_branch_is_summarized(running: Running, talk: Session) -> None:
     async with running("It was about seconds.", session=talk) as app:
         await app.press("ctrl+t")
         await app.wait_for_text("← active")
         await app.press("up", "enter")
         await app.wait_for_text("Summarize the branch")
         await app.press("down", "enter")
-        await app.wait_for_text("◆ summary of a branch that was left")
+        await app.wait_for_text("◆ summary of an abandoned branch")
 
         assert app.editor.text == "second question"
         assert talk.tree[talk.heads.leaf or ""].type == "branch_summary"
 
 
-async def test_a_summary_that_fails_leaves_everything_where_it_was(running: Running, talk: Session) -> None:
+async def test_a_failed_summary_changes_nothing(running: Running, talk: Session) -> None:
     before = talk.heads.leaf
     async with running(ModelError("scripted:scripted", "auth", "no key"), session=talk) as app:
         await app.press("ctrl+t")
@@ -83,22 +83,22 @@ async def test_a_summary_can_be_aborted(running: Running, talk: Session) -> None
         await app.press("ctrl+t")
         await app.wait_for_text("← active")
         await app.press("up", "ctrl+s")
-        await app.wait_for_text("summarizing", "esc aborts")
+        await app.wait_for_text("summarizing", "Esc to abort")
         await app.press("escape")
         await app.wait_for_text("Cancelled. Nothing changed.")
 
         assert talk.heads.leaf == before
 
 
-async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Running, talk: Session) -> None:
+async def test_a_run_is_aborted_only_after_an_entry_is_chosen(running: Running, talk: Session) -> None:
     async with running(["Long ", Delay(30)], session=talk) as app:
         await app.submit("Go on")
         await app.wait_for_text("Long")
         await app.press("ctrl+t")
         await app.wait_for_text("type to search")
-        assert app.app.desk.is_running
+        assert app.app.controller.is_running
         await app.press("escape")
-        assert app.app.desk.is_running
+        assert app.app.controller.is_running
         await app.press("ctrl+t")
         await app.wait_for_text("type to search")
         await app.press("home", "enter")
@@ -106,10 +106,10 @@ async def test_what_runs_is_given_up_only_when_a_place_is_chosen(running: Runnin
         await app.press("enter")
         await app.wait_until(lambda: app.editor.text == "first question")
 
-        assert not app.app.desk.is_running
+        assert not app.app.controller.is_running
 
 
-async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: Session) -> None:
+async def test_the_summary_question_can_be_skipped(running: Running, talk: Session) -> None:
     settings = Config(summary=SummarySettings(skip_prompt=True))
     async with running(session=talk, settings=settings) as app:
         await app.press("ctrl+t")
@@ -118,10 +118,10 @@ async def test_the_question_of_a_summary_can_be_skipped(running: Running, talk: 
         assert await app.wait_until(lambda: app.editor.text == "second question")
 
 
-async def test_escape_twice_does_what_is_set(running: Running, talk: Session) -> None:
+async def test_double_escape_runs_the_configured_action(running: Running, talk: Session) -> None:
     async with running(session=talk, settings=Config(double_escape="fork")) as app:
         await app.press("escape", "escape")
-        await app.wait_for_text("Fork before which message?", "second question")
+        await app.wait_for_text("Fork before message", "second question")
         await app.press("escape")
     async with running(session=st.create(), settings=Config(double_escape="none")) as app:
         await app.press("escape", "escape")
@@ -129,7 +129,7 @@ async def test_escape_twice_does_what_is_set(running: Running, talk: Session) ->
         assert len(app.app.screen_stack) == 1
 
 
-async def test_escape_twice_in_a_text_is_nothing(running: Running, talk: Session) -> None:
+async def test_double_escape_does_nothing_while_the_editor_has_text(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.type("words")
         await app.press("escape", "escape")
@@ -140,25 +140,25 @@ async def test_escape_twice_in_a_text_is_nothing(running: Running, talk: Session
 # What commands need is chosen
 
 
-async def test_a_branch_is_chosen_from_the_list_of_branches(running: Running, talk: Session) -> None:
+async def test_branches_command_switches_to_the_chosen_branch(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/branches")
-        assert await app.wait_for_text("Which branch?", "● main", "other")
+        assert await app.wait_for_text("Switch to branch", "● main", "other")
         await app.press("down", "enter")
         await app.wait_until(lambda: talk.heads.current == "other")
-        assert await app.wait_for_text("on other")
+        assert await app.wait_for_text("On branch other")
 
 
-async def test_a_branch_with_one_entry_is_listed_in_the_singular(running: Running) -> None:
+async def test_a_branch_with_one_entry_is_listed_in_singular(running: Running) -> None:
     session = st.create()
     session.append(st.user("alone"))
     async with running(session=session, models=NoModels()) as app:
         await app.submit("/branches")
-        await app.wait_for_text("Which branch?", " 1 entry  ")
+        await app.wait_for_text("Switch to branch", " 1 entry  ")
 
 
 @pytest.mark.parametrize("line", ["/export", "/export-branch", "/export-branch other"])
-async def test_an_export_without_a_file_is_done_and_says_where_it_is(
+async def test_export_without_a_file_reports_the_path(
     running: Running, talk: Session, project: Path, line: str
 ) -> None:
     async with running(session=talk) as app:
@@ -167,7 +167,7 @@ async def test_an_export_without_a_file_is_done_and_says_where_it_is(
         await app.wait_until(lambda: any(str(page) in block for block in app.blocks))
 
 
-async def test_what_a_command_requires_is_asked_for(running: Running, talk: Session) -> None:
+async def test_missing_arguments_are_asked_for(running: Running, talk: Session) -> None:
     talk.append(st.user("tried elsewhere"), branch="other")
     async with running("What was done there.", session=talk) as app:
         await app.submit("/merge")
@@ -176,7 +176,7 @@ async def test_what_a_command_requires_is_asked_for(running: Running, talk: Sess
         assert await app.wait_for_text("other is merged", "merged from another branch")
 
 
-async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Running, talk: Session) -> None:
+async def test_a_command_is_cancelled_if_its_argument_is_not_given(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         lines = len(talk.tree)
         for line in ("/merge", "/cherry-pick", "/pop", "/fork", "/branches"):
@@ -188,7 +188,7 @@ async def test_a_command_that_is_not_told_what_it_needs_does_nothing(running: Ru
         assert len(talk.tree) == lines
 
 
-async def test_who_comes_back_from_the_tree_still_sees_that_the_agent_works(running: Running, talk: Session) -> None:
+async def test_activity_is_still_shown_after_closing_the_tree(running: Running, talk: Session) -> None:
     async with running(["It begins.", Delay(30)], session=talk) as app:
         await app.submit("go on")
         await app.wait_for_text("It begins.", "working")
@@ -197,109 +197,109 @@ async def test_who_comes_back_from_the_tree_still_sees_that_the_agent_works(runn
         await app.press("escape")
         await app.wait_until(lambda: app.app.screen is app.chat)
         await app.pilot.pause()
-        assert await app.wait_for_text("working", "esc aborts")
+        assert await app.wait_for_text("working", "Esc to abort")
         await app.press("escape")
         assert await app.wait_for_text("aborted")
 
 
-async def test_what_comes_stays_in_sight_when_something_is_labeled_meanwhile(running: Running, talk: Session) -> None:
+async def test_streamed_text_stays_visible_when_an_entry_is_labeled(running: Running, talk: Session) -> None:
     async with running(["It begins.", Delay(30)], session=talk) as app:
         await app.submit("go on")
         await app.wait_for_text("It begins.")
         await app.submit("/label here")
-        assert await app.wait_for_text("It begins.", "is labeled [here]")
+        assert await app.wait_for_text("It begins.", "Labeled")
         await app.press("escape")
         assert "It begins." in await app.wait_for_text("aborted")
 
 
-async def test_a_command_of_the_shell_stays_in_sight_when_something_is_labeled(running: Running, talk: Session) -> None:
+async def test_a_shell_command_stays_visible_when_an_entry_is_labeled(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("!echo one; sleep 30")
         await app.wait_for_text("! echo one")
         await app.submit("/label here")
-        assert "! echo one" in await app.wait_for_text("is labeled [here]")
+        assert "! echo one" in await app.wait_for_text("Labeled")
         await app.press("escape")
         await app.wait_until_idle()
         assert sum("! echo one" in block for block in app.blocks) == 1
 
 
-async def test_the_tree_says_what_an_entry_is_chosen_for(running: Running, talk: Session) -> None:
+async def test_the_tree_shows_the_question_of_the_command(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         for line, asked in (("/fork", "/fork: from which entry?"), ("/cherry-pick", "/cherry-pick: place?")):
             await app.submit(line)
-            assert "enter choose · esc leave" in await app.wait_for_text(asked)
+            assert "Enter choose · Esc close" in await app.wait_for_text(asked)
             await app.press("escape")
             await app.wait_until(lambda: app.app.screen is app.chat)
 
 
-async def test_a_session_whose_file_was_deleted_goes_on_as_a_fork(running: Running, talk: Session) -> None:
+async def test_a_session_with_a_deleted_file_can_be_forked(running: Running, talk: Session) -> None:
     async with running("Still here.", session=talk) as app:
         Path(talk.address or "").unlink()
         await app.submit("are you there?")
-        assert await app.wait_for_text("✗ the file of this session was deleted by another program: /fork goes on")
+        assert await app.wait_for_text("✗ another program deleted the session file; use /fork to save")
         await app.wait_until(lambda: app.editor.text == "are you there?")
-        assert sum("was deleted" in block for block in app.blocks) == 1
+        assert sum("deleted the session file" in block for block in app.blocks) == 1
         app.editor.clear_text()
         await app.submit("/fork HEAD")
-        await app.wait_for_text("in the new session")
+        await app.wait_for_text("In new session")
         await app.submit_and_wait("and now?")
         said = [block for block in app.blocks if block.startswith("user")]
         assert said == ["user: first question", "user: second question", "user: and now?"]
 
 
-async def test_a_file_that_may_not_be_written_to_is_told_with_what_to_do(
+async def test_an_unwritable_file_is_reported_with_advice(
     running: Running, talk: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     denied = StoreError(f"{talk.address}.lock", "Permission denied")
     async with running(session=talk, size=(160, 30)) as app:
-        app.chat.fail(denied)
-        assert app.blocks[-1] == f"error: {denied}", "who may write has another trouble"
-        monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who runs tests, may write everywhere
-        app.chat.fail(denied)
-        assert app.blocks[-1] == f"error: {denied}: /fork goes on in a new session"
+        app.chat.show_error(denied)
+        assert app.blocks[-1] == f"error: {denied}", "permissions are not the cause"
+        monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root
+        app.chat.show_error(denied)
+        assert app.blocks[-1] == f"error: {denied}; use /fork to continue in a new session"
 
 
-async def test_one_can_leave_a_session_whose_file_was_deleted(running: Running, talk: Session) -> None:
+async def test_the_app_quits_if_the_session_file_was_deleted(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         Path(talk.address or "").unlink()
         await app.press("ctrl+d")
         assert await app.wait_until(lambda: not app.app.is_running)
-        assert "deleted by another program" in str(app.app._exit_renderables)
+        assert "another program deleted the file" in str(app.app._exit_renderables)
         assert app.app.return_code == 0
 
 
-async def test_a_fork_is_chosen_in_the_tree_and_is_another_session(running: Running, talk: Session) -> None:
+async def test_fork_opens_a_new_session_at_the_entry_chosen_in_the_tree(running: Running, talk: Session) -> None:
     file = talk.file
     async with running(session=talk) as app:
         await app.submit("/fork")
         assert await app.wait_for_text("type to search")
         await app.press("up", "enter")
-        await app.wait_until(lambda: app.app.desk.session.file != file)
+        await app.wait_until(lambda: app.app.controller.session.file != file)
         await app.wait_until(lambda: app.editor.text == "second question")
         assert await app.wait_for_text("first answer")
 
 
-async def test_popping_goes_back_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
+async def test_pop_returns_to_a_message_with_a_summary(running: Running, talk: Session) -> None:
     async with running("In short.", session=talk) as app:
         await app.submit("/pop")
-        await app.wait_for_text("Go back to which message", "second question", "first question")
+        await app.wait_for_text("Which message to return to", "second question", "first question")
         await app.press("enter")
-        await app.wait_for_text("◆ summary of a branch that was left")
+        await app.wait_for_text("◆ summary of an abandoned branch")
         assert app.editor.text == "second question"
 
 
-async def test_a_long_result_has_a_page_of_its_own(running: Running, talk: Session) -> None:
+async def test_long_output_opens_in_a_dialog(running: Running, talk: Session) -> None:
     for number in range(60):
         talk.label("HEAD", f"label {number}")
         talk.append(st.user(f"more {number}"))
     async with running(session=talk) as app:
         await app.submit("/label")
-        assert await app.wait_for_text("esc closes", "[label 0]")
+        assert await app.wait_for_text("Esc to close", "[label 0]")
         await app.press("escape")
         assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
-async def test_an_exported_page_is_opened_where_there_is_a_screen(
+async def test_an_exported_page_opens_in_the_browser_if_there_is_a_display(
     running: Running, talk: Session, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -320,11 +320,11 @@ async def test_an_exported_page_is_opened_where_there_is_a_screen(
 # Others
 
 
-async def test_another_process_is_announced_and_can_be_followed(running: Running, talk: Session) -> None:
+async def test_another_process_is_reported_and_can_be_followed(running: Running, talk: Session) -> None:
     other = PresenceLock(talk)
     assert other.is_alone
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("enter")
         await app.wait_until(app.app.ready.is_set)
         talk.append(st.user("written elsewhere"))
@@ -332,7 +332,7 @@ async def test_another_process_is_announced_and_can_be_followed(running: Running
     other.release()
 
 
-async def test_one_goes_on_beside_another_process_on_a_branch(running: Running, talk: Session) -> None:
+async def test_a_shared_session_can_continue_on_a_new_branch(running: Running, talk: Session) -> None:
     other = PresenceLock(talk)
     async with running("Beside.", session=st.open(talk.file), ready=False) as app:
         await app.wait_for_text("Another process")
@@ -346,7 +346,7 @@ async def test_one_goes_on_beside_another_process_on_a_branch(running: Running, 
     other.release()
 
 
-async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Running, talk: Session) -> None:
+async def test_the_new_branch_of_a_shared_session_moves_in_the_tree(running: Running, talk: Session) -> None:
     other, before = PresenceLock(talk), talk.heads.leaf
     async with running(session=st.open(talk.file), ready=False) as app:
         await app.wait_for_text("Another process")
@@ -365,7 +365,7 @@ async def test_a_branch_beside_another_process_is_moved_in_the_tree(running: Run
     other.release()
 
 
-async def test_what_another_process_has_typed_stays_its_own(running: Running, talk: Session) -> None:
+async def test_processes_sharing_a_session_have_separate_drafts(running: Running, talk: Session) -> None:
     other = PresenceLock(talk)
     DraftFile(talk).write(EditorDraft(text="typed there"))
     async with running(session=st.open(talk.file), ready=False) as app:
@@ -379,7 +379,7 @@ async def test_what_another_process_has_typed_stays_its_own(running: Running, ta
     other.release()
 
 
-async def test_one_only_reads_beside_another_process(running: Running, talk: Session) -> None:
+async def test_a_shared_session_can_be_opened_read_only(running: Running, talk: Session) -> None:
     other = PresenceLock(talk)
     async with running(session=st.open(talk.file), ready=False) as app:
         assert await app.wait_for_text("Another process")
@@ -387,23 +387,21 @@ async def test_one_only_reads_beside_another_process(running: Running, talk: Ses
         assert await app.wait_for_text("read-only")
         await app.wait_until(app.app.model_found.is_set)
         await app.submit("Hello")
-        assert await app.wait_for_text("✗", "/fork goes on in a new session")
+        assert await app.wait_for_text("✗", "use /fork to continue in a new session")
     other.release()
 
 
-async def test_a_session_that_cannot_be_forked_either_is_only_read(running: Running, talk: Session) -> None:
+async def test_fork_is_not_suggested_if_the_session_cannot_be_forked(running: Running, talk: Session) -> None:
     assert talk.file is not None
     talk.file.write_bytes(talk.file.read_bytes().replace(b'"version":3', b'"version":9', 1))
     async with running(session=st.open(talk.file)) as app:
         await app.submit("Hello")
-        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only, it was written as version 9"))
+        await app.wait_until(lambda: app.blocks[-1].startswith("error: read-only: format version 9"))
         assert "/fork" not in app.blocks[-1]
 
 
 @pytest.mark.parametrize("way", ["/resume talk", "ctrl+r"])
-async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_process_has_open(
-    running: Running, talk: Session, way: str
-) -> None:
+async def test_switching_to_a_shared_session_asks_how_to_open_it(running: Running, talk: Session, way: str) -> None:
     other = PresenceLock(talk)
     async with running("Beside.") as app:
         if way == "ctrl+r":
@@ -412,7 +410,7 @@ async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_pro
             await app.press(*"talk", "enter")
         else:
             await app.submit(way)
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("down", "enter")
         await app.wait_for_text("on beside-2", "second answer")
         await app.submit_and_wait("On my own")
@@ -421,38 +419,36 @@ async def test_one_is_asked_too_when_one_goes_over_to_a_session_that_another_pro
     other.release()
 
 
-async def test_escape_stays_where_one_was_when_another_process_has_a_session_open(
-    running: Running, talk: Session
-) -> None:
+async def test_escape_at_the_shared_session_question_keeps_the_current_session(running: Running, talk: Session) -> None:
     other = PresenceLock(talk)
     async with running("Yes.") as app:
-        before = app.app.desk.session
+        before = app.app.controller.session
         for key in ("escape", "ctrl+c"):
             await app.submit(f"/resume {talk.id}")
-            await app.wait_for_text("Another process has this session open.")
+            await app.wait_for_text("Another process has this session open")
             await app.press(key)
-            await app.wait_for_text("cancelled: everything is as it was")
+            await app.wait_for_text("Cancelled. Nothing changed.")
             await app.wait_until_idle()
-        assert app.app.desk.session is before
+        assert app.app.controller.session is before
         assert is_session_open(before.location)
         other.release()
         assert not is_session_open(talk.location)
         await app.submit_and_wait("Still here?")
 
 
-async def test_escape_leaves_a_session_that_was_asked_for_and_another_process_has_open(
+async def test_escape_at_the_shared_session_question_quits_if_the_session_was_requested(
     running: Running, talk: Session
 ) -> None:
     other = PresenceLock(talk)
     async with running(session=st.open(talk.file), ready=False) as app:
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("escape")
         await app.wait_until(lambda: not app.app.is_running)
     other.release()
     assert not is_session_open(talk.location)
 
 
-async def test_escape_has_another_session_chosen_where_one_was_chosen(running: Running, talk: Session) -> None:
+async def test_escape_at_the_shared_session_question_returns_to_the_picker(running: Running, talk: Session) -> None:
     with st.create("Something else") as free:
         free.append(st.user("hello"))
     other = PresenceLock(talk)
@@ -463,21 +459,21 @@ async def test_escape_has_another_session_chosen_where_one_was_chosen(running: R
             await app.wait_for_text("1 of 2")
             await app.press("enter")
             if name == "talk":
-                await app.wait_for_text("Another process has this session open.")
+                await app.wait_for_text("Another process has this session open")
                 await app.press("escape")
         await app.wait_until(app.app.ready.is_set)
-        assert app.app.desk.session.id == free.id
+        assert app.app.controller.session.id == free.id
     other.release()
 
 
-async def test_the_session_that_one_is_in_can_be_opened_anew(running: Running, talk: Session) -> None:
+async def test_the_current_session_can_be_reopened(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         await app.submit(f"/resume {talk.id}")
-        await app.wait_for_text("in session")
+        await app.wait_for_text("In session")
         assert is_session_open(talk.location)
         other = PresenceLock(talk)
         await app.submit(f"/resume {talk.id}")
-        await app.wait_for_text("Another process has this session open.")
+        await app.wait_for_text("Another process has this session open")
         await app.press("escape")
         await app.wait_for_text("cancelled")
         other.release()
@@ -485,26 +481,24 @@ async def test_the_session_that_one_is_in_can_be_opened_anew(running: Running, t
     assert not is_session_open(talk.location)
 
 
-async def test_a_session_that_one_has_gone_over_to_is_marked_and_the_one_before_is_not(
-    running: Running, talk: Session
-) -> None:
+async def test_switching_sessions_moves_the_presence_lock(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         assert is_session_open(talk.location)
         await app.submit("/clone")
-        await app.wait_for_text("in the new session")
-        assert (is_session_open(talk.location), is_session_open(app.app.desk.session.location)) == (False, True)
+        await app.wait_for_text("In new session")
+        assert (is_session_open(talk.location), is_session_open(app.app.controller.session.location)) == (False, True)
 
 
-async def test_what_others_write_is_noticed_and_shown(running: Running, talk: Session) -> None:
+async def test_entries_of_other_processes_are_shown(running: Running, talk: Session) -> None:
     async with running(session=st.open(talk.file)) as app:
         talk.append(st.user("from another program"))
-        assert await app.wait_for_text("▌ from another program", "another process writes")
+        assert await app.wait_for_text("▌ from another program", "Another process is writing")
 
 
-# What is kept
+# Which sessions are kept
 
 
-async def test_a_new_session_in_which_nothing_was_said_is_not_kept(running: Running) -> None:
+async def test_a_new_session_without_messages_is_deleted_on_exit(running: Running) -> None:
     session = st.create()
     async with running(session=session, fresh=True) as app:
         await app.type("a draft")
@@ -516,16 +510,14 @@ async def test_a_new_session_in_which_nothing_was_said_is_not_kept(running: Runn
     assert not session.file.exists()
 
 
-async def test_a_new_session_that_is_left_for_another_one_before_anything_was_said_is_not_kept(
-    running: Running, talk: Session
-) -> None:
+async def test_a_new_session_without_messages_is_deleted_when_switching(running: Running, talk: Session) -> None:
     session = st.create()
     async with running(session=session, fresh=True) as app:
         await app.submit(f"/resume {talk.id}")
-        await app.wait_until(lambda: app.app.desk.session.id == talk.id)
+        await app.wait_until(lambda: app.app.controller.session.id == talk.id)
         await app.wait_until_idle()
         await app.submit("/new")
-        await app.wait_until(lambda: app.app.desk.session.id != talk.id)
+        await app.wait_until(lambda: app.app.controller.session.id != talk.id)
         await app.wait_until_idle()
         await app.press("ctrl+d")
         await app.wait_until(lambda: not app.app.is_running)
@@ -533,10 +525,10 @@ async def test_a_new_session_that_is_left_for_another_one_before_anything_was_sa
     assert [summary.id for summary in st.sessions()] == [talk.id]
 
 
-async def test_a_new_session_to_which_another_process_has_written_is_kept(
+async def test_a_new_session_written_by_another_process_is_kept(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sessiontree.tui.app.REFRESH_SECONDS", 3600.0)  # nobody has looked yet
+    monkeypatch.setattr("sessiontree.tui.app.REFRESH_SECONDS", 3600.0)  # no refresh during the test
     session = st.create()
     async with running(session=session, fresh=True) as app:
         with st.open(session.location) as other:
@@ -548,20 +540,20 @@ async def test_a_new_session_to_which_another_process_has_written_is_kept(
 
 
 @pytest.mark.parametrize("left", ["/new", "/quit"])
-async def test_a_new_session_that_another_process_has_open_is_kept(running: Running, left: str) -> None:
+async def test_a_new_session_open_in_another_process_is_kept(running: Running, left: str) -> None:
     session = st.create()
     async with running(session=session, fresh=True) as app:
         with st.open(session.location) as other:
             mark = PresenceLock(other)
             await app.submit(left)
-            await app.wait_until(lambda: app.app.desk.session is not session or not app.app.is_running)
+            await app.wait_until(lambda: app.app.controller.session is not session or not app.app.is_running)
             mark.release()
             other.append(st.user("said later"))
 
     assert "said later" in [summary.first_message for summary in st.sessions()]
 
 
-async def test_a_new_session_in_which_something_was_said_is_kept(running: Running) -> None:
+async def test_a_new_session_with_a_message_is_kept(running: Running) -> None:
     session = st.create()
     async with running("Yes.", session=session, fresh=True) as app:
         await app.submit_and_wait("Hello")
@@ -572,7 +564,7 @@ async def test_a_new_session_in_which_something_was_said_is_kept(running: Runnin
     assert session.file.exists()
 
 
-async def test_a_session_is_chosen_at_the_start(running: Running, talk: Session, project: Path) -> None:
+async def test_the_session_picker_opens_at_startup(running: Running, talk: Session, project: Path) -> None:
     from sessiontree.model.scripted import ScriptedModel
     from sessiontree.tui.app import AppOptions, SessionApp
 
@@ -587,7 +579,7 @@ async def test_a_session_is_chosen_at_the_start(running: Running, talk: Session,
         assert await driver.wait_for_text("second answer")
 
 
-async def test_a_model_that_is_gone_is_told_and_one_that_was_never_known_is_not(running: Running) -> None:
+async def test_a_missing_model_is_reported_unless_it_was_never_known(running: Running) -> None:
     class Usual(ScriptedModels):
         def find(self, name: str | None = None) -> Model:
             if name is not None:
@@ -604,18 +596,18 @@ async def test_a_model_that_is_gone_is_told_and_one_that_was_never_known_is_not(
         await app.wait_until(lambda: [each for each in app.app._notifications if "the usual model" in each.message])
     async with running(session=create_session_with("unknown"), models=Usual(ScriptedModel())) as app:
         await app.pilot.pause()
-        assert app.app.desk.model is not None
+        assert app.app.controller.model is not None
         assert not list(app.app._notifications)
 
 
-async def test_damage_is_told(running: Running, talk: Session) -> None:
+async def test_damage_is_reported(running: Running, talk: Session) -> None:
     assert talk.file is not None
     talk.file.write_bytes(talk.file.read_bytes() + b"{not json}\n")
     async with running(session=st.open(talk.file)) as app:
-        await app.wait_for_text("✗ not an entry", "doctor` tells all")
+        await app.wait_for_text("✗ not an entry", "sessiontree doctor`")
 
 
-async def test_a_project_is_trusted_by_who_is_asked_at_the_start(running: Running, project: Path) -> None:
+async def test_the_user_is_asked_to_trust_a_project_at_startup(running: Running, project: Path) -> None:
     folder = project / ".sessiontree" / "extensions"
     folder.mkdir(parents=True)
     (folder / "mark.py").write_text("open('ran', 'w')\ndef setup(api): pass\n")

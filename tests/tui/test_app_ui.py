@@ -1,4 +1,4 @@
-"""What extensions and commands ask and tell in the app: dialogs, statuses, components, renderers, shortcuts."""
+"""The app as `Ui` of extensions and commands: dialogs, statuses, components, renderers and shortcuts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .conftest import Driver, Running
 
 
 def open_question(app: Driver, question: Any) -> asyncio.Task[Any]:
-    """A question that is open."""
+    """Start a question and return its task."""
     return asyncio.create_task(question)
 
 
-async def test_one_of_several_is_chosen_by_searching(running: Running) -> None:
+async def test_an_option_is_selected_by_searching(running: Running) -> None:
     async with running() as app:
         answer = open_question(app, app.app.ui.select("Which?", ["apple pie", "plum cake", "apple cake"]))
         await app.wait_for_text("Which?", "apple pie", "plum cake")
@@ -37,7 +37,7 @@ async def test_one_of_several_is_chosen_by_searching(running: Running) -> None:
         assert await answer == "apple cake"
 
 
-async def test_a_choice_begins_where_it_is_told_to(running: Running) -> None:
+async def test_the_select_dialog_starts_at_the_given_option(running: Running) -> None:
     async with running() as app:
         answer = open_question(app, app.app.ui.select("Which?", ["a", "b", "c"], at="b"))
         await app.wait_for_text("Which?")
@@ -50,16 +50,16 @@ async def test_a_choice_begins_where_it_is_told_to(running: Running) -> None:
         assert await answer == "a"
 
 
-async def test_another_thinking_level_is_chosen_from_the_one_that_holds(running: Running) -> None:
+async def test_the_thinking_dialog_starts_at_the_current_level(running: Running) -> None:
     async with running(settings=Config(thinking="medium")) as app:
         await app.submit("/thinking")
         await app.wait_for_text("Thinking level")
         await app.press("down", "enter")
-        assert await app.wait_for_text("from here on: high")
+        assert await app.wait_for_text("Thinking level: high")
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
-async def test_a_question_that_is_left_has_no_answer(running: Running, key: str) -> None:
+async def test_a_cancelled_question_returns_none(running: Running, key: str) -> None:
     async with running() as app:
         for question in (app.app.ui.select("Q", ["a"]), app.app.ui.input("Q"), app.app.ui.editor("Q")):
             answer = open_question(app, question)
@@ -69,7 +69,7 @@ async def test_a_question_that_is_left_has_no_answer(running: Running, key: str)
 
 
 @pytest.mark.parametrize(("key", "default", "yes"), [("y", False, True), ("n", True, False), ("enter", True, True)])
-async def test_something_is_confirmed_or_not(running: Running, key: str, default: bool, yes: bool) -> None:
+async def test_confirm_returns_the_answer(running: Running, key: str, default: bool, yes: bool) -> None:
     async with running() as app:
         answer = open_question(app, app.app.ui.confirm("Really?", "It is [bold]serious[/].", default=default))
         await app.wait_for_text("Really?", "It is [bold]serious[/].")
@@ -78,7 +78,7 @@ async def test_something_is_confirmed_or_not(running: Running, key: str, default
         assert await answer is yes
 
 
-async def test_a_line_and_a_text_are_asked_for(running: Running) -> None:
+async def test_input_and_editor_return_their_text(running: Running) -> None:
     async with running() as app:
         answer = open_question(app, app.app.ui.input("Name?", placeholder="such as Ann"))
         await app.wait_for_text("such as Ann")
@@ -91,7 +91,7 @@ async def test_a_line_and_a_text_are_asked_for(running: Running) -> None:
         assert await answer == "one\ntwo"
 
 
-async def test_a_question_goes_away_with_whoever_asked_it(running: Running) -> None:
+async def test_cancelling_the_caller_closes_the_question(running: Running) -> None:
     async with running() as app:
         answer = open_question(app, app.app.ui.select("Which?", ["a", "b"]))
         assert await app.wait_for_text("Which?")
@@ -99,7 +99,7 @@ async def test_a_question_goes_away_with_whoever_asked_it(running: Running) -> N
         assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
-async def test_statuses_are_in_the_footer_until_they_are_taken_away(running: Running) -> None:
+async def test_statuses_stay_in_the_footer_until_removed(running: Running) -> None:
     async with running() as app:
         app.app.ui.status("build", "building \x1b[31m")
         assert await app.wait_for_text("building \\x1b[31m")
@@ -107,7 +107,7 @@ async def test_statuses_are_in_the_footer_until_they_are_taken_away(running: Run
         assert await app.wait_until(lambda: "building" not in app.screen)
 
 
-async def test_what_is_told_leaves_the_editor_the_footer_and_what_was_said_last_in_sight(running: Running) -> None:
+async def test_notifications_do_not_cover_the_editor_the_footer_or_the_last_message(running: Running) -> None:
     async with running(*["It is. " * 40] * 3, size=(80, 24)) as app:
         for question in ("Is it?", "Really?", "And now?"):
             await app.submit_and_wait(question)
@@ -121,7 +121,7 @@ async def test_what_is_told_leaves_the_editor_the_footer_and_what_was_said_last_
         assert after[-1].endswith("scripted")
 
 
-async def test_a_search_goes_on_in_sight_of_what_is_told(running: Running) -> None:
+async def test_notifications_do_not_cover_the_search_input(running: Running) -> None:
     async with running(size=(80, 24)) as app:
         await app.press("ctrl+r")
         await app.wait_for_text("Sessions · 1 of 1", "search names")
@@ -134,7 +134,7 @@ async def test_a_search_goes_on_in_sight_of_what_is_told(running: Running) -> No
         assert after[-2:] == before[-2:]
 
 
-async def test_a_thread_may_tell_something(running: Running) -> None:
+async def test_notify_works_from_a_thread(running: Running) -> None:
     async with running() as app:
         thread = threading.Thread(target=lambda: app.app.ui.notify("from [afar]", "warning"))
         thread.start()
@@ -155,7 +155,7 @@ class Field(Static, can_focus=True):
         self.screen.dismiss("x was pressed")
 
 
-async def test_a_screen_or_a_widget_of_an_extension_has_the_keyboard_until_it_is_done(running: Running) -> None:
+async def test_a_custom_screen_or_widget_keeps_the_focus_until_dismissed(running: Running) -> None:
     async with running() as app:
         answer = open_question(app, app.app.ui.custom(Pick()))
         await app.wait_for_text("press me")
@@ -167,7 +167,7 @@ async def test_a_screen_or_a_widget_of_an_extension_has_the_keyboard_until_it_is
         await app.press("x")
         assert await answer == "x was pressed"
 
-        with pytest.raises(TypeError, match="int is no screen"):
+        with pytest.raises(TypeError, match="expected a Textual screen or widget, got int"):
             await app.app.ui.custom(1)
 
 
@@ -221,12 +221,12 @@ def setup(api):
     def end(ctx):
         sys.exit(4)
 
-    @api.register_command("deploy", complete=lambda desk, begun: 1 / 0)
+    @api.register_command("deploy", complete=lambda controller, begun: 1 / 0)
     def deploy(text, ctx):
         "Deploys"
         sys.exit(3)
 
-    @api.register_command("wait", complete=lambda desk, begun: released.wait() and [])
+    @api.register_command("wait", complete=lambda controller, begun: released.wait() and [])
     def wait(text, ctx):
         "Lets go of what waits"
         released.set()
@@ -242,14 +242,14 @@ def setup(api):
 """
 
 
-async def test_an_extension_renders_asks_and_has_keys(running: Running, project: Path) -> None:
+async def test_an_extension_can_render_entries_ask_and_bind_keys(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(EXTENSION)
     session = st.create()
     for kind in ("plain", "rich", "bad"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
         assert await app.wait_for_text(
-            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "its renderer failed"
+            "shown words of plain", "drawn by Rich \\x1b[2J", "words of bad", "renderer failed"
         )
         await app.press("f7")
         assert await app.wait_for_text("hello from f7")
@@ -263,20 +263,24 @@ async def test_an_extension_renders_asks_and_has_keys(running: Running, project:
         assert await app.wait_for_text("mine               says hello")
 
 
-async def test_what_cannot_be_drawn_is_shown_as_text(running: Running, project: Path) -> None:
+async def test_a_component_that_cannot_be_drawn_is_shown_as_text(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(EXTENSION)
     session = st.create()
     session.append(Custom(custom_type="size", data=17))
     for kind in ("number", "odd", "end"):
         session.append(CustomMessage(custom_type=kind, content=f"words of {kind}"))
     async with running(session=session, extensions=("mine.py",)) as app:
-        assert await app.wait_for_text("size\n   17", "words of number", "cannot be drawn: NotRenderableError")
         assert await app.wait_for_text(
-            "words of odd", "cannot be drawn: ZeroDivisionError", "failed with SystemExit: 1"
+            "size\n   17", "words of number", "cannot draw the result of the renderer: NotRenderableError"
+        )
+        assert await app.wait_for_text(
+            "words of odd",
+            "cannot draw the result of the renderer: ZeroDivisionError",
+            "renderer failed: SystemExit: 1",
         )
 
 
-async def test_a_key_of_an_extension_that_fails_again_is_told_again(running: Running, project: Path) -> None:
+async def test_a_repeated_error_of_a_shortcut_is_shown_again(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
         await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
@@ -285,7 +289,7 @@ async def test_a_key_of_an_extension_that_fails_again_is_told_again(running: Run
             await app.wait_until(lambda count=count: sum("it is broken" in block for block in app.blocks) == count)
 
 
-async def test_nothing_that_an_extension_does_ends_the_app(running: Running, project: Path) -> None:
+async def test_errors_in_an_extension_do_not_stop_the_app(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
         await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
@@ -303,17 +307,17 @@ async def test_nothing_that_an_extension_does_ends_the_app(running: Running, pro
         assert app.blocks.count(f"error: {failed}") == 1
 
 
-async def test_a_key_of_an_extension_asks(running: Running, project: Path) -> None:
+async def test_a_shortcut_can_ask_a_question(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
         await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
-        app.app.post_message(events.Key("f8", None))  # not waited for: it would never come back
+        app.app.post_message(events.Key("f8", None))  # do not wait, the action never returns
         await app.wait_for_text("Colour?")
         await app.press("down", "enter")
         assert await app.wait_for_text("you chose blue")
 
 
-async def test_a_completion_that_hangs_keeps_nothing_else_waiting(running: Running, project: Path) -> None:
+async def test_a_hanging_completion_blocks_nothing_else(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
         await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
@@ -325,7 +329,7 @@ async def test_a_completion_that_hangs_keeps_nothing_else_waiting(running: Runni
         await app.wait_until(lambda: not app.editor.text)
 
 
-async def test_what_an_extension_shows_becomes_text(running: Running, project: Path) -> None:
+async def test_values_shown_by_an_extension_are_converted_to_text(running: Running, project: Path) -> None:
     (project / "mine.py").write_text(FAILING)
     async with running(extensions=("mine.py",)) as app:
         await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
@@ -341,13 +345,13 @@ async def test_what_an_extension_shows_becomes_text(running: Running, project: P
         assert await app.wait_for_text("17", "of 21 confirmed True", "so x and 27")
 
 
-async def test_an_extension_that_changes_is_loaded_anew(running: Running, project: Path) -> None:
+async def test_a_changed_extension_is_reloaded(running: Running, project: Path) -> None:
     says = "def setup(api):\n    api.on('session_start', lambda event, ctx: ctx.ui.notify('{}'))\n"
     file = project / "mine.py"
     file.write_text(says.format("first form"))
     async with running(extensions=("mine.py",)) as app:
         await app.wait_until(lambda: any(worker.group == "watch" for worker in app.app.workers))
-        for _ in range(20):  # until what watches has begun to
+        for _ in range(20):  # until the watcher has started
             file.write_text(says.format("second form"))
             await asyncio.sleep(0.3)
             if "second form" in app.screen:
@@ -355,12 +359,12 @@ async def test_an_extension_that_changes_is_loaded_anew(running: Running, projec
         assert await app.wait_for_text("second form")
 
 
-async def test_an_extension_that_is_not_there_is_told(running: Running) -> None:
+async def test_a_missing_extension_is_reported(running: Running) -> None:
     async with running(extensions=("nowhere.py",)) as app:
         assert await app.wait_for_text("nowhere.py")
 
 
-async def test_keys_that_open_something(running: Running) -> None:
+async def test_keys_open_their_screens(running: Running) -> None:
     async with running() as app:
         await app.press("ctrl+l")
         assert await app.wait_for_text("Model", "scripted:scripted (current)", "scripted:other")
@@ -373,9 +377,7 @@ async def test_keys_that_open_something(running: Running) -> None:
         assert await app.wait_until(lambda: len(app.app.screen_stack) == 1)
 
 
-async def test_without_colours_one_sees_which_of_several_is_chosen(
-    running: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_selected_option_is_visible_without_colors(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with running() as app:
         asked = asyncio.create_task(app.app.ui.select("Which?", ["one", "two"]))
@@ -392,7 +394,7 @@ async def test_without_colours_one_sees_which_of_several_is_chosen(
         await asked
 
 
-async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_session_keeps_its_own(
+async def test_the_chosen_model_becomes_the_default_and_sessions_keep_theirs(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "x")
@@ -400,15 +402,15 @@ async def test_a_model_that_was_chosen_is_the_usual_one_of_the_next_app_and_its_
     first = st.create()
     async with running(models=models, session=first, model="openai:gpt-4.1") as app:
         await app.submit("/model openai:gpt-6-sol")
-        await app.wait_for_text("from here on: openai:gpt-6-sol")
+        await app.wait_for_text("Model: openai:gpt-6-sol")
         await app.submit("/model")
         assert await app.wait_for_text("openai:gpt-6-sol (current)", "openai:chatgpt-4o-latest")
         await app.press("escape")
 
     async with running(models=models) as app:
-        assert app.app.desk.model.info.name == "openai:gpt-6-sol"
+        assert app.app.controller.model.info.name == "openai:gpt-6-sol"
         await app.submit("/model openai:gpt-5.4")
-        await app.wait_for_text("from here on: openai:gpt-5.4")
+        await app.wait_for_text("Model: openai:gpt-5.4")
 
     async with running(models=models, session=st.open(first.file)) as app:
-        assert app.app.desk.model.info.name == "openai:gpt-6-sol"
+        assert app.app.controller.model.info.name == "openai:gpt-6-sol"

@@ -1,4 +1,4 @@
-"""Blocks as lines: Markdown in pieces, folding, and nothing that a terminal would obey."""
+"""Rendering of blocks: Markdown pieces, folding, and no control sequences."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.markdown import split_pieces
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock, format_call
 
-PEN = BlockRenderer(build_styles(DARK))
+RENDERER = BlockRenderer(build_styles(DARK))
 HOSTILE = "\x1b]0;owned\x07\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\u202e\r\x08\x7f"
 
 
 def render_text(block: TranscriptBlock, width: int = 60, unfolded: bool = False) -> str:
-    return "\n".join(strip.text.rstrip() for strip in PEN.render(block, width, unfolded))
+    return "\n".join(strip.text.rstrip() for strip in RENDERER.render(block, width, unfolded))
 
 
 def test_pieces_end_at_blank_lines_outside_of_fences_and_lists() -> None:
@@ -31,7 +31,7 @@ def test_pieces_end_at_blank_lines_outside_of_fences_and_lists() -> None:
 
 
 @given(st.lists(st.sampled_from(["word", "", "- item", "  deep", "```", "~~~~", "# head", "1. n", "> q", "| a |"])))
-def test_pieces_lose_no_word(lines: list[str]) -> None:
+def test_splitting_into_pieces_loses_no_text(lines: list[str]) -> None:
     words = "\n".join(lines)
 
     assert [line for piece in split_pieces(words) for line in piece.split("\n") if line.strip()] == [
@@ -39,7 +39,7 @@ def test_pieces_lose_no_word(lines: list[str]) -> None:
     ]
 
 
-def test_only_the_last_piece_is_drawn_again_while_an_answer_comes() -> None:
+def test_only_the_last_piece_is_rendered_again_while_streaming() -> None:
     block = TranscriptBlock("answer", text="first\n\nsecond")
     render_text(block)
     first = block.render_cache["pieces"][0][1]
@@ -50,7 +50,7 @@ def test_only_the_last_piece_is_drawn_again_while_an_answer_comes() -> None:
     assert block.render_cache["pieces"][0][1] is first
 
 
-def test_markdown_is_drawn_and_html_is_shown_as_it_stands() -> None:
+def test_markdown_is_rendered_and_html_is_shown_as_text() -> None:
     shown = render_text(
         TranscriptBlock("answer", text="# Head\n\n**bold** <b>tag</b> [link](http://example.org)\n\n```py\nx = 1\n```")
     )
@@ -58,19 +58,19 @@ def test_markdown_is_drawn_and_html_is_shown_as_it_stands() -> None:
     assert shown == "  Head\n\n  bold <b>tag</b> link (http://example.org)\n\n  │ x = 1"
 
 
-def test_numbers_of_a_list_go_on_in_the_next_piece() -> None:
+def test_list_numbers_continue_in_the_next_piece() -> None:
     assert "3" in render_text(TranscriptBlock("answer", text="1. one\n2. two\n\n```\nx\n```\n\n3. three"))
 
 
-@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"])
+@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"])
 @pytest.mark.parametrize("unfolded", [False, True])
-def test_nothing_that_a_terminal_obeys_is_drawn(kind: str, unfolded: bool) -> None:
+def test_no_control_sequence_is_rendered(kind: str, unfolded: bool) -> None:
     text = f"{HOSTILE}\n\n```sh\n{HOSTILE}\n```\n\n[{HOSTILE}](http://x{HOSTILE})"
     for block in (
         TranscriptBlock(kind, head=HOSTILE, text=text),
         TranscriptBlock(kind, head=HOSTILE, text=text, state="live", is_diff=True),
     ):
-        for strip in PEN.render(block, 50, unfolded):
+        for strip in RENDERER.render(block, 50, unfolded):
             assert not any(ord(letter) < 32 or 0x7F <= ord(letter) <= 0x9F for letter in strip.text)
             assert "\u202e" not in strip.text
             for segment in strip:
@@ -78,15 +78,15 @@ def test_nothing_that_a_terminal_obeys_is_drawn(kind: str, unfolded: bool) -> No
                 assert segment.style is None or segment.style.link is None
 
 
-@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"])
+@pytest.mark.parametrize("kind", ["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"])
 @given(text=st.text(max_size=300), width=st.integers(20, 100), unfolded=st.booleans())
 def test_no_line_is_longer_than_the_width(kind: str, text: str, width: int, unfolded: bool) -> None:
     block = TranscriptBlock(kind, head=text, text=text)
 
-    assert all(strip.cell_length <= width for strip in PEN.render(block, width, unfolded))
+    assert all(strip.cell_length <= width for strip in RENDERER.render(block, width, unfolded))
 
 
-def test_output_is_folded_to_its_end_where_the_end_tells_more() -> None:
+def test_bash_output_is_collapsed_to_its_end() -> None:
     lines = "\n".join(map(str, range(100)))
 
     assert render_text(TranscriptBlock("tool", head="$ seq", text=lines, shows_tail=True)).split("\n")[1:3] == [
@@ -97,11 +97,11 @@ def test_output_is_folded_to_its_end_where_the_end_tells_more() -> None:
     assert "more lines" not in render_text(TranscriptBlock("tool", head="read a", text=lines), unfolded=True)
 
 
-def test_what_unfolds_a_block_is_named_where_it_is_folded() -> None:
-    pen, lines = BlockRenderer(build_styles(DARK), unfolds="ctrl+o unfolds"), "\n".join(map(str, range(100)))
+def test_a_collapsed_block_names_the_key_that_expands_it() -> None:
+    renderer, lines = BlockRenderer(build_styles(DARK), unfold_hint="Ctrl+O to expand"), "\n".join(map(str, range(100)))
     block = TranscriptBlock("tool", head="read a", text=lines)
 
-    assert pen.render(block, 60, False)[-1].text.strip() == "… 95 more lines, ctrl+o unfolds"
+    assert renderer.render(block, 60, False)[-1].text.strip() == "… 95 more lines, Ctrl+O to expand"
 
 
 DIFF = """--- a/x
@@ -120,7 +120,7 @@ DIFF = """--- a/x
 """
 
 
-def test_a_diff_has_the_numbers_of_its_lines() -> None:
+def test_a_diff_has_line_numbers() -> None:
     shown = render_text(TranscriptBlock("tool", head="edit x", text=DIFF, is_diff=True)).split("\n")[1:]
 
     assert [line.rstrip() for line in shown] == [
@@ -133,12 +133,12 @@ def test_a_diff_has_the_numbers_of_its_lines() -> None:
         "     ⋯",
         "  99   ninety-eight",
         "  99 - -- not a head",
-        "       (no newline at the end)",
+        "       (no newline at end of file)",
     ]
 
 
-def test_what_a_diff_adds_and_takes_away_has_colours_of_its_own() -> None:
-    strips = PEN.render(TranscriptBlock("tool", head="edit x", text=DIFF, is_diff=True), 60, False)
+def test_added_and_removed_lines_of_a_diff_are_colored() -> None:
+    strips = RENDERER.render(TranscriptBlock("tool", head="edit x", text=DIFF, is_diff=True), 60, False)
     colors = {
         sign: {
             segment.style.color
@@ -153,7 +153,7 @@ def test_what_a_diff_adds_and_takes_away_has_colours_of_its_own() -> None:
     assert len(set.union(*colors.values())) == 3
 
 
-def test_a_diff_in_another_form_is_shown_as_it_stands() -> None:
+def test_a_diff_in_another_format_is_shown_as_text() -> None:
     shown = render_text(TranscriptBlock("tool", head="edit x", text="  8 eight\n- 9 nine\n+ 9 9", is_diff=True)).split(
         "\n"
     )[1:]
@@ -165,10 +165,10 @@ def test_a_diff_in_another_form_is_shown_as_it_stands() -> None:
 def test_no_line_of_a_diff_is_longer_than_the_width(text: str, width: int, unfolded: bool) -> None:
     block = TranscriptBlock("tool", head=text, text=f"@@ -1,9 +999999,9 @@\n{text}", is_diff=True)
 
-    assert all(strip.cell_length <= width for strip in PEN.render(block, width, unfolded))
+    assert all(strip.cell_length <= width for strip in RENDERER.render(block, width, unfolded))
 
 
-def test_a_block_set_by_hand_does_not_follow_the_others() -> None:
+def test_a_block_folded_by_the_user_does_not_follow_the_others() -> None:
     block = TranscriptBlock("tool", head="x", text="\n".join("abcdefghij"), is_unfolded=True)
 
     assert "more lines" not in render_text(block)
@@ -176,15 +176,15 @@ def test_a_block_set_by_hand_does_not_follow_the_others() -> None:
     assert "more lines" in render_text(block, unfolded=True)
 
 
-def test_the_last_column_of_a_table_goes_on_below_itself() -> None:
-    block = TranscriptBlock("told", text="/name  what it is called, at length\n/x     short")
+def test_the_last_column_of_a_table_wraps_below_itself() -> None:
+    block = TranscriptBlock("output", text="/name  what it is called, at length\n/x     short")
 
     assert render_text(block, 30) == "  /name  what it is called, at\n         length\n  /x     short"
 
 
-def test_both_themes_draw_the_same_words() -> None:
+def test_both_themes_render_the_same_text() -> None:
     block = TranscriptBlock("answer", text="# a\n\n`b`")
-    words = [strip.text for strip in PEN.render(block, 40, False)]
+    words = [strip.text for strip in RENDERER.render(block, 40, False)]
 
     assert [strip.text for strip in BlockRenderer(build_styles(LIGHT)).render(block, 40, False)] == words
 
@@ -203,15 +203,15 @@ def test_both_themes_draw_the_same_words() -> None:
         ("odd", {}, "odd"),
     ],
 )
-def test_a_call_in_one_line(name: str, arguments: object, line: str) -> None:
+def test_a_call_is_formatted_as_one_line(name: str, arguments: object, line: str) -> None:
     assert format_call(name, arguments) == line
 
 
-def test_a_call_without_a_result_says_so() -> None:
+def test_a_call_without_a_result_is_marked() -> None:
     import sessiontree as tree
 
     session = tree.memory()
     session.append(tree.assistant([{"type": "toolCall", "id": "c", "name": "bash", "arguments": {"command": "ls"}}]))
 
     (block,) = BlockBuilder().build_all(session.head.path())
-    assert (block.state, block.text) == ("failed", "(there is no result)")
+    assert (block.state, block.text) == ("failed", "(no result)")

@@ -1,4 +1,4 @@
-"""The chat: what is said, what comes back, and that nothing typed is lost."""
+"""The chat screen: prompts, answers, queue, shell commands and drafts."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from sessiontree.tui.app import SessionApp
 from sessiontree.tui.screens import chat_screen
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
-from tests.store.test_files import room_for
+from tests.store.test_files import limit_file_size
 
 from .conftest import Driver, NoModels, Running
 
 
-async def test_what_is_said_and_answered_is_shown_and_kept(running: Running) -> None:
+async def test_prompt_and_answer_are_shown_and_written(running: Running) -> None:
     async with running("It is **forty-two**.") as app:
         await app.submit_and_wait("What is it?")
 
         await app.wait_for_text("What is it?", "It is forty-two.")
         assert app.editor.text == ""
-        assert [entry.type for entry in app.app.desk.branch.path()] == ["model_change", "message", "message"]
+        assert [entry.type for entry in app.app.controller.branch.path()] == ["model_change", "message", "message"]
 
 
-async def test_an_answer_is_shown_while_it_comes(running: Running) -> None:
+async def test_an_answer_is_shown_while_it_streams(running: Running) -> None:
     async with running(["The beginning ", Delay(30), "and the end."]) as app:
         await app.submit("Tell")
 
-        assert await app.wait_for_text("The beginning", "working", "esc aborts")
+        assert await app.wait_for_text("The beginning", "working", "Esc to abort")
         await app.press("escape")
         await app.wait_until_idle()
         assert await app.wait_for_text("The beginning", "aborted")
 
 
-async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: Running) -> None:
+async def test_thoughts_and_tool_output_can_be_expanded(running: Running) -> None:
     call = ToolCall("c", "bash", {"command": "seq 1 30"})
     async with running([Thinking("first line\nsecond thought"), call], "Done.", size=(80, 60), allow=("bash",)) as app:
         await app.submit_and_wait("Count")
@@ -67,7 +67,7 @@ async def test_thoughts_and_tool_output_are_folded_and_can_be_unfolded(running: 
         await app.wait_for_text("… 25 more lines")
 
 
-async def test_one_block_is_unfolded_by_itself(running: Running) -> None:
+async def test_a_single_block_can_be_expanded(running: Running) -> None:
     first, second = (ToolCall(name, "bash", {"command": f"echo {name}; seq 1 20"}) for name in "ab")
     async with running([first, second], "Done.", size=(80, 60), allow=("bash",)) as app:
         await app.submit_and_wait("Count")
@@ -87,19 +87,19 @@ async def test_an_edit_shows_its_diff(running: Running, project: Path) -> None:
         assert await app.wait_for_text("edit a.py", "1   one", "2 - two", "2 + 2", "3   three")
 
 
-async def test_a_file_that_is_written_shows_its_content_folded_with_the_key_that_unfolds_it(running: Running) -> None:
+async def test_a_written_file_shows_its_collapsed_content_with_a_hint(running: Running) -> None:
     content = "".join(f"line {number}\n" for number in range(1, 31))
     call = ToolCall("c", "write", {"path": "new.txt", "content": content})
     async with running(call, "Done.", size=(80, 50), permission_mode="allow-edits") as app:
         await app.submit_and_wait("Write")
 
-        screen = await app.wait_for_text("write new.txt, 30 lines", "line 5", "… 25 more lines, ctrl+o unfolds")
+        screen = await app.wait_for_text("write new.txt, 30 lines", "line 5", "… 25 more lines, Ctrl+O to expand")
         assert "line 6" not in screen
         await app.press("ctrl+o")
         await app.wait_for_text("line 30")
 
 
-async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, project: Path) -> None:
+async def test_an_overwritten_file_shows_its_diff(running: Running, project: Path) -> None:
     (project / "a.py").write_text("one\ntwo\nthree\n")
     call = ToolCall("c", "write", {"path": "a.py", "content": "one\n2\nthree\n"})
     async with running(call, "Done.", permission_mode="allow-edits") as app:
@@ -108,7 +108,7 @@ async def test_a_file_that_is_written_anew_shows_its_diff(running: Running, proj
         assert await app.wait_for_text("write a.py, 3 lines", "1   one", "2 - two", "2 + 2", "3   three")
 
 
-async def test_content_that_could_not_be_written_is_shown_below_the_reason(running: Running, project: Path) -> None:
+async def test_content_of_a_failed_write_is_shown_below_the_error(running: Running, project: Path) -> None:
     (project / "folder").mkdir()
     call = ToolCall("c", "write", {"path": "folder", "content": "the content\n"})
     async with running(call, "Done.", permission_mode="allow-edits") as app:
@@ -117,14 +117,14 @@ async def test_content_that_could_not_be_written_is_shown_below_the_reason(runni
         assert await app.wait_for_text("✗ write folder, 1 line", "folder is a folder", "the content")
 
 
-async def test_a_tool_that_fails_is_marked(running: Running) -> None:
+async def test_a_failed_tool_is_marked(running: Running) -> None:
     async with running(ToolCall("c", "read", {"path": "nowhere"}), "Hm.") as app:
         await app.submit_and_wait("Read")
 
         assert await app.wait_for_text("✗ read nowhere")
 
 
-async def test_the_footer_tells_where_one_is_and_what_it_took(running: Running) -> None:
+async def test_the_footer_shows_session_branch_and_usage(running: Running) -> None:
     async with running("Yes.", session=st.create("my work")) as app:
         await app.submit_and_wait("Is it?")
 
@@ -133,13 +133,13 @@ async def test_the_footer_tells_where_one_is_and_what_it_took(running: Running) 
             assert word in last
 
 
-async def test_the_footer_writes_small_costs_as_everything_else_does(running: Running) -> None:
+async def test_the_footer_formats_small_costs_like_other_views(running: Running) -> None:
     async with running([ScriptedUsage({"input": 8, "output": 2, "cost": 0.000012}), "Yes."]) as app:
         await app.submit_and_wait("Is it?")
         assert await app.wait_for_text("10 tokens · $0.000012")
 
 
-async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
+async def test_a_model_error_is_shown_in_one_line(running: Running) -> None:
     async with running(ModelError("scripted:scripted", "auth", "the key was refused")) as app:
         await app.submit_and_wait("Hello")
 
@@ -148,7 +148,7 @@ async def test_a_model_that_fails_is_one_clear_line(running: Running) -> None:
         assert "the key was refused" in errors[0]
 
 
-async def test_a_stream_that_breaks_off_is_shown_with_the_seconds_until_the_retry(running: Running) -> None:
+async def test_an_interrupted_stream_shows_the_seconds_until_the_retry(running: Running) -> None:
     broken = ModelError("scripted:scripted", "network", "the stream was cut off")
     settings = Config(retry=RetrySettings(base_delay=3600))
     async with running(["Half of it", broken], "Never.", settings=settings) as app:
@@ -161,7 +161,7 @@ async def test_a_stream_that_breaks_off_is_shown_with_the_seconds_until_the_retr
 
 
 def read_retry_seconds(app: Driver) -> int:
-    """The seconds until the retry."""
+    """Return the seconds until the retry."""
     shown = re.search(r"Retrying \(1 of 3\) · in (\d+) s", app.screen)
     assert shown is not None
     return int(shown[1])
@@ -176,7 +176,7 @@ async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def answer(request: Any) -> str:
-        full.enter_context(room_for(session.file.stat().st_size))
+        full.enter_context(limit_file_size(session.file.stat().st_size))
         return "It cost much."
 
     try:
@@ -193,12 +193,12 @@ async def test_an_answer_that_cannot_be_written_stays_on_the_screen(
         signal.signal(signal.SIGXFSZ, before)
 
 
-async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_turn(running: Running) -> None:
+async def test_a_prompt_during_a_run_is_queued_and_sent_after_the_turn(running: Running) -> None:
     async with running(["One", Delay(3)], "Two") as app:
         await app.submit("First")
         await app.wait_for_text("One")
         await app.submit("Second")
-        await app.wait_for_text("⋯ Second", "alt+up takes back")
+        await app.wait_for_text("⋯ Second", "Alt+Up to edit")
         await app.wait_until(lambda: len(app.model.requests) == 2)
         await app.wait_until_idle()
 
@@ -206,7 +206,7 @@ async def test_what_is_said_while_the_agent_works_waits_and_is_said_after_the_tu
         assert [block for block in app.blocks if block.startswith("user")] == ["user: First", "user: Second"]
 
 
-async def test_what_waits_can_be_taken_back(running: Running) -> None:
+async def test_queued_prompts_can_be_edited(running: Running) -> None:
     async with running(["One", Delay(30)]) as app:
         await app.submit("First")
         await app.wait_for_text("One")
@@ -221,7 +221,7 @@ async def test_what_waits_can_be_taken_back(running: Running) -> None:
         await app.press("escape")
 
 
-async def test_aborting_gives_back_what_waits(running: Running) -> None:
+async def test_aborting_moves_queued_prompts_to_the_editor(running: Running) -> None:
     async with running(["One", Delay(30)]) as app:
         await app.submit("First")
         assert await app.wait_for_text("One")
@@ -236,7 +236,7 @@ async def test_aborting_gives_back_what_waits(running: Running) -> None:
 
 
 class Slowly:
-    """An answer that waits until it is let go."""
+    """An answer that waits for an event."""
 
     def __init__(self, answer: str | Exception) -> None:
         self.go = asyncio.Event()
@@ -256,14 +256,14 @@ def create_conversation() -> Session:
 
 
 def list_prompts(app: Driver) -> list[str]:
-    return [format_entry(entry) for entry in app.app.desk.branch.path() if not entry.type.endswith("_change")]
+    return [format_entry(entry) for entry in app.app.controller.branch.path() if not entry.type.endswith("_change")]
 
 
-async def test_what_is_said_while_a_summary_is_made_waits_and_is_said_where_one_arrives(running: Running) -> None:
+async def test_a_prompt_during_a_summary_is_sent_at_the_destination(running: Running) -> None:
     summary = Slowly("What was left.")
     async with running(summary, "Here.", "And here.", session=create_conversation()) as app:
         await app.submit("/pop HEAD~1")
-        await app.wait_for_text("summarizing", "esc aborts")
+        await app.wait_for_text("summarizing", "Esc to abort")
         await app.submit("Where are we?")
         await app.wait_for_text("⋯ Where are we?")
         await app.type("And now?")
@@ -281,7 +281,7 @@ async def test_what_is_said_while_a_summary_is_made_waits_and_is_said_where_one_
 
 
 @pytest.mark.parametrize("ended", ["fails", "is aborted"])
-async def test_what_waited_for_a_summary_that_comes_to_nothing_is_in_the_editor(running: Running, ended: str) -> None:
+async def test_a_failed_summary_moves_queued_prompts_to_the_editor(running: Running, ended: str) -> None:
     summary = Slowly(ModelError("scripted:scripted", "auth", "no summaries today"))
     async with running(summary, session=create_conversation()) as app:
         await app.submit("/pop HEAD~1")
@@ -300,7 +300,7 @@ async def test_what_waited_for_a_summary_that_comes_to_nothing_is_in_the_editor(
         assert "⋯" not in app.screen
 
 
-async def test_while_a_summary_is_made_one_does_not_leave_for_another_session(running: Running) -> None:
+async def test_switching_sessions_is_refused_during_a_summary(running: Running) -> None:
     other = st.create("other")
     other.append(st.user("elsewhere"))
     summary = Slowly("What was left.")
@@ -316,7 +316,7 @@ async def test_while_a_summary_is_made_one_does_not_leave_for_another_session(ru
         assert list_prompts(app)[:2] == ["one", "1"]
 
 
-async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_aborts_it(running: Running) -> None:
+async def test_keys_and_commands_do_not_disturb_a_summary_and_escape_aborts_it(running: Running) -> None:
     summary = Slowly("What was left.")
     async with running(summary, session=create_conversation()) as app:
         await app.press("ctrl+t")
@@ -330,8 +330,8 @@ async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_abor
         await app.press("escape")
         await app.submit("/name kept")
         await app.submit("!true")
-        await app.wait_until(lambda: app.app.desk.session.name == "kept" and not app.chat._beside)
-        await app.wait_for_text("summarizing", "esc aborts")
+        await app.wait_until(lambda: app.app.controller.session.name == "kept" and not app.chat._shell_activity)
+        await app.wait_for_text("summarizing", "Esc to abort")
         await app.press("ctrl+t")
         await app.wait_until(lambda: app.app.screen is not app.chat)
         await app.press("home", "enter")
@@ -348,7 +348,7 @@ async def test_keys_and_commands_beside_a_summary_leave_it_alone_and_escape_abor
 
 
 @pytest.mark.parametrize("keys", [("ctrl+t", "ctrl+t"), ("ctrl+r", "ctrl+t"), ("ctrl+l", "ctrl+l")])
-async def test_keys_that_are_pressed_quickly_ask_once(running: Running, keys: tuple[str, str]) -> None:
+async def test_quick_key_presses_open_one_screen(running: Running, keys: tuple[str, str]) -> None:
     async with running(session=create_conversation()) as app:
         for key in keys:
             app.app.simulate_key(key)
@@ -357,10 +357,10 @@ async def test_keys_that_are_pressed_quickly_ask_once(running: Running, keys: tu
         await app.wait_until(lambda: app.app.screen is app.chat and not app.app.workers)
 
 
-# What waits when a run is over
+# The queue at the end of a run
 
 
-async def test_what_is_said_while_the_conversation_is_compacted_is_said_after_that(running: Running) -> None:
+async def test_a_prompt_during_a_compaction_is_sent_after_it(running: Running) -> None:
     summary = Slowly("What was said.")
     settings = Config(compaction=CompactionSettings(keep_recent_tokens=1))
     async with running(summary, "What was asked.", "Here.", session=create_conversation(), settings=settings) as app:
@@ -375,9 +375,7 @@ async def test_what_is_said_while_the_conversation_is_compacted_is_said_after_th
 
 
 @pytest.mark.parametrize("ended", ["fails", "is aborted"])
-async def test_what_waited_for_a_compaction_that_comes_to_nothing_is_in_the_editor(
-    running: Running, ended: str
-) -> None:
+async def test_a_failed_compaction_moves_queued_prompts_to_the_editor(running: Running, ended: str) -> None:
     summary = Slowly(ModelError("scripted:scripted", "auth", "no summaries today"))
     settings = Config(compaction=CompactionSettings(keep_recent_tokens=1))
     async with running(summary, session=create_conversation(), settings=settings) as app:
@@ -396,7 +394,7 @@ async def test_what_waited_for_a_compaction_that_comes_to_nothing_is_in_the_edit
         assert "⋯" not in app.screen
 
 
-async def test_what_waited_for_a_run_that_fails_is_in_the_editor(running: Running) -> None:
+async def test_a_failed_run_moves_queued_prompts_to_the_editor(running: Running) -> None:
     answer = Slowly(ModelError("scripted:scripted", "auth", "the key was refused"))
     async with running(answer, "Two.") as app:
         await app.submit("First")
@@ -411,7 +409,7 @@ async def test_what_waited_for_a_run_that_fails_is_in_the_editor(running: Runnin
         assert len(app.model.requests) == 1
 
 
-async def test_what_is_said_as_a_run_ends_is_said_after_it(running: Running) -> None:
+async def test_a_prompt_at_the_end_of_a_run_is_sent_after_it(running: Running) -> None:
     ends, go = asyncio.Event(), asyncio.Event()
 
     async def hold(event: Any, ctx: Any) -> None:
@@ -419,7 +417,7 @@ async def test_what_is_said_as_a_run_ends_is_said_after_it(running: Running) -> 
         await go.wait()
 
     async with running("One.", "Two.") as app:
-        off = app.app.desk.hooks.on("run_end", hold)
+        off = app.app.controller.hooks.on("run_end", hold)
         await app.submit("First")
         await asyncio.wait_for(ends.wait(), 10)
         off()
@@ -432,22 +430,22 @@ async def test_what_is_said_as_a_run_ends_is_said_after_it(running: Running) -> 
         assert list_prompts(app) == ["First", "One.", "Second", "Two."]
 
 
-async def test_what_waits_in_one_session_is_not_shown_or_kept_in_another(running: Running) -> None:
+async def test_the_queue_of_a_session_is_not_shown_or_saved_in_another(running: Running) -> None:
     session = create_conversation()
     async with running(session=session) as app:
-        await app.app.desk.agent.steer("For here alone")
+        await app.app.controller.agent.steer("For here alone")
         await app.wait_for_text("⋯ For here alone")
         await app.submit("/new")
-        await app.wait_until(lambda: app.app.desk.session is not session)
+        await app.wait_until(lambda: app.app.controller.session is not session)
         await app.wait_until_idle()
 
         assert "⋯" not in app.screen
         assert app.editor.text == ""
-        assert DraftFile(app.app.desk.session).read().is_empty
+        assert DraftFile(app.app.controller.session).read().is_empty
         assert DraftFile(session).read().queued == ("For here alone",)
 
 
-async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(running: Running) -> None:
+async def test_the_model_sees_a_shell_command_with_one_exclamation_mark(running: Running) -> None:
     async with running("Seen.") as app:
         await app.submit("!echo seen")
         await app.wait_until(lambda: any("! echo seen" in block for block in app.blocks) and not app.chat._activity)
@@ -458,12 +456,12 @@ async def test_a_shell_command_is_run_and_the_model_sees_it_with_one_mark_only(r
         sent = str(app.model.requests[-1].messages)
         assert "echo seen" in sent
         assert "secret" not in sent
-        await app.wait_for_text("! echo secret (the model does not see this)")
+        await app.wait_for_text("! echo secret (hidden from the model)")
 
 
-async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running: Running) -> None:
+async def test_a_shell_command_runs_without_a_model_and_can_be_aborted(running: Running) -> None:
     async with running(models=NoModels()) as app:
-        await app.wait_for_text("no model can be used: there is no key")
+        await app.wait_for_text("no model is available: there is no key")
         await app.submit("!echo seen; sleep 60")
         await app.wait_for_text("! echo seen; sleep 60", "seen", "running")
         await app.press("escape")
@@ -471,7 +469,7 @@ async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running
         await app.submit("!echo again")
         await app.wait_until(lambda: "tool: ! echo again" in app.blocks and not app.chat._activity)
 
-        ran = [entry.body.message for entry in app.app.desk.branch.path()]
+        ran = [entry.body.message for entry in app.app.controller.branch.path()]
         assert [(one["command"], one["cancelled"]) for one in ran] == [
             ("echo seen; sleep 60", True),
             ("echo again", False),
@@ -479,22 +477,20 @@ async def test_a_shell_command_is_run_without_a_model_and_can_be_aborted(running
 
 
 @pytest.mark.parametrize("models", [None, NoModels()], ids=["a model", "no model"])
-async def test_escape_ends_a_shell_command_though_another_command_came_between(
-    running: Running, models: Models | None
-) -> None:
+async def test_escape_aborts_a_shell_command_after_another_command(running: Running, models: Models | None) -> None:
     async with running(models=models) as app:
         await app.submit("!echo begun; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "begun"))
         await app.submit("/name other")
-        await app.wait_until(lambda: app.app.desk.session.name == "other" and "running" in app.screen)
+        await app.wait_until(lambda: app.app.controller.session.name == "other" and "running" in app.screen)
         await app.press("escape")
         await app.wait_until_idle()
 
-        (ran,) = [entry.body.message for entry in app.app.desk.branch.path() if entry.type == "message"]
+        (ran,) = [entry.body.message for entry in app.app.controller.branch.path() if entry.type == "message"]
         assert (ran["output"], ran["cancelled"]) == ("begun", True)
 
 
-async def test_of_two_shell_commands_the_one_that_goes_on_is_told_and_each_shows_what_it_printed(
+async def test_two_shell_commands_show_their_own_output_and_the_running_one_is_indicated(
     running: Running, project: Path
 ) -> None:
     os.mkfifo(project / "end")
@@ -502,7 +498,7 @@ async def test_of_two_shell_commands_the_one_that_goes_on_is_told_and_each_shows
         await app.submit("!echo slow; cat end; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "slow"))
         await app.submit("!echo quick")
-        await app.wait_until(lambda: len(app.app.desk.branch.path()) == 1)
+        await app.wait_until(lambda: len(app.app.controller.branch.path()) == 1)
         assert [block.text for block in app.chat.transcript.blocks if block.kind == "tool"] == ["slow\n", "quick"]
         assert await app.wait_for_text("running")
         await asyncio.to_thread((project / "end").write_text, "more")
@@ -512,7 +508,7 @@ async def test_of_two_shell_commands_the_one_that_goes_on_is_told_and_each_shows
         assert "running" not in app.screen
 
 
-async def test_a_shell_command_beside_a_run_is_shown_once(running: Running) -> None:
+async def test_a_shell_command_during_a_run_is_shown_once(running: Running) -> None:
     async with running(["It begins.", Delay(30)]) as app:
         await app.submit("Go")
         await app.wait_for_text("It begins.")
@@ -522,21 +518,19 @@ async def test_a_shell_command_beside_a_run_is_shown_once(running: Running) -> N
         )
         assert await app.wait_for_text("working")
         await app.press("escape")
-        await app.wait_until(lambda: [block.entry_id for block in list_tools(app)] == [app.app.desk.branch.leaf])
+        await app.wait_until(lambda: [block.entry_id for block in list_tools(app)] == [app.app.controller.branch.leaf])
 
 
 @pytest.mark.parametrize("models", [None, NoModels()], ids=["a model", "no model"])
 @pytest.mark.parametrize("leave", ["/new", "/quit"])
-async def test_what_a_shell_command_printed_is_kept_when_one_leaves(
-    running: Running, leave: str, models: Models | None
-) -> None:
+async def test_output_of_a_shell_command_is_kept_on_exit(running: Running, leave: str, models: Models | None) -> None:
     session = st.create()
     session.append(st.user("hi"))
     async with running(models=models, session=session) as app:
         await app.submit("!echo begun; sleep 60")
         await app.wait_until(lambda: list_blocks(app, "begun"))
         await app.submit(leave)
-        await app.wait_until(lambda: app.app.desk.session is not session or not app.app.is_running)
+        await app.wait_until(lambda: app.app.controller.session is not session or not app.app.is_running)
         assert "is closed" not in str(app.blocks)
 
     with st.open(session.file) as again:
@@ -544,9 +538,9 @@ async def test_what_a_shell_command_printed_is_kept_when_one_leaves(
 
 
 @pytest.mark.parametrize(
-    ("go", "where"), [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, where it was begun")]
+    ("go", "where"), [("/branch-here other", "on branch 'main'"), ("/clear", "in the tree, where it started")]
 )
-async def test_a_shell_command_that_ends_where_one_is_no_more_is_told(
+async def test_a_shell_command_that_finishes_on_another_path_is_reported(
     running: Running, project: Path, go: str, where: str
 ) -> None:
     os.mkfifo(project / "end")
@@ -556,19 +550,21 @@ async def test_a_shell_command_that_ends_where_one_is_no_more_is_told(
         await app.submit("!echo begun; cat end")
         await app.wait_until(lambda: list_blocks(app, "begun"))
         await app.submit(go)
-        await app.wait_until(lambda: app.app.desk.branch.leaf != begun.id or app.app.desk.branch.name == "other")
+        await app.wait_until(
+            lambda: app.app.controller.branch.leaf != begun.id or app.app.controller.branch.name == "other"
+        )
         await asyncio.to_thread((project / "end").write_text, "over")
 
-        assert await app.wait_for_text(f"! echo begun; cat end is over: what it printed is {where}")
+        assert await app.wait_for_text(f"! echo begun; cat end finished; its output is {where}")
         assert not list_tools(app)
 
 
-async def test_a_key_that_fails_again_is_told_again(running: Running) -> None:
+async def test_a_repeated_error_of_a_key_is_shown_again(running: Running) -> None:
     async with running(models=NoModels()) as app:
         for count in (1, 2):
             await app.press("shift+tab")
             await app.wait_until(
-                lambda count=count: len([block for block in app.blocks if "there is no model" in block]) == count
+                lambda count=count: len([block for block in app.blocks if "no model: choose one" in block]) == count
             )
 
 
@@ -580,7 +576,7 @@ def list_blocks(app: Driver, text: str) -> bool:
     return any(block.text.startswith(text) for block in list_tools(app))
 
 
-async def test_an_unknown_command_is_told_and_given_back(running: Running) -> None:
+async def test_an_unknown_command_is_reported_and_restored_to_the_editor(running: Running) -> None:
     async with running() as app:
         await app.submit("/modle")
 
@@ -589,7 +585,7 @@ async def test_an_unknown_command_is_told_and_given_back(running: Running) -> No
 
 
 @pytest.mark.parametrize("line", ["/tree nowhere", "!"])
-async def test_what_is_typed_after_a_command_that_failed_replaces_it(running: Running, line: str) -> None:
+async def test_typing_after_a_failed_command_replaces_it(running: Running, line: str) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
         await app.submit(line)
@@ -600,7 +596,7 @@ async def test_what_is_typed_after_a_command_that_failed_replaces_it(running: Ru
         assert app.editor.text == "/tree"
 
 
-async def test_a_command_that_failed_can_be_changed(running: Running) -> None:
+async def test_a_failed_command_can_be_edited(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
         await app.submit("/tree nowher")
@@ -610,7 +606,7 @@ async def test_a_command_that_failed_can_be_changed(running: Running) -> None:
         assert app.editor.text == "/tree nowhere"
 
 
-async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Running) -> None:
+async def test_choosing_a_message_in_the_tree_moves_the_draft_to_the_history(running: Running) -> None:
     async with running("One.", "Two.") as app:
         await app.submit_and_wait("First question")
         await app.submit_and_wait("Second question")
@@ -621,55 +617,55 @@ async def test_a_draft_is_kept_when_a_message_of_the_tree_is_chosen(running: Run
         await app.wait_for_text("No summary")
         await app.press("enter")
         await app.wait_until(lambda: app.editor.text == "Second question")
-        await app.wait_for_text("Your draft is in the history: up from the first line brings it back")
+        await app.wait_for_text("Draft saved to history · Up on the first line to restore it")
         await app.press("up")
         assert app.editor.text == "a long draft"
         await app.press("down")
         assert app.editor.text == "Second question"
 
 
-async def test_a_draft_with_a_paste_is_kept_in_full_when_a_message_is_chosen(running: Running) -> None:
+async def test_a_draft_with_a_paste_is_moved_to_the_history_in_full(running: Running) -> None:
     pasted = "\n".join(f"line {number}" for number in range(40))
     async with running("One.") as app:
         await app.submit_and_wait("Question")
         await app.type("!cat ")
         app.editor.post_message(events.Paste(pasted))
         await app.wait_until(lambda: "[paste" in app.editor.text)
-        app.chat.put_in_editor("Question")
+        app.chat.edit_message("Question")
         await app.press("up")
 
-        assert app.editor.words == f"!cat {pasted}"
+        assert app.editor.full_text == f"!cat {pasted}"
 
 
-async def test_nothing_is_said_of_a_draft_where_there_is_none(running: Running) -> None:
+async def test_without_a_draft_there_is_no_notification(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        app.chat.put_in_editor("Question")
+        app.chat.edit_message("Question")
         await app.pilot.pause()
 
-        assert "draft" not in app.screen
+        assert "Draft" not in app.screen
 
 
 async def test_the_root_of_a_session_with_messages_is_not_greeted_as_a_new_session(running: Running) -> None:
     async with running("One.") as app:
-        await app.wait_for_text("a new session")
+        await app.wait_for_text("New session")
         await app.submit_and_wait("Question")
         await app.submit("/clear")
-        await app.wait_until(lambda: app.app.desk.branch.leaf is None)
+        await app.wait_until(lambda: app.app.controller.branch.leaf is None)
         await app.wait_for_text("/undo")
 
-        assert "a new session" not in app.screen
-        assert await app.wait_for_text("the start of the session")
+        assert "New session" not in app.screen
+        assert await app.wait_for_text("Start of the session")
 
 
-async def test_a_path_is_no_command(running: Running) -> None:
+async def test_a_path_is_not_a_command(running: Running) -> None:
     async with running("A path.") as app:
         await app.submit_and_wait("/etc/hosts is what?")
 
         assert await app.wait_for_text("A path.")
 
 
-async def test_an_image_that_is_named_goes_along(running: Running, project: Path) -> None:
+async def test_a_mentioned_image_is_sent(running: Running, project: Path) -> None:
     (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
     async with running("A dot.") as app:
         await app.submit_and_wait("What is in @dot.png ?")
@@ -678,7 +674,7 @@ async def test_an_image_that_is_named_goes_along(running: Running, project: Path
         assert [block["type"] for block in app.model.requests[0].messages[-1]["content"]] == ["text", "image"]
 
 
-async def test_what_is_said_arrives_in_that_order_also_where_an_image_takes_long_to_read(
+async def test_prompts_keep_their_order_while_an_image_is_read(
     running: Running, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
@@ -695,24 +691,24 @@ async def test_what_is_said_arrives_in_that_order_also_where_an_image_takes_long
         read.set()
         await app.wait_for_text("One.", "Two.")
 
-        said = [entry.body.message for entry in app.app.desk.session.head.path() if entry.type == "message"]
+        said = [entry.body.message for entry in app.app.controller.session.head.path() if entry.type == "message"]
         assert [extract_text(message["content"])[:6] for message in said if message["role"] == "user"] == [
             "first ",
             "second",
         ]
 
 
-async def test_an_image_that_no_model_would_get_is_refused(running: Running, project: Path) -> None:
+async def test_an_image_that_is_too_large_for_models_is_refused(running: Running, project: Path) -> None:
     (project / "large.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(MAX_IMAGE_FILE_BYTES))
     async with running() as app:
         await app.submit("What is in @large.png ?")
-        await app.wait_for_text("✗ large.png is an image of more than 3.75 MB")
+        await app.wait_for_text("✗ large.png is too large: images are limited to 3.75 MB")
 
         assert app.editor.text == "What is in @large.png ?"
-        assert not app.app.desk.session.tree.real_count
+        assert not app.app.controller.session.tree.real_count
 
 
-async def test_where_the_folder_of_a_session_is_gone_files_are_those_of_the_current_one(
+async def test_mentions_use_the_current_folder_if_the_folder_of_the_session_is_missing(
     running: Running, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"\0" * 30)
@@ -731,7 +727,7 @@ async def test_where_the_folder_of_a_session_is_gone_files_are_those_of_the_curr
         assert (project / "talk.html").exists()
 
 
-async def test_custom_messages_are_hidden_or_shown_in_their_own_style(running: Running) -> None:
+async def test_custom_messages_are_hidden_or_shown_in_a_separate_style(running: Running) -> None:
     session = st.create()
     session.append(CustomMessage(custom_type="note", content="to be seen"))
     session.append(CustomMessage(custom_type="note", content="not to be seen", display=False))
@@ -740,7 +736,7 @@ async def test_custom_messages_are_hidden_or_shown_in_their_own_style(running: R
         assert "not to be seen" not in app.screen
 
 
-async def test_a_long_conversation_is_shown_from_its_end_and_read_on_when_one_goes_up(running: Running) -> None:
+async def test_a_long_conversation_loads_earlier_entries_on_scrolling_up(running: Running) -> None:
     session = st.create()
     for number in range(200):
         session.append(st.user(f"question {number}"))
@@ -755,14 +751,14 @@ async def test_a_long_conversation_is_shown_from_its_end_and_read_on_when_one_go
         await app.wait_for_text("question 0")
 
 
-async def test_the_end_stays_in_sight_unless_one_has_gone_up(running: Running) -> None:
+async def test_the_end_stays_visible_unless_the_user_scrolled_up(running: Running) -> None:
     long = "\n\n".join(f"line {number}" for number in range(60))
     async with running(long, "short", size=(80, 24)) as app:
         await app.submit_and_wait("Tell")
         await app.wait_for_text("line 59")
         await app.press("pageup", "pageup")
         seen = app.screen.split("\n")[:5]
-        app.chat.tell("something new")
+        app.chat.show_output("something new")
         await app.pilot.pause()
         assert app.screen.split("\n")[:5] == seen
         await app.submit_and_wait("And?")
@@ -772,7 +768,7 @@ async def test_the_end_stays_in_sight_unless_one_has_gone_up(running: Running) -
 # Nothing is lost
 
 
-async def test_a_draft_is_there_again_after_a_crash(running: Running) -> None:
+async def test_a_draft_is_restored_after_a_crash(running: Running) -> None:
     session = st.create()
     session.append(st.user("before"))
     file = session.file
@@ -785,16 +781,16 @@ async def test_a_draft_is_there_again_after_a_crash(running: Running) -> None:
         await app.wait_until(lambda: app.editor.text == "half a thought")
 
 
-async def test_the_draft_of_a_new_session_is_there_in_the_next_one_of_the_folder(running: Running) -> None:
+async def test_the_next_new_session_in_a_folder_adopts_the_draft(running: Running) -> None:
     async with running() as app:
         await app.type("begun")
-        await app.wait_until(lambda: not DraftFile(app.app.desk.session).read().is_empty)
+        await app.wait_until(lambda: not DraftFile(app.app.controller.session).read().is_empty)
 
     async with running() as app:
         assert await app.wait_until(lambda: app.editor.text == "begun")
 
 
-async def test_a_draft_that_was_left_waits_for_a_new_session_in_which_nothing_is_typed_yet(running: Running) -> None:
+async def test_an_orphan_draft_is_not_adopted_if_the_editor_has_text(running: Running) -> None:
     left = DraftFile(st.create())
     left.write(EditorDraft(text="begun"))
 
@@ -805,7 +801,7 @@ async def test_a_draft_that_was_left_waits_for_a_new_session_in_which_nothing_is
         assert left.read().text == "begun"
 
 
-async def test_what_was_queued_is_there_again_after_a_crash(running: Running) -> None:
+async def test_the_queue_is_restored_after_a_crash(running: Running) -> None:
     session = st.create()
     session.append(st.user("before"))
     DraftFile(session).write(EditorDraft(text="typed", queued=("queued",)))
@@ -813,7 +809,7 @@ async def test_what_was_queued_is_there_again_after_a_crash(running: Running) ->
         assert await app.wait_until(lambda: app.editor.text == "queued\n\ntyped")
 
 
-async def test_a_message_of_several_lines_waits_in_one(running: Running) -> None:
+async def test_a_queued_message_is_shown_as_one_line(running: Running) -> None:
     async with running([Delay(30)]) as app:
         await app.submit("Begin")
         await app.wait_until(lambda: app.model.requests)
@@ -823,7 +819,7 @@ async def test_a_message_of_several_lines_waits_in_one(running: Running) -> None
         assert await app.wait_until(lambda: app.editor.text == "one\n\ntwo")
 
 
-async def test_a_compaction_that_fails_is_told_once(running: Running) -> None:
+async def test_a_failed_compaction_is_reported_once(running: Running) -> None:
     session = st.create()
     for number in range(4):
         session.extend([st.user(f"question {number}"), st.assistant("an answer " * 20)])
@@ -838,16 +834,16 @@ async def test_a_compaction_that_fails_is_told_once(running: Running) -> None:
             await app.press("ctrl+c")
 
 
-async def test_what_was_said_leaves_no_draft(running: Running) -> None:
+async def test_a_sent_prompt_leaves_no_draft(running: Running) -> None:
     async with running("Yes.") as app:
         await app.submit_and_wait("Said")
 
-        assert DraftFile(app.app.desk.session).read().is_empty
+        assert DraftFile(app.app.controller.session).read().is_empty
 
 
-async def test_what_was_said_first_in_a_session_is_not_in_the_next_one_of_the_folder(running: Running) -> None:
+async def test_a_sent_prompt_is_not_adopted_by_the_next_new_session(running: Running) -> None:
     async with running("Yes.") as app:
-        draft = DraftFile(app.app.desk.session)
+        draft = DraftFile(app.app.controller.session)
         await app.type("Said")
         await app.wait_until(lambda: draft.read().text == "Said")
         await app.press("enter")
@@ -858,7 +854,7 @@ async def test_what_was_said_first_in_a_session_is_not_in_the_next_one_of_the_fo
     assert DraftFile(st.create()).read().is_empty
 
 
-async def test_what_could_not_be_said_is_given_back(running: Running) -> None:
+async def test_a_failed_prompt_is_restored_to_the_editor(running: Running) -> None:
     session = st.create()
     session.append(st.user("before"))
     async with running(session=st.open(session.file, read_only=True)) as app:
@@ -869,7 +865,7 @@ async def test_what_could_not_be_said_is_given_back(running: Running) -> None:
         assert "read-only" in app.screen
 
 
-async def test_what_was_aborted_before_it_was_written_is_given_back(running: Running) -> None:
+async def test_a_prompt_aborted_before_it_was_written_is_restored_to_the_editor(running: Running) -> None:
     at_work = asyncio.Event()
 
     async def hang(event: Any, ctx: Any) -> None:
@@ -877,7 +873,7 @@ async def test_what_was_aborted_before_it_was_written_is_given_back(running: Run
         await asyncio.Event().wait()
 
     async with running("Never.") as app:
-        app.app.desk.hooks.on("before_message", hang)
+        app.app.controller.hooks.on("before_message", hang)
         await app.submit("Precious words")
         await asyncio.wait_for(at_work.wait(), 5)
 
@@ -885,7 +881,7 @@ async def test_what_was_aborted_before_it_was_written_is_given_back(running: Run
         await app.wait_until_idle()
 
         await app.wait_until(lambda: app.editor.text == "Precious words")
-        assert "did not let it happen" not in app.screen
+        assert "Cancelled" not in app.screen
 
 
 # Ending
@@ -911,33 +907,33 @@ async def test_quitting_closes_the_session(running: Running, line: str) -> None:
         await app.submit(line)
         await app.wait_until(lambda: not app.app.is_running)
 
-        assert app.app.desk.session._is_closed
+        assert app.app.controller.session._is_closed
 
 
-async def test_keys_are_what_the_configuration_says(running: Running) -> None:
+async def test_keys_follow_the_configuration(running: Running) -> None:
     settings = Config(keys={"unfold": "ctrl+e", "follow_up": ["f5", "f6"]})
     async with running([Thinking("a\nb"), "Yes."], settings=settings) as app:
         await app.submit_and_wait("Hello")
         await app.press("ctrl+e")
-        assert app.chat.transcript.unfolded
+        assert app.chat.transcript.is_unfolded
         await app.press("ctrl+o")
-        assert app.chat.transcript.unfolded
+        assert app.chat.transcript.is_unfolded
         await app.submit("/hotkeys")
         await app.wait_for_text("f5, f6")
 
 
-async def test_the_list_of_keys_has_their_names_and_all_that_they_do_in_a_narrow_terminal(running: Running) -> None:
+async def test_the_key_list_shows_names_and_full_help_in_a_narrow_terminal(running: Running) -> None:
     async with running(size=(80, 24)) as app:
         await app.press("f1")
-        assert await app.wait_for_text("newline", "begin a new line (so does a", "backslash before enter)")
+        assert await app.wait_for_text("newline", "insert a line break (or type a", "backslash before Enter)")
 
 
-async def test_a_name_that_no_key_has_is_told(running: Running) -> None:
+async def test_an_unknown_key_name_is_reported(running: Running) -> None:
     async with running(settings=Config(keys={"jump": "f9"})) as app:
         assert await app.wait_for_text("'jump'")
 
 
-async def test_the_footer_counts_what_all_branches_and_summaries_took(running: Running, project: Path) -> None:
+async def test_the_footer_counts_usage_of_all_branches_and_summaries(running: Running, project: Path) -> None:
     session = st.create("counted")
     for number in range(100):
         session.append(st.assistant(f"answer {number}", usage={"input": 900, "output": 100, "cost": 0.01}))

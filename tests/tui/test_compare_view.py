@@ -1,4 +1,4 @@
-"""Places side by side: from a command, with or without arguments, and from two marks in the tree."""
+"""The comparison view, from commands and from two marks in the tree."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_line(screen: str, words: str) -> str:
     return next(line for line in screen.splitlines() if words in line)
 
 
-async def test_branches_are_compared_in_columns_with_their_figures_on_top(running: Running, ways: Session) -> None:
+async def test_branches_are_compared_in_columns_below_their_statistics(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/compare dict")
         await app.wait_for_text("main, dict · ahead: dict (lowest cost)", "40 ms", "25 ms")
@@ -47,14 +47,14 @@ async def test_branches_are_compared_in_columns_with_their_figures_on_top(runnin
         await app.wait_until(lambda: app.app.screen is app.chat)
 
 
-async def test_where_there_is_no_room_they_stand_one_under_the_other(running: Running, ways: Session) -> None:
+async def test_sides_are_stacked_in_a_narrow_terminal(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(80, 24)) as app:
         await app.submit("/compare main dict")
         await app.wait_for_text("main: 1 entry", "dict: 4 entries", "── main ─", "── dict ─")
         assert app.screen.index("40 ms") < app.screen.index("── dict ─") < app.screen.index("25 ms")
 
 
-async def test_columns_scroll_together_below_their_figures(running: Running, ways: Session) -> None:
+async def test_columns_scroll_together_below_their_statistics(running: Running, ways: Session) -> None:
     for branch in ("main", "dict"):
         ways.append(st.assistant("\n\n".join(f"{branch} {number}" for number in range(40))), branch=branch)
     async with running(session=ways, size=(120, 20)) as app:
@@ -70,7 +70,7 @@ async def test_columns_scroll_together_below_their_figures(running: Running, way
         await app.wait_for_text("40 ms")
 
 
-async def test_of_more_branches_than_fit_others_come_with_left_and_right(running: Running, ways: Session) -> None:
+async def test_left_and_right_show_more_columns(running: Running, ways: Session) -> None:
     for name in ("list", "trie"):
         ways.create_branch(name, at="main~1", current=False)
     async with running(session=ways, size=(120, 30)) as app:
@@ -83,7 +83,7 @@ async def test_of_more_branches_than_fit_others_come_with_left_and_right(running
         await app.wait_for_text("40 ms")
 
 
-async def test_what_is_folded_can_be_unfolded(running: Running, ways: Session) -> None:
+async def test_collapsed_blocks_can_be_expanded(running: Running, ways: Session) -> None:
     ways.append(build_bash_execution("seq 20", "\n".join(map(str, range(100, 120))), exit_code=0))
     async with running(session=ways, size=(120, 60)) as app:
         await app.submit("/compare dict")
@@ -93,58 +93,58 @@ async def test_what_is_folded_can_be_unfolded(running: Running, ways: Session) -
         await app.wait_for_text("104")
 
 
-async def test_two_places_are_shown_from_where_they_part(running: Running, ways: Session) -> None:
+async def test_a_diff_starts_where_the_paths_diverge(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/diff dict")
-        await app.wait_for_text("HEAD and dict part at", "40 ms", "25 ms")
+        await app.wait_for_text("HEAD and dict diverge at", "40 ms", "25 ms")
         assert "How do I make this faster?" not in app.screen.replace("▌", "")
 
 
-async def test_the_only_other_branch_is_compared_without_a_question(running: Running, ways: Session) -> None:
+async def test_a_single_other_branch_is_compared_without_a_question(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/compare")
         assert await app.wait_for_text("main, dict · ahead")
 
 
-async def test_of_several_branches_one_or_all_are_chosen(running: Running, ways: Session) -> None:
+async def test_one_or_all_of_several_branches_can_be_chosen(running: Running, ways: Session) -> None:
     ways.create_branch("list", at="main", current=False)
     async with running(session=ways, size=(160, 30)) as app:
         await app.submit("/compare")
-        assert await app.wait_for_text("Compare main with which branch?", "all of them: main, dict, list")
+        assert await app.wait_for_text("Compare main with which branch?", "all branches: main, dict, list")
         await app.press("up", "enter")
         assert await app.wait_for_text("main, dict, list · ", "25 ms", "branch list")
 
 
-async def test_without_another_branch_there_is_nothing_to_compare(running: Running) -> None:
+async def test_compare_fails_without_another_branch(running: Running) -> None:
     async with running() as app:
         await app.submit("/compare")
-        assert await app.wait_for_text("there is no other branch to compare with")
+        assert await app.wait_for_text("no other branch to compare with")
 
 
-async def test_for_a_diff_without_arguments_a_place_is_chosen_in_the_tree(running: Running, ways: Session) -> None:
+async def test_diff_without_arguments_asks_for_an_entry_in_the_tree(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.submit("/diff")
         assert await app.wait_for_text("type to search")
         await app.press("end", "enter")
-        assert await app.wait_for_text("part at", "40 ms", "25 ms")
+        assert await app.wait_for_text("diverge at", "40 ms", "25 ms")
 
 
-async def test_two_marks_in_the_tree_are_shown_on_the_whole_screen(running: Running, ways: Session) -> None:
+async def test_two_marked_entries_are_compared_on_the_whole_screen(running: Running, ways: Session) -> None:
     async with running(session=ways, size=(120, 30)) as app:
         await app.press("ctrl+t")
         assert await app.wait_for_text("type to search")
         await app.press("ctrl+e")
-        assert await app.wait_for_text("mark two entries first")
+        assert await app.wait_for_text("Mark two entries first")
         await app.press("ctrl+k", "end", "ctrl+k")
-        assert await app.wait_for_text("part at", "25 ms")
+        assert await app.wait_for_text("diverge at", "25 ms")
         await app.press("ctrl+e")
-        assert await app.wait_for_text("esc closes", "25 ms")
+        assert await app.wait_for_text("Esc to close", "25 ms")
         await app.press("escape")
         assert await app.wait_for_text("type to search")
 
 
-def test_a_long_side_is_cut_and_an_empty_one_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare_view, "MOST", 2)
+def test_a_long_side_is_truncated_and_an_empty_one_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_view, "MAX_ENTRIES", 2)
     session = st.memory()
     session.extend([st.user(str(number)) for number in range(5)])
     leaf, root = session.heads.leaf, session.tree.path(session.heads.leaf)[0].id
@@ -155,7 +155,7 @@ def test_a_long_side_is_cut_and_an_empty_one_says_so(monkeypatch: pytest.MonkeyP
     assert (empty.blocks, empty.hidden_count) == ((), 0)
 
 
-def test_names_of_files_and_branches_are_made_safe() -> None:
+def test_names_of_files_and_branches_are_escaped() -> None:
     session = st.memory()
     session.append(st.user("one"))
     session.append(st.assistant([tool_call("c", "read", {"path": "\x1b]0;x\x07"})], model="m\x1b", provider="p"))

@@ -1,4 +1,4 @@
-"""Dialogs: what is written in them at length is not lost."""
+"""Text in dialogs is not lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def open_dialog(app: Driver, *question: str) -> asyncio.Task[str | None]:
     return asyncio.create_task(app.app.ui.editor(*question))
 
 
-async def test_ctrl_c_copies_what_is_selected_and_leaves_the_text(running: Running) -> None:
+async def test_ctrl_c_copies_the_selection_and_keeps_the_text(running: Running) -> None:
     async with running() as app:
         answer = open_dialog(app, "Summary?")
         await app.wait_for_text("Summary?")
@@ -24,7 +24,7 @@ async def test_ctrl_c_copies_what_is_selected_and_leaves_the_text(running: Runni
         assert app.app.clipboard == "un"
 
 
-async def test_what_was_written_and_given_up_is_there_again_the_next_time(running: Running) -> None:
+async def test_a_cancelled_text_is_restored_the_next_time(running: Running) -> None:
     async with running() as app:
         given_up: list[Any] = []
         for words in ("one", " two"):
@@ -46,7 +46,7 @@ async def test_what_was_written_and_given_up_is_there_again_the_next_time(runnin
         assert (await other, await again, await anew) == ("", "one two", "")
 
 
-async def test_a_text_that_was_given_is_there_as_it_was(running: Running) -> None:
+async def test_a_given_text_is_not_replaced_by_a_cancelled_one(running: Running) -> None:
     async with running() as app:
         for _ in range(2):
             answer = open_dialog(app, "Text?", "given")

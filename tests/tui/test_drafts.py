@@ -1,4 +1,4 @@
-"""What was typed in a session and not said is kept for it, and for nobody else."""
+"""Drafts are saved per session, and adopted by new sessions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_draft(session: Session, text: str, seconds: int = 0) -> DraftFile:
     return drafts
 
 
-def test_new_sessions_of_one_folder_that_are_open_at_once_have_drafts_of_their_own(folder: Path) -> None:
+def test_open_new_sessions_in_one_folder_have_separate_drafts(folder: Path) -> None:
     one, other = st.create(), st.create()
     marks = [PresenceLock(one), PresenceLock(other)]
 
@@ -45,7 +45,7 @@ def test_new_sessions_of_one_folder_that_are_open_at_once_have_drafts_of_their_o
         mark.release()
 
 
-def test_the_draft_of_a_new_session_that_nobody_has_open_is_taken_over_once(folder: Path) -> None:
+def test_an_orphan_draft_is_adopted_once(folder: Path) -> None:
     left = st.create()
     mark = PresenceLock(left)
     write_draft(left, "begun")
@@ -62,7 +62,7 @@ def test_the_draft_of_a_new_session_that_nobody_has_open_is_taken_over_once(fold
     mark.release()
 
 
-def test_the_newest_is_taken_over_and_the_others_wait(folder: Path) -> None:
+def test_the_newest_orphan_draft_is_adopted_first(folder: Path) -> None:
     for number in (2, 3, 1):
         write_draft(st.create(), f"draft {number}", number)
 
@@ -74,7 +74,7 @@ def test_the_newest_is_taken_over_and_the_others_wait(folder: Path) -> None:
         mark.release()
 
 
-def test_drafts_of_other_folders_and_of_sessions_with_something_in_them_are_left_alone(folder: Path) -> None:
+def test_drafts_of_other_folders_and_of_sessions_with_entries_are_not_adopted(folder: Path) -> None:
     (folder / "elsewhere").mkdir()
     elsewhere, held = st.create(cwd="elsewhere"), st.create()
     held.append(st.user("hello"))
@@ -85,14 +85,14 @@ def test_drafts_of_other_folders_and_of_sessions_with_something_in_them_are_left
     assert [draft.read().text for draft in kept] == ["there", "more"]
 
 
-def test_whoever_is_beside_another_takes_nothing_over(folder: Path) -> None:
+def test_a_second_process_adopts_no_draft(folder: Path) -> None:
     write_draft(st.create(), "begun")
 
     assert DraftFile(st.create(), second=True).read().is_empty
     assert DraftFile(st.create()).read().text == "begun"
 
 
-def test_drafts_that_cannot_be_kept_are_as_good_as_none(folder: Path, home: Path) -> None:
+def test_drafts_that_cannot_be_saved_are_ignored(folder: Path, home: Path) -> None:
     (home / ".sessiontree").mkdir(parents=True, exist_ok=True)
     (home / ".sessiontree" / "drafts").write_text("in the way")
     drafts = DraftFile(st.create())
@@ -102,9 +102,7 @@ def test_drafts_that_cannot_be_kept_are_as_good_as_none(folder: Path, home: Path
     assert drafts.read().is_empty
 
 
-def test_a_process_that_keeps_the_folder_of_drafts_locked_does_not_keep_the_app_from_starting(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_drafts_folder_does_not_prevent_startup(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = st.create()
     drafts = write_draft(left, "begun")
     trash.delete(left.location)

@@ -16,7 +16,7 @@ from .conftest import Running
 
 
 @pytest.mark.parametrize("keys", [("ctrl+j",), ("shift+enter",), ("\\", "enter")])
-async def test_there_are_several_keys_for_a_new_line(running: Running, keys: tuple[str, ...]) -> None:
+async def test_several_keys_insert_a_line_break(running: Running, keys: tuple[str, ...]) -> None:
     async with running() as app:
         await app.type("one")
         await app.press(*keys)
@@ -25,7 +25,7 @@ async def test_there_are_several_keys_for_a_new_line(running: Running, keys: tup
         assert app.editor.text == "one\ntwo"
 
 
-async def test_up_goes_through_what_was_said_before_and_down_comes_back(running: Running) -> None:
+async def test_up_and_down_browse_the_history(running: Running) -> None:
     async with running("a", "b") as app:
         await app.submit_and_wait("first")
         await app.submit_and_wait("second")
@@ -41,7 +41,7 @@ async def test_up_goes_through_what_was_said_before_and_down_comes_back(running:
         assert app.editor.text == "typed"
 
 
-async def test_up_moves_within_a_text_of_several_lines_first(running: Running) -> None:
+async def test_up_moves_within_a_multiline_text_first(running: Running) -> None:
     async with running("a") as app:
         await app.submit_and_wait("said")
         await app.type("one\ntwo")
@@ -52,7 +52,7 @@ async def test_up_moves_within_a_text_of_several_lines_first(running: Running) -
         assert app.editor.text == "said"
 
 
-async def test_the_history_is_there_in_the_next_session(running: Running, home: Path) -> None:
+async def test_the_history_is_shared_between_sessions(running: Running, home: Path) -> None:
     async with running("a") as app:
         await app.submit_and_wait("remembered")
     async with running() as app:
@@ -61,7 +61,7 @@ async def test_the_history_is_there_in_the_next_session(running: Running, home: 
     assert (home / ".sessiontree" / "history.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-async def test_commands_are_completed_with_what_they_do(running: Running) -> None:
+async def test_commands_are_suggested_with_their_help(running: Running) -> None:
     async with running() as app:
         await app.press("/", "t", "h")
         await app.wait_for_text("› /thinking", "thinks before it answers")
@@ -74,7 +74,7 @@ async def test_commands_are_completed_with_what_they_do(running: Running) -> Non
         assert app.editor.text == "/thinking minimal "
 
 
-async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
+async def test_enter_runs_the_selected_command(running: Running) -> None:
     async with running() as app:
         await app.press("/", "s", "e", "s", "s")
         assert await app.wait_for_text("› /session")
@@ -82,10 +82,10 @@ async def test_enter_runs_the_command_that_is_chosen(running: Running) -> None:
         assert await app.wait_for_text("entries", "0 messages")
 
 
-async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with_it(running: Running) -> None:
+async def test_enter_runs_the_typed_command_not_a_longer_one(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        session = app.app.desk.session
+        session = app.app.controller.session
         await app.press(*"/branch")
         await app.wait_for_text("/branch-here")
         await app.press("enter")
@@ -94,7 +94,7 @@ async def test_enter_runs_the_command_that_is_typed_and_not_one_that_begins_with
         assert list(session.heads.heads) == ["main"]
 
 
-async def test_tab_keeps_a_command_that_is_typed_in_full(running: Running) -> None:
+async def test_tab_keeps_a_fully_typed_command(running: Running) -> None:
     async with running() as app:
         await app.press(*"/branch")
         await app.wait_for_text("/branch-here", "/branches")
@@ -102,42 +102,42 @@ async def test_tab_keeps_a_command_that_is_typed_in_full(running: Running) -> No
         assert app.editor.text == "/branch "
 
 
-async def test_enter_runs_the_command_that_the_arrow_keys_chose(running: Running) -> None:
+async def test_enter_runs_the_command_selected_with_arrow_keys(running: Running) -> None:
     async with running() as app:
         await app.press(*"/branch")
         await app.wait_for_text("  /branch-here", "  /branches")
         await app.press("up")
         await app.wait_for_text("› /branches")
         await app.press("enter")
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
 
 
-async def test_enter_goes_to_the_branch_that_is_typed_and_not_to_one_that_begins_with_it(running: Running) -> None:
+async def test_enter_uses_the_typed_branch_not_a_longer_one(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        desk = app.app.desk
+        controller = app.app.controller
         for name in ("approach-2", "approach"):
-            desk.session.create_branch(name, at=desk.session.tree[desk.branch.leaf], current=False)
+            controller.session.create_branch(name, at=controller.session.tree[controller.branch.leaf], current=False)
         await app.press(*"/switch", "space", *"approach")
         await app.wait_for_text("  approach-2")
         await app.press("enter")
-        await app.wait_until(lambda: desk.branch.name != "main")
+        await app.wait_until(lambda: controller.branch.name != "main")
 
-        assert desk.branch.name == "approach"
+        assert controller.branch.name == "approach"
 
 
-async def test_enter_takes_an_argument_as_it_is_typed(running: Running) -> None:
+async def test_enter_uses_an_argument_as_typed(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
-        desk = app.app.desk
-        desk.session.label(desk.session.tree[desk.branch.leaf], "working")
+        controller = app.app.controller
+        controller.session.label(controller.session.tree[controller.branch.leaf], "working")
         await app.press(*"/label", "space", *"work")
         await app.wait_for_text("  working")
         await app.press("enter")
-        await app.wait_for_text("is labeled [work]")
+        await app.wait_for_text("Labeled")
 
 
-async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, project: Path) -> None:
+async def test_enter_sends_a_fully_typed_file(running: Running, project: Path) -> None:
     for name in ("a.py", "A.py"):
         (project / name).write_text("")
     async with running("Read.") as app:
@@ -150,17 +150,17 @@ async def test_enter_sends_a_file_that_is_typed_in_full(running: Running, projec
         assert app.model.requests[0].messages[-1]["content"] == "see @a.py"
 
 
-async def test_enter_uses_what_is_typed_now_and_not_choices_for_what_was_typed_before(running: Running) -> None:
+async def test_enter_ignores_stale_suggestions(running: Running) -> None:
     async with running("One.") as app:
         await app.submit_and_wait("Question")
         await app.press(*"/branc")
         await app.wait_for_text("› /branch")
         app.editor.insert("hes")
         app.editor.action_submit()
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
 
 
-async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> None:
+async def test_escape_closes_only_the_popup(running: Running) -> None:
     async with running() as app:
         await app.press("/", "t")
         await app.wait_for_text("› /")
@@ -169,7 +169,7 @@ async def test_escape_closes_the_choices_and_nothing_else(running: Running) -> N
         assert app.editor.text == "/t"
 
 
-async def test_files_are_completed_behind_an_at_sign(running: Running, project: Path) -> None:
+async def test_files_are_completed_after_an_at_sign(running: Running, project: Path) -> None:
     (project / "src").mkdir()
     for name in ("src/server.py", "src/main.py", "with blank.txt"):
         (project / name).write_text("")
@@ -184,13 +184,13 @@ async def test_files_are_completed_behind_an_at_sign(running: Running, project: 
         assert app.editor.text == 'look at @src/server.py and @"with blank.txt" '
 
 
-async def test_a_long_paste_stands_as_one_word_and_is_said_in_full(running: Running) -> None:
+async def test_a_long_paste_is_shown_as_a_placeholder_and_sent_in_full(running: Running) -> None:
     pasted = "\r\n".join(f"line {number}" for number in range(40))
     async with running("Long.") as app:
         await app.type("See: ")
         app.editor.post_message(events.Paste(pasted))
         await app.wait_for_text("[paste 1: 40 lines, 309 characters]")
-        draft = DraftFile(app.app.desk.session)
+        draft = DraftFile(app.app.controller.session)
         await app.wait_until(lambda: "line 39" in str(draft.read().pastes))
         await app.press("enter")
         await app.wait_until(lambda: app.model.requests)
@@ -206,7 +206,7 @@ MARK = "[paste 1: 40 lines, 309 characters]"
 @pytest.mark.parametrize(
     "keys", [("backspace",), ("ctrl+w",), ("left", "delete"), ("left", "alt+delete"), ("shift+left", "x", "backspace")]
 )
-async def test_a_paste_is_deleted_as_a_whole(running: Running, keys: tuple[str, ...]) -> None:
+async def test_a_placeholder_is_deleted_as_a_whole(running: Running, keys: tuple[str, ...]) -> None:
     async with running() as app:
         await app.type("See: ")
         app.editor.post_message(events.Paste(PASTED))
@@ -216,7 +216,7 @@ async def test_a_paste_is_deleted_as_a_whole(running: Running, keys: tuple[str, 
         assert app.editor.text == "See: "
 
 
-async def test_the_cursor_is_never_inside_a_paste(running: Running) -> None:
+async def test_the_cursor_is_never_inside_a_placeholder(running: Running) -> None:
     async with running() as app:
         await app.type("See ")
         app.editor.post_message(events.Paste(PASTED))
@@ -233,7 +233,7 @@ async def test_the_cursor_is_never_inside_a_paste(running: Running) -> None:
             assert app.editor.cursor_location[1] in outside
 
 
-async def test_a_selection_takes_a_paste_in_as_a_whole(running: Running) -> None:
+async def test_a_selection_contains_whole_placeholders(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste(PASTED))
         await app.wait_until(lambda: app.editor.text == MARK)
@@ -246,7 +246,7 @@ async def test_a_selection_takes_a_paste_in_as_a_whole(running: Running) -> None
         assert app.editor.text == "x"
 
 
-async def test_pastes_of_the_same_size_are_told_apart(running: Running) -> None:
+async def test_pastes_of_the_same_size_have_different_placeholders(running: Running) -> None:
     other = PASTED.replace("line", "LINE")
     async with running() as app:
         app.editor.restore_draft(
@@ -256,20 +256,20 @@ async def test_pastes_of_the_same_size_are_told_apart(running: Running) -> None:
         app.editor.post_message(events.Paste(other))
         await app.wait_until(lambda: app.editor.text.count("[paste") == 2)
 
-        assert app.editor.words == PASTED + other
+        assert app.editor.full_text == PASTED + other
 
 
-async def test_a_paste_that_names_another_one_is_said_as_it_is(running: Running) -> None:
+async def test_a_paste_containing_a_placeholder_is_sent_unchanged(running: Running) -> None:
     named = "[paste 2: 40 lines, 309 characters]\n" * 20
     async with running() as app:
         app.editor.post_message(events.Paste(named))
         app.editor.post_message(events.Paste(PASTED))
         await app.wait_until(lambda: app.editor.text.count("[paste") == 2)
 
-        assert app.editor.words == named + PASTED
+        assert app.editor.full_text == named + PASTED
 
 
-async def test_ctrl_c_copies_what_is_selected_in_the_editor_and_clears_it_when_pressed_again(running: Running) -> None:
+async def test_ctrl_c_copies_the_selection_and_then_clears_the_editor(running: Running) -> None:
     async with running() as app:
         await app.type("some words")
         await app.press("ctrl+shift+left", "ctrl+c")
@@ -280,9 +280,7 @@ async def test_ctrl_c_copies_what_is_selected_in_the_editor_and_clears_it_when_p
 
 
 @pytest.mark.parametrize("first", ["!touch ran", "/name pasted"])
-async def test_a_long_paste_is_for_the_model_whatever_it_begins_with(
-    running: Running, project: Path, first: str
-) -> None:
+async def test_a_long_paste_is_always_a_prompt(running: Running, project: Path, first: str) -> None:
     pasted = "\n".join([first, *(f"!touch ran{number}" for number in range(20))])
     async with running(["It", Delay(30)], "Seen.") as app:
         app.editor.post_message(events.Paste(pasted))
@@ -302,14 +300,12 @@ async def test_a_long_paste_is_for_the_model_whatever_it_begins_with(
         await app.wait_until_idle()
 
         assert app.model.requests[1].messages[-1]["content"] == pasted
-        assert app.app.desk.session.name is None
+        assert app.app.controller.session.name is None
         assert not list(project.iterdir())
 
 
 @pytest.mark.parametrize("first", ["!touch ran", "/name pasted"])
-async def test_a_long_paste_is_for_the_model_again_when_it_comes_back(
-    running: Running, project: Path, first: str
-) -> None:
+async def test_a_restored_paste_is_still_a_prompt(running: Running, project: Path, first: str) -> None:
     pasted = "\n".join([first, *(f"!touch ran{number}" for number in range(20))])
     async with running("Seen.", "Again.", "Anew.") as app:
 
@@ -325,22 +321,22 @@ async def test_a_long_paste_is_for_the_model_again_when_it_comes_back(
         await submit_again()
         await app.press("up")
         await submit_again()
-        desk = app.app.desk
-        await desk.navigate(next(entry for entry in desk.branch.path() if entry.type == "message"))
+        controller = app.app.controller
+        await controller.navigate(next(entry for entry in controller.branch.path() if entry.type == "message"))
         await submit_again()
 
-        assert desk.session.name is None
+        assert controller.session.name is None
         assert not list(project.iterdir())
 
     async with running() as app:
         await app.press("up")
         assert app.editor.text.startswith("[paste 1: 21 lines")
-        assert app.editor.words == pasted
+        assert app.editor.full_text == pasted
         await app.press("down")
         assert app.editor.text == ""
 
 
-async def test_a_mark_typed_for_the_shell_or_a_command_to_take_is_taken_by_it(running: Running) -> None:
+async def test_a_placeholder_in_a_shell_or_slash_command_is_expanded(running: Running) -> None:
     async with running() as app:
         await app.type("!cat <<'end' | wc -l\n")
         app.editor.post_message(events.Paste("line\n" * 40 + "end"))
@@ -349,13 +345,13 @@ async def test_a_mark_typed_for_the_shell_or_a_command_to_take_is_taken_by_it(ru
         await app.wait_until(lambda: any(block.text == "40" for block in app.chat.transcript.blocks))
 
 
-async def test_the_end_of_the_last_line_of_a_paste_begins_no_further_one(running: Running) -> None:
+async def test_a_trailing_newline_of_a_paste_is_not_counted_as_a_line(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("line\n" * 40))
         assert await app.wait_for_text("[paste 1: 40 lines, 200 characters]")
 
 
-async def test_a_long_paste_of_one_line_is_told_in_the_singular(running: Running) -> None:
+async def test_a_long_paste_of_one_line_is_described_in_singular(running: Running) -> None:
     async with running() as app:
         app.editor.post_message(events.Paste("x" * 2000))
         await app.wait_until(lambda: app.editor.text == "[paste 1: 1 line, 2000 characters]")
@@ -376,19 +372,19 @@ async def test_undo_and_redo(running: Running) -> None:
         assert app.editor.text == "word"
 
 
-async def test_what_is_typed_before_the_session_is_open_is_said_once_it_is(running: Running) -> None:
+async def test_input_before_the_session_is_open_is_sent_later(running: Running) -> None:
     session = st.create()
     async with running("Early.", session=session, ready=False) as app:
         await app.submit("Quick")
         assert await app.wait_for_text("Early.")
 
 
-def test_files_whose_name_begins_so_come_first() -> None:
+def test_files_with_the_prefix_come_first() -> None:
     paths = ["a/deep/app.py", "app.py", "map/p.txt", "zapp.py"]
 
     assert rank_paths(paths, "app") == ["app.py", "a/deep/app.py", "zapp.py", "map/p.txt"]
     assert rank_paths(paths, "nothing") == []
 
 
-def test_files_are_named_with_and_without_quotes() -> None:
+def test_mentions_work_with_and_without_quotes() -> None:
     assert find_mentions('see @a.py, @"b c.png" and me@example.org @d') == ["a.py,", "b c.png", "d"]

@@ -1,4 +1,4 @@
-"""The external editor: which one it is, and what is said where there is none to run."""
+"""Which external editor is used, and errors if it cannot run."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .conftest import Running
 @pytest.mark.parametrize(
     ("visual", "editor", "said"),
     [
-        ("vi '", "", "$VISUAL is no command: No closing quotation"),
-        ("", "ed \\", "$EDITOR is no command: No escaped character"),
-        (" ", "/nowhere/ed", "/nowhere/ed cannot be run here"),
+        ("vi '", "", "cannot parse $VISUAL: No closing quotation"),
+        ("", "ed \\", "cannot parse $EDITOR: No escaped character"),
+        (" ", "/nowhere/ed", "cannot run /nowhere/ed"),
     ],
 )
-async def test_an_editor_that_cannot_be_run_is_told_and_the_text_stays(
+async def test_an_editor_that_cannot_run_is_reported_and_the_text_is_kept(
     running: Running, monkeypatch: pytest.MonkeyPatch, visual: str, editor: str, said: str
 ) -> None:
     monkeypatch.setenv("VISUAL", visual)

@@ -1,4 +1,4 @@
-"""Keys that come faster than they are taken in: each has its effect in the order they were typed."""
+"""Keys take effect in the order they were typed, however fast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def press_at_once(app: Driver, *keys: str) -> None:
         app.app.post_message(events.Key(key, key if len(key) == 1 else None))
 
 
-async def test_of_a_list_what_was_typed_is_chosen(running: Running) -> None:
+async def test_a_list_is_filtered_before_enter_selects(running: Running) -> None:
     async with running() as app:
         asked = asyncio.create_task(app.app.ui.select("Which?", ["list", "trie", "dict"]))
         await app.wait_for_text("Which?")
@@ -28,7 +28,7 @@ async def test_of_a_list_what_was_typed_is_chosen(running: Running) -> None:
         assert await asyncio.wait_for(asked, 10) == "dict"
 
 
-async def test_a_text_has_all_that_was_typed_before_it_was_done(running: Running) -> None:
+async def test_a_dialog_receives_all_text_typed_before_it_was_saved(running: Running) -> None:
     async with running() as app:
         asked = asyncio.create_task(app.app.ui.editor("What?"))
         await app.wait_for_text("What?")
@@ -36,7 +36,7 @@ async def test_a_text_has_all_that_was_typed_before_it_was_done(running: Running
         assert await asyncio.wait_for(asked, 10) == "dict"
 
 
-async def test_in_the_tree_what_was_searched_for_is_chosen(running: Running) -> None:
+async def test_the_tree_is_searched_before_enter_selects(running: Running) -> None:
     session = create_two_branches()
     async with running(session=session) as app:
         asked = asyncio.create_task(app.app.choose_entry("which?"))
@@ -46,8 +46,8 @@ async def test_in_the_tree_what_was_searched_for_is_chosen(running: Running) -> 
         assert "The dict is done." in str(session.tree[chosen or ""].body)
 
 
-async def test_in_a_large_tree_choosing_waits_for_the_rows(running: Running, monkeypatch) -> None:
-    monkeypatch.setattr(tree_view, "FRAME", 0)  # so that the work takes many frames
+async def test_selecting_in_a_large_tree_waits_for_the_layout(running: Running, monkeypatch) -> None:
+    monkeypatch.setattr(tree_view, "FRAME_SECONDS", 0)  # force many slices
     session = st.memory()
     session.extend([st.user(f"message {number}") for number in range(3000)])
     async with running(session=session) as app:
@@ -58,7 +58,7 @@ async def test_in_a_large_tree_choosing_waits_for_the_rows(running: Running, mon
         assert "message 1234" in str(session.tree[chosen or ""].body)
 
 
-async def test_the_session_that_was_typed_is_opened(running: Running, project: Path) -> None:
+async def test_the_typed_session_is_opened(running: Running, project: Path) -> None:
     for name in ("zebra", "horse"):
         with st.create(name) as session:
             session.append(st.user(name))
@@ -66,18 +66,18 @@ async def test_the_session_that_was_typed_is_opened(running: Running, project: P
         await app.press("ctrl+r")
         await app.wait_for_text("zebra", "horse")
         press_at_once(app, *"zebra", "enter")
-        await app.wait_until(lambda: app.app.desk.session.name)
-        assert app.app.desk.session.name == "zebra"
+        await app.wait_until(lambda: app.app.controller.session.name)
+        assert app.app.controller.session.name == "zebra"
 
 
-async def test_what_is_typed_is_said_in_full(running: Running) -> None:
+async def test_typed_text_is_sent_in_full(running: Running) -> None:
     async with running("Yes.") as app:
         press_at_once(app, *"hello", "enter")
         await app.wait_until(lambda: app.model.requests)
         assert "hello" in str(app.model.requests[0].messages)
 
 
-async def test_a_widget_that_hangs_does_not_stop_the_keyboard(running: Running) -> None:
+async def test_a_hanging_widget_does_not_block_the_keyboard(running: Running) -> None:
     async with running() as app:
         asked = asyncio.create_task(app.app.ui.select("Which?", ["list", "trie", "dict"]))
         await app.wait_for_text("Which?")
@@ -90,7 +90,7 @@ async def test_a_widget_that_hangs_does_not_stop_the_keyboard(running: Running) 
             freed.set()
 
 
-async def test_a_question_that_the_tree_asks_is_asked_once(running: Running) -> None:
+async def test_the_tree_asks_its_question_once(running: Running) -> None:
     session = create_two_branches()
     async with running(session=session) as app:
         await app.press("ctrl+t")

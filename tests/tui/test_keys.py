@@ -1,4 +1,4 @@
-"""Hints name the keys that are bound, and lists are gone through by the same keys everywhere."""
+"""Key configuration, hints that show the bound keys, and the same keys in every list."""
 
 from __future__ import annotations
 
@@ -38,38 +38,38 @@ def ways() -> Session:
     return session
 
 
-async def test_an_empty_session_names_the_key_that_lists_the_keys(running: Running) -> None:
+async def test_an_empty_session_shows_a_hint_for_the_key_list(running: Running) -> None:
     async with running(settings=BOUND) as app:
-        assert "f10 the keys" in await app.wait_for_text("a new session")
+        assert "F10 for keys" in await app.wait_for_text("New session")
 
 
-async def test_while_the_agent_works_the_keys_are_named_that_abort_and_take_back(running: Running) -> None:
+async def test_hints_to_abort_and_to_edit_the_queue_are_shown_during_a_run(running: Running) -> None:
     async with running(["One", Delay(30)], settings=BOUND) as app:
         await app.submit("First")
-        assert "f2 aborts" in await app.wait_for_text("working")
+        assert "F2 to abort" in await app.wait_for_text("working")
         await app.submit("Second")
-        assert "f3 takes back" in await app.wait_for_text("⋯ Second")
+        assert "F3 to edit" in await app.wait_for_text("⋯ Second")
         await app.press("f3")
         assert await app.wait_until(lambda: app.editor.text == "Second")
         await app.press("f2")
         assert await app.wait_for_text("aborted")
 
 
-async def test_a_key_that_is_bound_to_nothing_is_not_named(running: Running) -> None:
+async def test_an_unbound_key_has_no_hint(running: Running) -> None:
     async with running(["One", Delay(30)], settings=Config(keys={"abort": [], "hotkeys": ""})) as app:
-        assert "the keys" not in await app.wait_for_text("/help lists the commands")
+        assert "for keys" not in await app.wait_for_text("/help for commands")
         await app.press("f1")
         await app.submit("First")
-        assert "aborts" not in await app.wait_for_text("working")
+        assert "to abort" not in await app.wait_for_text("working")
 
 
-def test_the_list_of_keys_says_of_which_there_is_none() -> None:
+def test_the_key_list_shows_disabled_keys() -> None:
     chat = dict(list_keys(build_keymap({"abort": []})))["chat"]
 
     assert next(key.keys for key in chat if key.name == "abort") == "none"
 
 
-def test_keys_with_blanks_between_are_keys() -> None:
+def test_keys_may_be_separated_by_spaces() -> None:
     assert build_keymap({"unfold": "f5, f6", "tree": ["f7 "], "abort": ""}) == {
         "unfold": "f5,f6",
         "tree": "f7",
@@ -98,7 +98,7 @@ def test_keys_with_blanks_between_are_keys() -> None:
         ("»", "right_pointing_double_angle_quotation_mark"),
     ],
 )
-def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
+def test_common_spellings_of_keys_are_accepted(said: str, key: str) -> None:
     assert build_keymap({"submit": said}) == {"submit": key}
     assert find_key_errors({"submit": said}) == []
 
@@ -110,27 +110,27 @@ def test_a_key_is_understood_as_people_spell_it(said: str, key: str) -> None:
         *("del", "ins", "cr", "lf", "bs", "nul", "bel", "ht", "nbsp", "ESC", "Full_Stop", "ctrl+del"),
     ],
 )
-def test_what_is_no_key_is_told_and_the_usual_one_holds(said: str) -> None:
+def test_an_unknown_key_is_reported_and_the_default_is_used(said: str) -> None:
     assert build_keymap({"submit": said, "newline": ["f5", said]}) == {"newline": "f5"}
     assert find_key_errors({"submit": said, "newline": ["f5", said]}) == [
-        f"[keys] in the configuration has {said!r} for 'submit', which is no key: it is on enter",
-        f"[keys] in the configuration has {said!r} for 'newline', which is no key: it is on f5",
+        f"unknown key {said!r} for 'submit' under [keys] in the configuration; using enter",
+        f"unknown key {said!r} for 'newline' under [keys] in the configuration; using f5",
     ]
 
 
-def test_every_key_of_the_table_is_one() -> None:
+def test_every_key_of_the_table_is_valid() -> None:
     table = {key.name: key.keys for keys in AREAS.values() for key in keys}
 
     assert build_keymap(table) == table
     assert find_key_errors(table) == []
 
 
-def test_none_is_the_word_for_no_key() -> None:
+def test_none_disables_a_key() -> None:
     assert build_keymap({"abort": "none"}) == {"abort": "none"}
     assert find_key_errors({"abort": "none", "submit": []}) == []
 
 
-async def test_a_key_that_does_not_exist_leaves_the_usual_one_at_work(running: Running) -> None:
+async def test_an_unknown_key_keeps_the_default_binding(running: Running) -> None:
     async with running("Yes.", settings=Config(keys={"submit": "ctrl+nonsense"})) as app:
         assert await app.wait_for_text("'ctrl+nonsense'")
         await app.submit_and_wait("Is it?")
@@ -138,29 +138,29 @@ async def test_a_key_that_does_not_exist_leaves_the_usual_one_at_work(running: R
         assert await app.wait_for_text("enter                  submit")
 
 
-async def test_the_key_that_hints_call_esc_is_bound_by_that_name(running: Running) -> None:
+async def test_esc_is_accepted_as_a_key_name(running: Running) -> None:
     async with running(["One", Delay(30)], settings=Config(keys={"abort": "esc"})) as app:
         await app.submit("First")
-        assert "esc aborts" in await app.wait_for_text("working")
+        assert "Esc to abort" in await app.wait_for_text("working")
         await app.press("escape")
         assert await app.wait_for_text("aborted")
 
 
-async def test_the_tree_names_the_key_that_leaves_it(running: Running, ways: Session) -> None:
+async def test_the_tree_shows_the_key_that_closes_it(running: Running, ways: Session) -> None:
     async with running(session=ways, settings=BOUND) as app:
         await app.press("ctrl+t")
-        assert "f11 leave" in await app.wait_for_text("type to search")
+        assert "F11 close" in await app.wait_for_text("type to search")
         await app.press("f11")
         assert await app.wait_until(lambda: app.app.screen is app.chat)
 
 
-async def test_sides_name_the_key_that_unfolds(running: Running, ways: Session) -> None:
+async def test_the_comparison_shows_the_key_that_expands(running: Running, ways: Session) -> None:
     async with running(session=ways, settings=BOUND) as app:
         await app.submit("/compare dict")
-        assert "f6 unfold" in await app.wait_for_text("esc closes")
+        assert "F6 to expand" in await app.wait_for_text("Esc to close")
 
 
-async def test_the_dialog_for_a_text_names_the_key_of_the_external_editor_which_works_there(
+async def test_the_editor_dialog_shows_the_key_of_the_external_editor(
     running: Running, ways: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VISUAL", "/nowhere/ed")
@@ -168,31 +168,31 @@ async def test_the_dialog_for_a_text_names_the_key_of_the_external_editor_which_
         await app.submit("/tree root")
         await app.wait_for_text("Write the summary myself")
         await app.press("up", "enter")
-        assert "f4 writes in $EDITOR" in await app.wait_for_text("ctrl+s is done")
+        assert "F4 for $EDITOR" in await app.wait_for_text("Ctrl+S to save")
         await app.press("f4")
-        assert await app.wait_for_text("/nowhere/ed cannot be run here")
+        assert await app.wait_for_text("cannot run /nowhere/ed")
 
 
-async def test_sessions_and_searches_name_their_keys(running: Running, ways: Session) -> None:
+async def test_session_picker_and_search_show_their_keys(running: Running, ways: Session) -> None:
     async with running(session=ways, settings=BOUND) as app:
         await app.press("ctrl+r")
-        assert "f7 this folder/all · f8 named" in await app.wait_for_text("enter opens")
+        assert "F7 all folders · F8 named" in await app.wait_for_text("Enter to open")
         await app.press("f9")
-        assert await app.wait_for_text("none is archived; f9 goes back")
+        assert await app.wait_for_text("no archived sessions · F9 to go back")
         await app.press("escape")
         await app.submit("/search cache")
-        assert "f7 this folder/all" in await app.wait_for_text("enter shows it in its tree")
+        assert "F7 for all folders" in await app.wait_for_text("Enter to show in the tree")
 
 
-async def test_nothing_is_said_of_all_folders_where_all_are_shown(running: Running) -> None:
+async def test_the_hint_for_all_folders_is_hidden_if_all_are_shown(running: Running) -> None:
     async with running(session=st.memory()) as app:
         await app.press("ctrl+r")
-        await app.wait_for_text("there are none; tab shows all folders")
+        await app.wait_for_text("no sessions · Tab to show all folders")
         await app.press("tab")
-        assert "tab shows" not in await app.wait_for_text("there are none · all folders")
+        assert "Tab to show" not in await app.wait_for_text("no sessions · all folders")
 
 
-async def test_by_the_same_keys_one_goes_through_every_list(running: Running, ways: Session) -> None:
+async def test_every_list_uses_the_same_keys(running: Running, ways: Session) -> None:
     for number in range(40):
         ways.append(st.user(f"zebra {number:02}"))
     async with running(session=ways) as app:
@@ -205,6 +205,6 @@ async def test_by_the_same_keys_one_goes_through_every_list(running: Running, wa
         assert await app.wait_for_text("type to search")
         await app.press("escape")
         await app.submit("/branches")
-        await app.wait_for_text("Which branch?")
+        await app.wait_for_text("Switch to branch")
         await app.press("down", "enter")
         assert await app.wait_for_text("on dict")

@@ -1,4 +1,4 @@
-"""Whether another app has a session open, which is told of a file."""
+"""Detection of other processes that have a session open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session(tmp_path: Path) -> Session:
     return session
 
 
-def test_who_comes_later_is_not_alone_until_all_others_have_left(session: Session) -> None:
+def test_a_later_process_is_not_alone_until_all_others_have_exited(session: Session) -> None:
     first, second = PresenceLock(session), PresenceLock(session)
     assert (first.is_alone, second.is_alone) == (True, False)
 
@@ -36,7 +36,7 @@ def test_who_comes_later_is_not_alone_until_all_others_have_left(session: Sessio
     last.release()
 
 
-def test_whether_somebody_has_a_session_open_is_told_without_a_mark_of_ones_own(session: Session, home: Path) -> None:
+def test_is_session_open_works_without_an_own_lock(session: Session, home: Path) -> None:
     place = str(session.file)
     assert not is_session_open(place)
     first, second = PresenceLock(session), PresenceLock(session)
@@ -48,7 +48,7 @@ def test_whether_somebody_has_a_session_open_is_told_without_a_mark_of_ones_own(
     assert list((home / ".sessiontree" / "open").iterdir()) == []
 
 
-def test_a_mark_that_is_taken_away_while_one_comes_is_put_anew(
+def test_a_lock_file_deleted_during_acquisition_is_recreated(
     session: Session, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flock = fcntl.flock
@@ -67,18 +67,18 @@ def test_a_mark_that_is_taken_away_while_one_comes_is_put_anew(
     second.release()
 
 
-def test_a_home_where_no_mark_can_be_put_makes_nobody_wait(session: Session, home: Path) -> None:
+def test_an_unwritable_home_does_not_block(session: Session, home: Path) -> None:
     (home / ".sessiontree").mkdir(parents=True)
     (home / ".sessiontree" / "open").write_text("in the way")
 
     mark = PresenceLock(session)
 
     assert mark.is_alone
-    assert is_session_open(str(session.file))  # nobody can tell
+    assert is_session_open(str(session.file))  # cannot be determined
     mark.release()
 
 
-def test_a_session_in_memory_has_no_mark() -> None:
+def test_an_in_memory_session_has_no_lock_file() -> None:
     session = st.memory()
     mark = PresenceLock(session)
 
@@ -86,7 +86,7 @@ def test_a_session_in_memory_has_no_mark() -> None:
     mark.release()
 
 
-def test_a_file_is_the_same_by_another_name(session: Session, tmp_path: Path) -> None:
+def test_a_symlink_refers_to_the_same_session(session: Session, tmp_path: Path) -> None:
     os.symlink(tmp_path / "talk.jsonl", tmp_path / "link.jsonl")
     mark = PresenceLock(session)
 
@@ -94,7 +94,7 @@ def test_a_file_is_the_same_by_another_name(session: Session, tmp_path: Path) ->
     mark.release()
 
 
-def test_a_copy_of_a_file_is_another_session_though_it_has_the_same_id(session: Session, tmp_path: Path) -> None:
+def test_a_copied_file_is_a_different_session_with_the_same_id(session: Session, tmp_path: Path) -> None:
     shutil.copy(tmp_path / "talk.jsonl", tmp_path / "copy.jsonl")
     copy, mark = st.open(tmp_path / "copy.jsonl"), PresenceLock(session)
 

@@ -1,4 +1,4 @@
-"""The question about a tool call in the app: it takes no key that was meant for the editor."""
+"""The question panel takes no key that was meant for the editor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def precious(project: Path) -> Path:
 
 
 class Time:
-    """A clock that is moved by hand."""
+    """A clock that tests advance."""
 
     def __init__(self, app: Driver) -> None:
         self.now = 0.0
@@ -42,25 +42,23 @@ class Time:
 
 
 async def ask_for_permission(app: Driver) -> Time:
-    """Have the model ask for something that needs an answer, which is on the screen now."""
+    """Start a run whose tool call needs permission, and wait for the question."""
     time = Time(app)
     await app.submit("tidy up")
     await app.wait_for_text("Allow bash?", "rm -rf precious", "Allow once")
-    time.advance(0)  # it is drawn
+    time.advance(0)  # the question is visible now
     return time
 
 
 async def wait_for_panel(app: Driver) -> Time:
-    """The same, and nobody types for a while."""
+    """Wait until the panel has taken the focus."""
     time = await ask_for_permission(app)
     time.advance(GRACE_SECONDS)
     await app.wait_until(lambda: app.chat.permission.has_focus)
     return time
 
 
-async def test_letters_typed_while_the_question_comes_stay_in_the_editor_and_approve_nothing(
-    running: Running, precious: Path
-) -> None:
+async def test_letters_typed_when_the_question_appears_go_to_the_editor(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = await ask_for_permission(app)
         await app.press(*"yes")
@@ -72,7 +70,7 @@ async def test_letters_typed_while_the_question_comes_stay_in_the_editor_and_app
         assert precious.exists()
 
 
-async def test_enter_right_after_the_question_came_is_no_answer(running: Running, precious: Path) -> None:
+async def test_enter_right_after_the_question_appears_is_not_an_answer(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = await ask_for_permission(app)
         time.advance(GRACE_SECONDS / 2)
@@ -82,7 +80,7 @@ async def test_enter_right_after_the_question_came_is_no_answer(running: Running
         assert precious.exists()
 
 
-async def test_a_key_starts_the_wait_anew(running: Running, precious: Path) -> None:
+async def test_a_key_press_restarts_the_grace_period(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = await ask_for_permission(app)
         time.advance(GRACE_SECONDS / 2)
@@ -94,7 +92,7 @@ async def test_a_key_starts_the_wait_anew(running: Running, precious: Path) -> N
         await app.wait_until(lambda: app.chat.permission.has_focus)
 
 
-async def test_a_draft_keeps_the_keyboard_until_the_panel_is_asked_for(running: Running, precious: Path) -> None:
+async def test_a_draft_keeps_the_focus_until_the_panel_key_is_pressed(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = await ask_for_permission(app)
         await app.press(*"half a", "space")
@@ -109,29 +107,27 @@ async def test_a_draft_keeps_the_keyboard_until_the_panel_is_asked_for(running: 
         assert app.editor.has_focus
 
 
-async def test_enter_allows_once_when_the_question_was_seen(running: Running, precious: Path) -> None:
+async def test_enter_allows_once_after_the_grace_period(running: Running, precious: Path) -> None:
     async with running(REMOVE, REMOVE, "Done.") as app:
         await wait_for_panel(app)
         await app.press("enter")
         await app.wait_until(lambda: not precious.exists())
         await app.wait_for_text("Allow bash?")  # the same call again
-        app.chat.desk.abort()
+        app.chat.controller.abort()
         await app.wait_until_idle()
 
 
-async def test_escape_and_no_tell_the_model_that_it_was_denied(running: Running, precious: Path) -> None:
+async def test_escape_denies_the_tool_call(running: Running, precious: Path) -> None:
     async with running(REMOVE, "As you like.") as app:
         await wait_for_panel(app)
         await app.press("escape")
         await app.wait_until_idle()
 
         assert precious.exists()
-        assert "the user said no" in str(app.model.requests[-1].messages[-1])
+        assert "denied by the user" in str(app.model.requests[-1].messages[-1])
 
 
-async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor(
-    running: Running, precious: Path
-) -> None:
+async def test_a_letter_typed_in_the_panel_goes_to_the_editor(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         await wait_for_panel(app)
         await app.press("y", "e", "s")
@@ -142,7 +138,7 @@ async def test_a_letter_typed_when_the_panel_has_the_keyboard_goes_to_the_editor
         assert precious.exists()
 
 
-async def test_for_this_session_is_not_asked_again(running: Running, precious: Path) -> None:
+async def test_allowing_for_the_session_does_not_ask_again(running: Running, precious: Path) -> None:
     async with running(REMOVE, REMOVE, "Done.") as app:
         await wait_for_panel(app)
         await app.press("down", "enter")
@@ -152,7 +148,7 @@ async def test_for_this_session_is_not_asked_again(running: Running, precious: P
         assert app.chat.permission.question is None
 
 
-async def test_always_is_written_to_the_users_rules(running: Running, precious: Path, project: Path) -> None:
+async def test_always_allow_is_written_to_the_user_rules(running: Running, precious: Path, project: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         await wait_for_panel(app)
         await app.press("down", "down", "enter")
@@ -161,18 +157,18 @@ async def test_always_is_written_to_the_users_rules(running: Running, precious: 
     assert read_user_rules(get_home()).folders[str(project)].allow == ("bash:rm -rf precious",)
 
 
-async def test_the_reason_for_a_no_is_told_to_the_model(running: Running, precious: Path) -> None:
+async def test_the_reason_for_declining_is_sent_to_the_model(running: Running, precious: Path) -> None:
     async with running(REMOVE, "I see.") as app:
         await wait_for_panel(app)
         await app.press("up", "enter")
-        await app.wait_for_text("Why not?")
+        await app.wait_for_text("Reason (sent to the model)")
         await app.press(*"keep", "enter")
         await app.wait_until_idle()
 
-        assert "the user said no: keep" in str(app.model.requests[-1].messages[-1])
+        assert "denied by the user: keep" in str(app.model.requests[-1].messages[-1])
 
 
-async def test_aborting_the_run_takes_the_question_away(running: Running, precious: Path) -> None:
+async def test_aborting_the_run_removes_the_question(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         await ask_for_permission(app)
         await app.press("escape")
@@ -183,7 +179,7 @@ async def test_aborting_the_run_takes_the_question_away(running: Running, precio
         assert precious.exists()
 
 
-async def test_a_long_call_can_be_seen_in_full(running: Running, project: Path) -> None:
+async def test_a_long_call_can_be_shown_in_full(running: Running, project: Path) -> None:
     command = "\n".join(f"echo {number}" for number in range(40)) + "\nrm -rf precious"
     async with running([ToolCall("c1", "bash", {"command": command})], "Done.", size=(100, 40)) as app:
         time = Time(app)
@@ -196,7 +192,7 @@ async def test_a_long_call_can_be_seen_in_full(running: Running, project: Path) 
         await app.wait_for_text("echo 20")
 
 
-async def test_a_question_under_another_screen_waits_until_it_is_seen(running: Running, precious: Path) -> None:
+async def test_a_question_covered_by_a_screen_waits_until_visible(running: Running, precious: Path) -> None:
     async with running(REMOVE, "Done.") as app:
         time = Time(app)
         await app.submit("tidy up")
@@ -213,7 +209,7 @@ async def test_a_question_under_another_screen_waits_until_it_is_seen(running: R
         assert app.chat.permission.question is not None
 
 
-async def test_rules_of_the_user_decide_without_a_question(running: Running, precious: Path) -> None:
+async def test_user_rules_decide_without_a_question(running: Running, precious: Path) -> None:
     settings = Config(permissions=PermissionSettings(allow=("bash:rm *",)))
     async with running(REMOVE, "Done.", settings=settings) as app:
         await app.submit_and_wait("tidy up")
@@ -229,7 +225,7 @@ def ask(app: Driver, question: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 @pytest.mark.parametrize("draft", ["half a sentence", ""])
-async def test_a_question_of_an_extension_is_not_answered_by_keys_for_the_editor(running: Running, draft: str) -> None:
+async def test_an_extension_question_is_not_answered_by_keys_for_the_editor(running: Running, draft: str) -> None:
     async with running("Done.") as app:
         time = Time(app)
         await app.press(*("x", *draft.replace(" ", "_")))
@@ -246,7 +242,7 @@ async def test_a_question_of_an_extension_is_not_answered_by_keys_for_the_editor
         assert await answer is False
 
 
-async def test_a_question_of_an_extension_right_after_a_prompt_takes_no_key_until_it_was_seen(running: Running) -> None:
+async def test_an_extension_question_after_a_prompt_ignores_keys_during_the_grace_period(running: Running) -> None:
     async with running("Done.") as app:
         time = Time(app)
         await app.submit_and_wait("Hello")
@@ -262,7 +258,7 @@ async def test_a_question_of_an_extension_right_after_a_prompt_takes_no_key_unti
         assert await answer == "blue"
 
 
-async def test_a_dialog_for_a_text_waits_until_somebody_is_ready_for_it(running: Running) -> None:
+async def test_a_text_dialog_is_announced_while_the_user_types(running: Running) -> None:
     async with running() as app:
         await app.press(*"dra")
         answer = ask(app, app.app.ui.input("Name?"))
@@ -278,7 +274,7 @@ async def test_a_dialog_for_a_text_waits_until_somebody_is_ready_for_it(running:
         assert await many is None
 
 
-async def test_a_command_that_somebody_gave_asks_at_once(running: Running) -> None:
+async def test_a_user_command_asks_immediately(running: Running) -> None:
     async with running() as app:
         await app.press(*"/thinking", "escape", "enter")
         await app.wait_until(lambda: app.app.screen is not app.chat)

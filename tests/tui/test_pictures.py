@@ -1,6 +1,6 @@
-"""Pictures of the main views, which are those of `docs/app.md`.
+"""Screenshots of the main views, used in `docs/app.md`.
 
-With `SESSIONTREE_PICTURES=1` they are drawn anew; look at them before they are kept.
+Set `SESSIONTREE_PICTURES=1` to update them, and review the changes before you commit.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from sessiontree.tui.screens.tree_screen import TreeApp
 
 from .conftest import Driver, Running
 
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+PICTURES = Path(__file__).parents[2] / "docs" / "images"
 SIZES = [(80, 24), (160, 48)]
 ANSWER = """\
 The lookup reads every row. A **dict** makes it one step:
 
 ```python
 def price(prices: dict[str, int], name: str) -> int:
-    return prices[name]  # one step, however many there are
+    return prices[name]  # one step in any case
 ```
 
 - `price` takes 0.1 µs now, with 10,000 rows 41 µs before
@@ -47,7 +47,7 @@ MADE: dict[str, Any] = {
 
 
 def render_picture(app: Driver) -> str:
-    """The screen as an SVG that is the same each time, and loads nothing."""
+    """Return the screen as a reproducible SVG without external resources."""
     svg = app.app.export_screenshot(title="sessiontree")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)
     svg = re.sub(r"terminal-\d+", "terminal", svg)
@@ -69,7 +69,7 @@ async def check(app: Driver, name: str, size: tuple[int, int]) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose name is the same in every picture: `~/shop`."""
+    """A folder with the same name in every picture: `~/shop`."""
     folder = tmp_path / "shop"
     folder.mkdir()
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -103,7 +103,7 @@ async def test_the_question_about_a_tool_call(running: Running, size: tuple[int,
         panel.clock = lambda: 0.0
         await app.submit("Build it from scratch.")
         await app.wait_for_text("Allow bash?")
-        app.chat.do("")  # what tells the seconds
+        app.chat.show_activity("")  # hide the elapsed seconds
         panel.focus_panel()
         await app.wait_until(lambda: panel.has_focus)
         await check(app, "permission", size)
@@ -136,7 +136,7 @@ async def test_the_tree_over_the_chat(running: Running, size: tuple[int, int]) -
 
 
 def create_two_branches(file: Path | None = None) -> Session:
-    """A question that two branches answer, at times and with ids that are always the same."""
+    """Create a question with two answers, with fixed times and ids."""
     moments, numbers = count(1767258000000, 1500), count(1)
     session = Session.create(
         MemoryStore() if file is None else JsonlStore(str(file)),
@@ -182,7 +182,7 @@ async def test_two_marks_in_the_tree(running: Running, size: tuple[int, int]) ->
         await app.press("ctrl+t")
         await app.wait_for_text("← active")
         await app.press("ctrl+k", "end", "ctrl+k")
-        await app.wait_for_text("part at", "Try a")
+        await app.wait_for_text("diverge at", "Try a")
         await check(app, "marks", size)
 
 
@@ -202,7 +202,7 @@ async def test_a_search(running: Running, size: tuple[int, int]) -> None:
 async def test_the_keys(running: Running, size: tuple[int, int]) -> None:
     async with running(session=create_shop(), size=size) as app:
         await app.press("f1")
-        await app.wait_for_text("Keys; [keys] in the configuration")
+        await app.wait_for_text("Keys (change them under [keys]")
         await check(app, "keys", size)
 
 

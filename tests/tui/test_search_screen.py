@@ -1,4 +1,4 @@
-"""Searching from the app: hits while one types, progress, giving up, and going to what was found."""
+"""The search screen: hits while typing, progress, cancelling and navigation to a hit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import Running
 
 @pytest.fixture
 def talk(project: Path) -> Session:
-    """A session in which a branch was left, and another one."""
+    """A session with an abandoned branch, and a second session."""
     with st.create("other work") as other:
         other.append(st.user("where do zebras live?"))
         other.append(st.assistant("In Africa."))
@@ -28,7 +28,7 @@ def talk(project: Path) -> Session:
     return session
 
 
-async def test_a_search_shows_its_hits_with_what_they_say(running: Running, talk: Session) -> None:
+async def test_hits_are_shown_with_their_text(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/search zebra")
         assert await app.wait_for_text(
@@ -37,13 +37,13 @@ async def test_a_search_shows_its_hits_with_what_they_say(running: Running, talk
         assert await app.wait_for_text("other work · user · on main", "where do zebras live?")
 
 
-async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_goes_there(running: Running, talk: Session) -> None:
+async def test_a_hit_of_this_session_is_shown_in_the_tree_and_enter_navigates(running: Running, talk: Session) -> None:
     async with running(session=talk, size=(100, 40)) as app:
         await app.submit("/search how many stripes")
         await app.wait_for_text("1 hit")
         await app.press("enter")
         await app.wait_for_text("type to search", "›       user: how many stripes", "· on stripes")
-        assert app.app.desk.session.head.name == "main", "looking moves nothing"
+        assert app.app.controller.session.head.name == "main", "looking moves nothing"
         await app.press("enter", "enter")
         await app.wait_until(lambda: app.editor.text == "how many stripes does a zebra have?")
 
@@ -58,31 +58,31 @@ async def test_a_hit_of_another_session_opens_that_one_in_its_tree(running: Runn
         assert await app.wait_for_text("▌ where do zebras live?", "other work · on main")
 
 
-async def test_what_to_look_for_is_typed_there(running: Running, talk: Session) -> None:
+async def test_the_query_is_typed_in_the_search_screen(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/search")
-        assert await app.wait_for_text("type what you look for")
+        assert await app.wait_for_text("type to search")
         await app.press(*"donkeys")
         assert await app.wait_for_text("1 hit", "and donkeys?")
         await app.press("x")
-        assert await app.wait_for_text("nothing matches 'donkeysx'")
+        assert await app.wait_for_text('no matches for "donkeysx"')
         await app.press("enter")
         await app.press("escape")
         assert await app.wait_until(lambda: app.app.screen is app.chat)
 
 
-async def test_a_query_that_cannot_be_read_says_why(running: Running, talk: Session) -> None:
+async def test_an_invalid_query_is_explained(running: Running, talk: Session) -> None:
     async with running(session=talk) as app:
         await app.submit("/search since:yesterday")
-        assert await app.wait_for_text("Search · since: takes 12h, 7d, 2w or a date")
+        assert await app.wait_for_text("Search · invalid since: 'yesterday'")
 
 
-async def test_files_that_could_not_be_searched_are_told(running: Running, talk: Session) -> None:
+async def test_unreadable_files_are_counted(running: Running, talk: Session) -> None:
     assert talk.file is not None
     (talk.file.parent / "broken.jsonl").write_text("no session\n")
     async with running(session=talk) as app:
         await app.submit("/search elephant")
-        assert await app.wait_for_text("nothing matches 'elephant', 1 file could not be read")
+        assert await app.wait_for_text('no matches for "elephant", 1 file could not be read')
 
 
 async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ async def test_tab_searches_all_folders(running: Running, talk: Session, tmp_pat
         far.append(st.user("okapi"))
     async with running(session=talk) as app:
         await app.submit("/search okapi")
-        assert await app.wait_for_text("nothing matches")
+        assert await app.wait_for_text("no matches")
         await app.press("tab")
         assert await app.wait_for_text("1 hit", "all folders", "far · user")
 

@@ -1,4 +1,4 @@
-"""Faults of a session that is opened: they are found in the background, of a large one by another process."""
+"""Background check of a session for problems, in a subprocess for large files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import sessiontree as st
-from sessiontree.tui import faults
-from sessiontree.tui.faults import find_problems
+from sessiontree.tui.services import session_scan
+from sessiontree.tui.services.session_scan import find_problems
 
 
 @pytest.fixture
@@ -25,18 +25,20 @@ def damaged(project: Path) -> str:
 
 
 @pytest.mark.parametrize("large", [0, 1 << 30])
-async def test_they_are_told_whoever_looks(damaged: str, large: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "LARGE", large)
+async def test_problems_are_found_in_a_thread_and_in_a_subprocess(
+    damaged: str, large: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_scan, "SUBPROCESS_BYTES", large)
 
     assert await find_problems(damaged) == ["entry 'lost' names a parent 'nobody' that is not in the file"]
 
 
-async def test_a_session_that_is_gone_has_none(project: Path) -> None:
+async def test_a_missing_session_has_no_problems(project: Path) -> None:
     assert await find_problems(str(project / "gone.jsonl")) == []
 
 
-async def test_a_look_that_nobody_waits_for_ends(damaged: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "LARGE", 0)
+async def test_a_cancelled_check_ends_its_subprocess(damaged: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_scan, "SUBPROCESS_BYTES", 0)
     looking = asyncio.create_task(find_problems(damaged))
     await asyncio.sleep(0)
     looking.cancel()

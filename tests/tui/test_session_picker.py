@@ -1,4 +1,4 @@
-"""The session picker: what it lists, how it searches, and what it does to sessions."""
+"""The session picker: listing, search, preview, renaming, archiving and deleting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def three(project: Path) -> list[str]:
     return [str(session.file) for session in (named, forked, plain)]
 
 
-async def test_sessions_are_listed_with_forks_below_what_they_came_from(running: Running, three: list[str]) -> None:
+async def test_forks_are_listed_below_their_parent(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         await app.wait_for_text("Named work", "something else entirely", "└")
@@ -35,18 +35,18 @@ async def test_sessions_are_listed_with_forks_below_what_they_came_from(running:
         assert "└" in lines[at + 1]
 
 
-async def test_one_opens_a_session_and_is_in_it(running: Running, three: list[str]) -> None:
+async def test_enter_opens_the_selected_session(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("something else entirely")
         await app.press(*"entirely")
         await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("enter")
-        await app.wait_until(lambda: str(app.app.desk.session.file) == three[2])
+        await app.wait_until(lambda: str(app.app.controller.session.file) == three[2])
         assert await app.wait_for_text("▌ something else entirely")
 
 
-async def test_what_was_said_inside_is_searched_too(running: Running, three: list[str]) -> None:
+async def test_messages_are_searched_too(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("something else")
@@ -55,7 +55,7 @@ async def test_what_was_said_inside_is_searched_too(running: Running, three: lis
         assert await app.wait_for_text("Named work")
 
 
-async def test_a_session_where_much_matches_hides_none_where_little_does(running: Running, three: list[str]) -> None:
+async def test_a_session_with_many_matches_does_not_hide_others(running: Running, three: list[str]) -> None:
     with st.create("Busy") as busy:
         busy.head.extend([st.assistant(f"zebras {number}") for number in range(250)])
     async with running() as app:
@@ -74,9 +74,7 @@ async def test_a_session_is_previewed(running: Running, three: list[str]) -> Non
         assert await app.wait_for_text("by remembering zebras")
 
 
-async def test_a_preview_has_the_newest_of_what_was_said_where_there_is_little_room(
-    running: Running, project: Path
-) -> None:
+async def test_a_small_preview_shows_the_newest_messages(running: Running, project: Path) -> None:
     with st.create("long") as session:
         for number in range(10):
             session.append(st.user(f"question {number}"))
@@ -89,9 +87,7 @@ async def test_a_preview_has_the_newest_of_what_was_said_where_there_is_little_r
         assert "question 8" not in shown
 
 
-async def test_a_preview_has_the_newest_of_what_was_said_in_letters_that_are_two_cells_wide(
-    running: Running, project: Path
-) -> None:
+async def test_a_preview_with_wide_characters_shows_the_newest_messages(running: Running, project: Path) -> None:
     with st.create("wide") as session:
         for number in range(10):
             session.append(st.user(f"question {number} " + "問" * 200))
@@ -103,15 +99,15 @@ async def test_a_preview_has_the_newest_of_what_was_said_in_letters_that_are_two
         assert await app.wait_for_text("› question 9", "answer 9")
 
 
-async def test_a_search_that_means_nothing_is_told(running: Running, three: list[str]) -> None:
+async def test_an_invalid_search_is_reported(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("Named work")
         await app.press(*"since:soon")
-        assert await app.wait_for_text("since: takes 12h, 7d, 2w or a date")
+        assert await app.wait_for_text("invalid since: 'soon'")
 
 
-async def test_only_named_ones(running: Running, three: list[str]) -> None:
+async def test_only_named_sessions_can_be_listed(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("something else")
@@ -138,18 +134,18 @@ async def test_renaming(running: Running, three: list[str]) -> None:
         await app.press(*"entirely")
         await app.wait_until(lambda: "Named" not in app.screen)
         await app.press("ctrl+r")
-        assert await app.wait_for_text("Name of the session")
+        assert await app.wait_for_text("Session name")
         await app.press(*"Fresh", "enter")
         assert await app.wait_until(lambda: st.open(three[2]).name == "Fresh")
 
 
-async def test_the_session_that_is_open_gets_its_name_here_and_not_from_another_process(running: Running) -> None:
+async def test_renaming_the_open_session_uses_the_open_session(running: Running) -> None:
     async with running("Yes.") as app:
         await app.submit_and_wait("hello")
         await app.press("ctrl+r")
         await app.wait_for_text("● ")
         await app.press("ctrl+r")
-        await app.wait_for_text("Name of the session")
+        await app.wait_for_text("Session name")
         await app.press(*"Fresh", "enter")
         assert await app.wait_for_text("Sessions", "Fresh")
         await app.app._refresh_session()
@@ -158,7 +154,7 @@ async def test_the_session_that_is_open_gets_its_name_here_and_not_from_another_
         assert await app.wait_for_text("Fresh · on main")
 
 
-async def test_archiving_and_bringing_back(running: Running, three: list[str]) -> None:
+async def test_archiving_and_unarchiving(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("something else")
@@ -193,16 +189,16 @@ async def test_the_open_session_is_not_deleted(running: Running, three: list[str
         await app.press("ctrl+r")
         await app.wait_for_text("● ")
         await app.press("ctrl+x")
-        await app.wait_for_text("it is not deleted")
+        await app.wait_for_text("Cannot delete the open session")
         assert Path(three[0]).exists()
 
 
-async def test_escape_clears_the_search_and_then_leaves(running: Running, three: list[str]) -> None:
+async def test_escape_clears_the_search_and_then_closes(running: Running, three: list[str]) -> None:
     async with running() as app:
         await app.press("ctrl+r")
         assert await app.wait_for_text("Named work")
         await app.press(*"xyzzy")
-        assert await app.wait_for_text("nothing matches")
+        assert await app.wait_for_text("no matches")
         await app.press("escape")
         assert await app.wait_for_text("Named work")
         await app.press("escape")

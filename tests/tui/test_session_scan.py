@@ -1,4 +1,4 @@
-"""A look in a thread: how far it is, and that it ends when nobody waits for it."""
+"""A scan in a thread: progress and cancellation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sessiontree.tui.services import session_scan
 from sessiontree.tui.services.session_scan import Progress, scan_in_thread
 
 
-async def test_it_tells_how_far_it_is_and_gives_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_scan, "PAUSE", 0)
+async def test_a_scan_reports_progress_and_returns_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_scan, "PROGRESS_SECONDS", 0)
     told: list[int] = []
 
     def work(progress: Progress) -> str:
@@ -25,7 +25,7 @@ async def test_it_tells_how_far_it_is_and_gives_what_was_found(monkeypatch: pyte
     assert told == [0, 25, 50, 75, 100]
 
 
-async def test_it_ends_when_the_waiting_is_given_up() -> None:
+async def test_a_cancelled_scan_stops() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work(progress: Progress) -> None:

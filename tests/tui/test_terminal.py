@@ -1,4 +1,4 @@
-"""The app in real terminals: typed at, killed while an answer comes, come back to, and given hostile text."""
+"""The app in real terminals: typing, crashes, restarts, external editors and hostile text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     folder.mkdir()
     monkeypatch.chdir(folder)
     session = st.create("a talk")
-    session.append(st.user("what was said before"))
+    session.append(st.user("an earlier message"))
     session.close()
     return session
 
@@ -52,7 +52,7 @@ def build_command(session: Session) -> list[str]:
 
 
 class Terminal:
-    """A process on a terminal that is emulated here."""
+    """The app in an emulated terminal."""
 
     def __init__(self, session: Session, **environment: str) -> None:
         self.screen = pyte.Screen(80, 24)
@@ -70,7 +70,7 @@ class Terminal:
         os.write(self._fd, keys)
 
     def wait_for_text(self, *words: str) -> str:
-        """The screen on which all of these are, at last."""
+        """Wait until the screen contains all texts and return the screen."""
         until = time.monotonic() + SECONDS
         while not all(word in self.text for word in words):
             left = until - time.monotonic()
@@ -82,13 +82,13 @@ class Terminal:
     def _read(self) -> None:
         try:
             data = os.read(self._fd, 1 << 16)
-        except OSError:  # the process has ended
+        except OSError:  # the process has exited
             return
         self.raw += data
         self._stream.feed(data)
 
     def read_for(self, seconds: float) -> None:
-        """Take in what comes in some time."""
+        """Read output for some time."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if select.select([self._fd], [], [], left)[0]:
@@ -123,14 +123,14 @@ def terminals() -> Iterator[list[Terminal]]:
         terminal.close()
 
 
-def test_one_types_is_killed_and_comes_back_to_the_same_place(session: Session, terminals: list[Terminal]) -> None:
+def test_a_killed_app_restores_draft_and_position(session: Session, terminals: list[Terminal]) -> None:
     first = Terminal(session)
     terminals.append(first)
-    first.wait_for_text("what was said before", "on main", "scripted")
+    first.wait_for_text("an earlier message", "on main", "scripted")
     first.type(b"Tell me\r")
     first.wait_for_text("The beginning of it.")
     first.type(b"wait, also\r")
-    first.wait_for_text("wait, also", "alt+up")
+    first.wait_for_text("wait, also", "Alt+Up")
     first.type(b"half a thou")
     first.wait_for_text("half a thou")
     time.sleep(0.6)
@@ -138,7 +138,7 @@ def test_one_types_is_killed_and_comes_back_to_the_same_place(session: Session, 
 
     second = Terminal(session)
     terminals.append(second)
-    second.wait_for_text("what was said before", "Tell me", "wait, also", "half a thou")
+    second.wait_for_text("an earlier message", "Tell me", "wait, also", "half a thou")
     second.type(b"\x03\x04")
     second.wait_for_exit()
     assert second.process.returncode == 0
@@ -146,12 +146,12 @@ def test_one_types_is_killed_and_comes_back_to_the_same_place(session: Session, 
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
-def test_a_terminal_that_is_closed_loses_nothing_that_was_typed(
+def test_closing_the_terminal_keeps_the_draft(
     session: Session, terminals: list[Terminal], number: signal.Signals
 ) -> None:
     first = Terminal(session)
     terminals.append(first)
-    first.wait_for_text("what was said before", "on main", "scripted")
+    first.wait_for_text("an earlier message", "on main", "scripted")
     first.type(b"half a thou")
     first.wait_for_text("half a thou")
     first.process.send_signal(number)
@@ -160,10 +160,10 @@ def test_a_terminal_that_is_closed_loses_nothing_that_was_typed(
 
     second = Terminal(session)
     terminals.append(second)
-    second.wait_for_text("what was said before", "half a thou")
+    second.wait_for_text("an earlier message", "half a thou")
 
 
-def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: list[Terminal]) -> None:
+def test_hostile_text_does_not_control_the_terminal(session: Session, terminals: list[Terminal]) -> None:
     with st.open(str(session.file)) as opened:
         opened.rename(f"name {HOSTILE}")
         opened.append(st.user(f"user {HOSTILE}"))
@@ -195,10 +195,10 @@ def test_hostile_text_does_nothing_to_the_terminal(session: Session, terminals: 
     assert b"\x1b]8;" not in terminal.raw
 
 
-def test_without_colour_there_are_no_colours(session: Session, terminals: list[Terminal]) -> None:
+def test_no_color_disables_colors(session: Session, terminals: list[Terminal]) -> None:
     terminal = Terminal(session, NO_COLOR="1")
     terminals.append(terminal)
-    terminal.wait_for_text("what was said before", "scripted")
+    terminal.wait_for_text("an earlier message", "scripted")
     terminal.type(b"/mod")
     terminal.wait_for_text("/model")
     terminal.type(b"\x03\x04")
@@ -215,7 +215,7 @@ def test_without_colour_there_are_no_colours(session: Session, terminals: list[T
     )
 
 
-def test_the_external_editor_gives_its_text_back(session: Session, terminals: list[Terminal], tmp_path: Path) -> None:
+def test_the_external_editor_returns_its_text(session: Session, terminals: list[Terminal], tmp_path: Path) -> None:
     terminal = Terminal(session, EDITOR=write_editor_script(tmp_path, "echo 'and more' >> \"$1\""), VISUAL="")
     terminals.append(terminal)
     terminal.wait_for_text("scripted")
@@ -225,7 +225,7 @@ def test_the_external_editor_gives_its_text_back(session: Session, terminals: li
     assert terminal.wait_for_text("begun", "and more")
 
 
-def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_over_it(
+def test_the_app_keeps_working_without_drawing_while_the_external_editor_is_open(
     session: Session, terminals: list[Terminal], tmp_path: Path, home: Path
 ) -> None:
     os.mkfifo(tmp_path / "leave")
@@ -237,7 +237,7 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
         "    api.on('message_end', lambda event, ctx: (\n"
         "        print('PRINTED', flush=True), print('PRINTED', file=sys.stderr), Path('printed').touch()))\n"
     )
-    more = f"{MAX_QUEUED_WRITES} {MAX_QUEUED_WRITES * 3}"  # than the terminal would take in while it is lent
+    more = f"{MAX_QUEUED_WRITES} {MAX_QUEUED_WRITES * 3}"  # more than the queue of the writer thread holds
     terminal = Terminal(
         session, EDITOR=write_editor_script(tmp_path, f"echo EDITING; cat '{tmp_path}/leave' >> \"$1\""), VISUAL=""
     )
@@ -265,19 +265,19 @@ def test_while_the_external_editor_is_open_work_goes_on_and_nothing_is_drawn_ove
 
 
 @pytest.mark.parametrize(
-    ("script", "told"),
-    [("kill -INT 0; sleep 0.2; exit 3", "ended with code 3"), (None, "cannot be run here")],
+    ("script", "message"),
+    [("kill -INT 0; sleep 0.2; exit 3", "exited with code 3"), (None, "cannot run /nowhere/ed")],
     ids=["it is interrupted", "it is not there"],
 )
-def test_after_an_external_editor_that_fails_the_app_goes_on(
-    session: Session, terminals: list[Terminal], tmp_path: Path, script: str | None, told: str
+def test_the_app_continues_after_a_failed_external_editor(
+    session: Session, terminals: list[Terminal], tmp_path: Path, script: str | None, message: str
 ) -> None:
     program = "/nowhere/ed" if script is None else write_editor_script(tmp_path, f"trap '' INT\n{script}")
     terminal = Terminal(session, EDITOR=program, VISUAL="")
     terminals.append(terminal)
     terminal.wait_for_text("scripted")
     terminal.type(b"begun\x07")
-    terminal.wait_for_text(told, "begun", "on main")
+    terminal.wait_for_text(message, "begun", "on main")
     terminal.type(b" and typed on")
     terminal.wait_for_text("begun and typed on")
     terminal.type(b"\x03\x04")
@@ -285,7 +285,7 @@ def test_after_an_external_editor_that_fails_the_app_goes_on(
     assert terminal.process.returncode == 0
 
 
-def test_who_is_ended_while_the_external_editor_is_open_keeps_what_was_typed(
+def test_terminating_the_app_during_the_external_editor_keeps_the_draft(
     session: Session, terminals: list[Terminal], tmp_path: Path
 ) -> None:
     terminal = Terminal(session, EDITOR=write_editor_script(tmp_path, "echo EDITING; exec sleep 60"), VISUAL="")
@@ -299,11 +299,11 @@ def test_who_is_ended_while_the_external_editor_is_open_keeps_what_was_typed(
 
     again = Terminal(session)
     terminals.append(again)
-    again.wait_for_text("what was said before", "begun")
+    again.wait_for_text("an earlier message", "begun")
 
 
 def write_editor_script(folder: Path, script: str) -> str:
-    """A program that edits a file as a script says."""
+    """Create a program that edits a file with a shell script."""
     file = folder / "editor"
     file.write_text(f"#!/bin/sh\n{script}\n")
     file.chmod(0o755)
@@ -311,7 +311,7 @@ def write_editor_script(folder: Path, script: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not here")
-def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) -> None:
+def test_typing_aborting_and_quitting_work_in_tmux(session: Session, tmp_path: Path) -> None:
     def run_tmux(*arguments: str) -> str:
         made = subprocess.run(
             ["tmux", "-S", str(tmp_path / "socket"), *arguments],
@@ -327,7 +327,7 @@ def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) ->
 
     run_tmux("new-session", "-d", "-s", "app", "-x", "80", "-y", "24", *build_command(session))
     try:
-        wait_for_text("what was said before", "scripted")
+        wait_for_text("an earlier message", "scripted")
         run_tmux("send-keys", "-t", "app", "Hello", "Enter")
         wait_for_text("The beginning of it.", "working")
         run_tmux("send-keys", "-t", "app", "Escape")
@@ -344,7 +344,7 @@ def test_in_tmux_one_types_aborts_and_quits(session: Session, tmp_path: Path) ->
     assert [entry.type for entry in st.open(str(session.file)).head.path()][-2:] == ["message", "message"]
 
 
-def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_waits_for_it() -> None:
+def test_writing_to_a_closed_terminal_does_not_block() -> None:
     ours, theirs = pty.openpty()
     os.close(ours)
     with contextlib.suppress(OSError), open(theirs, "w", buffering=1) as file:
@@ -365,7 +365,7 @@ def test_what_is_written_to_a_terminal_that_is_gone_goes_nowhere_and_nobody_wait
         assert not thread.is_alive()
 
 
-async def test_the_app_writes_to_the_terminal_by_a_driver_that_lasts(session: Session) -> None:
+async def test_the_app_uses_the_tolerant_terminal_driver(session: Session) -> None:
     app = SessionApp(AppOptions(session=session, cwd="/"))
 
     assert isinstance(app.driver_class(app)._file, TolerantFile)  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]

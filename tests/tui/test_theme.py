@@ -1,4 +1,4 @@
-"""Which theme the terminal asks for."""
+"""Detection of the terminal background."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from sessiontree.tui.theme import DARK, LIGHT, get_theme, has_light_background
 
 @contextmanager
 def open_terminal() -> Iterator[int]:
-    """Be on a terminal, and have its other end. Not a fixture: what stands for the output is put back before a test."""
+    """Replace stdin and stdout with a pseudo-terminal and yield its other end.
+
+    Not a fixture, because pytest replaces stdout between fixtures and the test.
+    """
     master, slave = pty.openpty()
     before = sys.stdin, sys.stdout
     with open(slave, "rb", buffering=0) as end:
@@ -43,7 +46,7 @@ def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
         (b"\x1b[?1;2c", False),
     ],
 )
-def test_the_terminal_is_asked_for_its_background(answer: bytes, light: bool) -> None:
+def test_the_terminal_background_is_queried(answer: bytes, light: bool) -> None:
     with open_terminal() as other_end:
 
         def reply() -> None:
@@ -58,7 +61,7 @@ def test_the_terminal_is_asked_for_its_background(answer: bytes, light: bool) ->
     assert found is light
 
 
-def test_a_terminal_that_says_nothing_is_taken_for_a_dark_one() -> None:
+def test_a_terminal_without_a_reply_counts_as_dark() -> None:
     with open_terminal():
         found = has_light_background()
 
@@ -66,7 +69,7 @@ def test_a_terminal_that_says_nothing_is_taken_for_a_dark_one() -> None:
 
 
 @pytest.mark.parametrize(("said", "light"), [("0;15", True), ("15;0", False), ("0;default;7", True), ("", False)])
-def test_the_environment_may_tell_too(monkeypatch: pytest.MonkeyPatch, said: str, light: bool) -> None:
+def test_colorfgbg_selects_the_theme(monkeypatch: pytest.MonkeyPatch, said: str, light: bool) -> None:
     monkeypatch.setenv("COLORFGBG", said)
 
     assert has_light_background() is light

@@ -1,4 +1,4 @@
-"""The transcript: selecting with the mouse, and who has the keyboard then."""
+"""The transcript: mouse selection, focus and clipboard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .conftest import Driver, Running
 
 
 def find_on_screen(app: Driver, words: str) -> tuple[int, int]:
-    """The column and the line where words are on the screen."""
+    """Return column and line of a text on the screen."""
     for y, line in enumerate(app.screen.split("\n")):
         if words in line:
             return line.index(words), y
@@ -22,7 +22,7 @@ def find_on_screen(app: Driver, words: str) -> tuple[int, int]:
 
 
 async def select_text(app: Driver, words: str) -> None:
-    """Select words on the screen with the mouse."""
+    """Select a text on the screen with the mouse."""
     x, y = find_on_screen(app, words)
     await app.pilot.mouse_down(offset=(x, y))
     await app.pilot.hover(offset=(x + len(words), y))
@@ -31,7 +31,7 @@ async def select_text(app: Driver, words: str) -> None:
 
 
 def find_colors(app: Driver, words: str) -> list[tuple[Color | None, Color | None]]:
-    """The foreground and the background of every letter of words on the screen."""
+    """Return the foreground and background color of every character of a text on the screen."""
     x, y = find_on_screen(app, words)
     strip = app.app.screen._compositor.render_strips(app.app.size)[y].crop(x, x + len(words))
     return [(segment.style.color, segment.style.bgcolor) for segment in strip if segment.style and segment.text]
@@ -50,7 +50,7 @@ def compute_contrast(one: Color | None, other: Color | None) -> float:
 
 
 @pytest.mark.parametrize("theme", [DARK, LIGHT], ids=lambda theme: theme.name)
-async def test_selected_text_can_be_read(running: Running, theme: Theme) -> None:
+async def test_selected_text_has_enough_contrast(running: Running, theme: Theme) -> None:
     async with running("An **answer** with `code` in it.") as app:
         app.app.theme = theme.name
         await app.submit_and_wait("A question")
@@ -63,7 +63,7 @@ async def test_selected_text_can_be_read(running: Running, theme: Theme) -> None
             assert {background for _, background in selected}.isdisjoint(background for _, background in before)
 
 
-async def test_selected_text_is_seen_without_colours(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_selected_text_is_visible_without_colors(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with running("An answer.") as app:
         await app.submit_and_wait("A question")
@@ -93,7 +93,7 @@ async def test_typing_after_selecting_text_goes_to_the_editor(running: Running) 
         assert app.editor.text == "go"
 
 
-async def test_ctrl_c_sends_selected_text_to_the_clipboard_and_says_so(running: Running) -> None:
+async def test_ctrl_c_sends_selected_text_to_the_clipboard_and_notifies(running: Running) -> None:
     async with running("An answer.") as app:
         await app.submit_and_wait("A question")
         await app.type("typed")
@@ -105,7 +105,7 @@ async def test_ctrl_c_sends_selected_text_to_the_clipboard_and_says_so(running: 
         assert app.editor.text == "typed"
 
 
-async def test_a_block_is_sent_to_the_clipboard_which_is_not_called_copied(running: Running) -> None:
+async def test_copying_a_block_only_claims_that_it_was_sent(running: Running) -> None:
     async with running("An answer.") as app:
         await app.submit_and_wait("A question")
         await app.press("ctrl+up", "y")
@@ -129,6 +129,6 @@ async def test_a_block_without_text_is_not_sent_to_the_clipboard(running: Runnin
 
 async def test_half_a_surrogate_pair_is_copied_as_a_question_mark(running: Running) -> None:
     async with running() as app:
-        app.app.desk.host.copy("a\ud800b")
+        app.app.controller.host.copy("a\ud800b")
 
         assert app.app.clipboard == "a?b"

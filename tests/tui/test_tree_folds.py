@@ -15,10 +15,10 @@ def build_outline(tree):
 
 def list_lines(tree, folds):
     rows = build_outline(tree)
-    return "".join(rows.get_id(folds.row(line)) for line in range(len(folds)))
+    return "".join(rows.get_id(folds.get_row(line)) for line in range(len(folds)))
 
 
-def test_a_fold_hides_all_that_is_below():
+def test_a_fold_hides_all_descendants():
     folds = TreeFolds(build_outline(TREE))
 
     assert folds.fold(4)
@@ -26,7 +26,7 @@ def test_a_fold_hides_all_that_is_below():
     assert 4 in folds
 
 
-def test_what_is_no_beginning_or_has_nothing_below_cannot_be_folded():
+def test_rows_without_descendants_cannot_be_folded():
     folds = TreeFolds(build_outline(TREE))
 
     assert not folds.fold(2)
@@ -34,7 +34,7 @@ def test_what_is_no_beginning_or_has_nothing_below_cannot_be_folded():
     assert len(folds) == 8
 
 
-def test_a_fold_inside_a_fold_stays_when_the_outer_one_is_opened():
+def test_a_nested_fold_stays_when_the_outer_one_is_unfolded():
     folds = TreeFolds(build_outline(TREE))
     folds.fold(1)
     folds.fold(0)
@@ -45,7 +45,7 @@ def test_a_fold_inside_a_fold_stays_when_the_outer_one_is_opened():
     assert not folds.unfold(0), "it is open already"
 
 
-def test_a_row_that_is_folded_away_is_on_the_line_of_what_hides_it():
+def test_a_hidden_row_has_the_line_of_its_fold():
     folds = TreeFolds(build_outline(TREE))
     folds.fold(1)
 
@@ -66,7 +66,7 @@ def test_folds_are_kept_when_the_tree_grows():
 
 
 @given(st.lists(st.integers(0, 30), max_size=30), st.lists(st.tuples(st.booleans(), st.integers(0, 30)), max_size=12))
-def test_lines_are_the_rows_that_nothing_hides(parents, doings):
+def test_lines_are_the_visible_rows(parents, doings):
     tree = Tree()
     for number, parent in enumerate([0, *parents]):
         tree.add(entry(f"e{number}", f"e{parent % number}" if number else None, line=number + 2))

@@ -1,4 +1,4 @@
-"""Choosing in the tree, labels, details: what is done with the entry under the cursor."""
+"""The tree screen: choosing an entry, labels and details."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def find_entry(session, words):
 
 
 async def choose_with_keys(session, *keys, settings=None, app=None):
-    """What the tree gives after these keys; `...` where it is still open."""
+    """Press keys in the tree and return its result; `...` if it is still open."""
     app = app or TreeApp(session, settings or Config())
     async with OpenTree(session, app=app) as tree:
         for key in keys:
@@ -36,16 +36,16 @@ async def choose_with_keys(session, *keys, settings=None, app=None):
         return ... if len(app.screen_stack) > 1 and app.return_value is None and not app._exit else app.return_value
 
 
-async def test_what_was_done_is_told_until_one_goes_on():
+async def test_a_notice_is_shown_until_the_cursor_moves():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("L", *"here", "enter")
-        await tree.wait_for_text("labeled")
+        await tree.wait_for_text("Label set")
         await tree.press("up")
-        await tree.wait_for_text("· labeled", there=False)
-        await tree.wait_for_text("enter go")
+        await tree.wait_for_text("· Label set", there=False)
+        await tree.wait_for_text("Enter go")
 
 
-async def test_the_tree_by_itself_tells_what_is_no_key_and_has_the_usual_one():
+async def test_the_tree_app_reports_unknown_keys_and_uses_defaults():
     async with OpenTree(create_two_branches(), keys={"tree_filter": "ctrl+nonsense"}) as tree:
         await tree.wait_for_text("'ctrl+nonsense'")
         await tree.press("ctrl+o")
@@ -55,7 +55,7 @@ async def test_the_tree_by_itself_tells_what_is_no_key_and_has_the_usual_one():
 # Choosing
 
 
-async def test_enter_asks_what_becomes_of_what_is_left():
+async def test_enter_asks_whether_to_summarize_the_abandoned_branch():
     session = create_two_branches()
     dict_done = find_entry(session, "The dict is done.")
 
@@ -66,7 +66,7 @@ async def test_enter_asks_what_becomes_of_what_is_left():
     )
 
 
-async def test_a_summary_can_have_a_focus_or_be_ones_own():
+async def test_a_summary_can_have_a_focus_or_be_written_by_the_user():
     session = create_two_branches()
     at = find_entry(session, "The dict is done.")
     focused = await choose_with_keys(session, "end", "enter", "down", "down", "enter", *"speed", "ctrl+s")
@@ -77,7 +77,7 @@ async def test_a_summary_can_have_a_focus_or_be_ones_own():
 
 
 @pytest.mark.parametrize("keys", [["enter", "escape"], ["enter", "down", "down", "enter", "x", "escape"]])
-async def test_escape_from_the_question_is_back_in_the_tree(keys):
+async def test_escape_from_the_question_returns_to_the_tree(keys):
     session = create_two_branches()
     app = TreeApp(session, Config())
 
@@ -92,13 +92,13 @@ async def test_escape_from_the_question_is_back_in_the_tree(keys):
         assert "With a dict." in tree.cursor
 
 
-async def test_where_nothing_is_left_nothing_is_asked():
+async def test_no_question_is_asked_if_nothing_is_abandoned():
     session = create_two_branches()
 
     assert await choose_with_keys(session, "enter") == TreeChoice(entry=session.heads.leaf)
 
 
-async def test_nothing_is_asked_if_the_configuration_says_so():
+async def test_the_configuration_can_disable_the_question():
     session = create_two_branches()
     settings = Config(summary=SummarySettings(skip_prompt=True))
 
@@ -108,7 +108,7 @@ async def test_nothing_is_asked_if_the_configuration_says_so():
 
 
 @pytest.mark.parametrize("key", ["shift+enter", "ctrl+s"])
-async def test_one_can_go_and_summarize_without_being_asked(key):
+async def test_a_key_summarizes_without_a_question(key):
     session = create_two_branches()
 
     choice = await choose_with_keys(session, "home", key)
@@ -117,18 +117,18 @@ async def test_one_can_go_and_summarize_without_being_asked(key):
 
 
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
-async def test_leaving_the_tree_chooses_nothing(key):
+async def test_closing_the_tree_returns_none(key):
     assert await choose_with_keys(create_two_branches(), "up", key) is None
 
 
-async def test_escape_takes_the_search_first():
+async def test_escape_clears_the_search_first():
     session = create_two_branches()
 
     assert await choose_with_keys(session, "d", "escape") is ...
     assert await choose_with_keys(session, "d", "escape", "escape") is None
 
 
-async def test_looking_and_choosing_move_nothing():
+async def test_browsing_and_choosing_do_not_navigate():
     session = create_two_branches()
     before = (session.heads.leaf, len(session.tree))
 
@@ -156,7 +156,7 @@ async def test_a_label_is_edited_in_place_and_written():
         assert "good" not in tree.cursor
 
 
-async def test_escape_leaves_a_label_as_it_was():
+async def test_escape_keeps_the_label_unchanged():
     session = create_two_branches()
     count = len(session.tree)
 
@@ -168,17 +168,17 @@ async def test_escape_leaves_a_label_as_it_was():
     assert len(session.tree) == count
 
 
-async def test_a_session_that_cannot_be_written_says_why(tmp_path):
+async def test_a_read_only_session_shows_the_reason(tmp_path):
     with st.create(cwd=tmp_path, file=tmp_path / "s.jsonl") as made:
         made.append(user("hi"))
     session = st.open(tmp_path / "s.jsonl", read_only=True)
 
-    async with OpenTree(session, size=(300, 40)) as tree:  # room for the path, however long
+    async with OpenTree(session, size=(300, 40)) as tree:  # wide enough for any path
         await tree.press("L", "x", "enter")
         await tree.wait_for_text("read-only")
 
 
-async def test_what_an_entry_says_is_copied():
+async def test_the_text_of_an_entry_is_copied():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("ctrl+x")
         assert tree.app.clipboard == "The cache is done."
@@ -188,7 +188,7 @@ async def test_what_an_entry_says_is_copied():
 # Details
 
 
-async def test_the_pane_shows_the_entry_then_what_the_model_would_see_then_nothing():
+async def test_the_pane_cycles_between_entry_context_and_nothing():
     session = st.memory()
     session.append(user("line one\nline two"))
     session.append(assistant("fine", model="m", provider="p", usage={"input": 1000, "output": 500, "cost": 0.25}))
@@ -206,23 +206,23 @@ async def test_the_pane_shows_the_entry_then_what_the_model_would_see_then_nothi
         await tree.wait_for_text("\n  line two")
 
 
-async def test_two_marked_entries_are_shown_side_by_side():
+async def test_two_marked_entries_are_compared():
     session = create_two_branches()
 
     async with OpenTree(session, size=(100, 40)) as tree:
         await tree.press("ctrl+k", "end", "ctrl+k")
-        shown = await tree.wait_for_text("part at")
+        shown = await tree.wait_for_text("diverge at")
         assert any("The cache is done." in line and "The dict is done." in line for line in shown.splitlines())
         assert [row[1] for row in tree.read_rows() if "is done" in row] == ["1", "2"]
         await tree.press("ctrl+k")
-        await tree.wait_for_text("part at", there=False)
+        await tree.wait_for_text("diverge at", there=False)
 
 
 # A real terminal
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_in_a_real_terminal_a_place_is_chosen_by_keys(tmp_path):
+def test_an_entry_is_chosen_in_a_real_terminal(tmp_path):
     file = tmp_path / "s.jsonl"
     with st.create("real", cwd=tmp_path, file=file) as session:
         session.append(user("first"))
@@ -262,7 +262,7 @@ def test_in_a_real_terminal_a_place_is_chosen_by_keys(tmp_path):
     assert st.open(file).head.path()[-1].body.message["content"][0]["text"] == "answer"
 
 
-def test_without_a_terminal_the_command_says_so(tmp_path):
+def test_the_command_fails_without_a_terminal(tmp_path):
     file = tmp_path / "s.jsonl"
     st.create(cwd=tmp_path, file=file).close()
 

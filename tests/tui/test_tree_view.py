@@ -1,4 +1,4 @@
-"""Keys and rows of the tree, through the whole app."""
+"""Keys and rows of the tree widget in a running app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessiontree.tui.screens.tree_screen import TreeApp
 
 
 def create_two_branches():
-    """user, assistant, [read], then two ways: `cache`, which is active, and `dict`."""
+    """user, assistant, [read], then two branches: `cache`, which is active, and `dict`."""
     session = st.memory("speed")
     session.append(user("How do I make this faster?"))
     session.append(assistant([tool_call("c1", "read", {"path": "slow.py"})]))
@@ -30,7 +30,7 @@ def create_two_branches():
 
 
 class Driver:
-    """The app under test, as somebody sees it."""
+    """Drives the app under test."""
 
     def __init__(self, app, pilot):
         self.app = app
@@ -62,7 +62,7 @@ class Driver:
 
     @property
     def cursor(self):
-        """What the row under the cursor says."""
+        """The text of the cursor row."""
         [row] = [row for row in self.read_rows() if row.startswith("›")]
         return row[1:].strip()
 
@@ -70,7 +70,7 @@ class Driver:
         return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
     async def wait_for_text(self, words, *, there=True):
-        """The screen on which these words are, or are no more, at last."""
+        """Wait until the screen contains these texts, or no longer contains them."""
         for _ in range(500):
             if (words in self.read_screen()) == there:
                 return self.read_screen()
@@ -96,7 +96,7 @@ class OpenTree:
 # Drawing
 
 
-async def test_the_tree_is_drawn_as_by_the_command_with_a_cursor_on_the_active_leaf():
+async def test_the_tree_looks_like_the_command_output_with_a_cursor():
     async with OpenTree(create_two_branches()) as tree:
         assert tree.read_rows() == [
             "  • user: How do I make this faster?",
@@ -111,7 +111,7 @@ async def test_the_tree_is_drawn_as_by_the_command_with_a_cursor_on_the_active_l
         ]
 
 
-async def test_a_compaction_says_how_much_it_was():
+async def test_a_compaction_shows_its_token_count():
     session = st.memory()
     first = session.append(user("hi"))
     session.append(Compaction(summary="so far", first_kept=first.id, tokens_before=12_345))
@@ -126,7 +126,7 @@ async def test_the_panel_takes_half_of_the_terminal(size, half):
         assert tree.screen.query_one(".panel").outer_size.height == half
 
 
-async def test_what_stands_behind_a_long_text_stays_in_sight():
+async def test_suffixes_stay_visible_after_a_long_text():
     session = st.memory()
     session.append(user("word " * 100))
 
@@ -165,7 +165,7 @@ async def test_a_deep_tree_leaves_most_of_the_width_to_the_text(width):
             assert all(row.index("user: ") <= width // 2 + 4 for row in tree.read_rows())
 
 
-async def test_the_row_of_the_cursor_is_in_the_middle():
+async def test_the_cursor_row_is_centered():
     session = st.memory()
     session.extend([user(f"message {number}") for number in range(100)])
 
@@ -175,12 +175,12 @@ async def test_the_row_of_the_cursor_is_in_the_middle():
         assert tree.view.scroll_offset.y == 0
         for keys in (("down",) * 30, ("up",) * 3, ("pagedown",), ("alt+down",)):
             await tree.press(*keys)
-            assert tree.view.place[0] - 1 - tree.view.scroll_offset.y == middle
+            assert tree.view.cursor_position[0] - 1 - tree.view.scroll_offset.y == middle
         await tree.press("end")
         assert tree.view.scroll_offset.y == tree.view.max_scroll_y
 
 
-async def test_a_click_leaves_the_rows_where_they_are():
+async def test_a_click_does_not_scroll():
     session = st.memory()
     session.extend([user(f"message {number}") for number in range(100)])
 
@@ -210,7 +210,7 @@ async def test_long_labels_and_many_branches_leave_room_for_the_text():
         assert "(and 4 more) ← active" in tree.cursor
 
 
-async def test_hostile_text_is_shown_and_not_obeyed():
+async def test_hostile_text_is_shown_as_text():
     session = st.memory("\x1b]0;owned\x07")
     entry = session.append(user("red \x1b[31m and \x9b2J \u202e back"))
     session.label(entry, "\x1b[2J")
@@ -222,15 +222,15 @@ async def test_hostile_text_is_shown_and_not_obeyed():
         assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
 
 
-async def test_an_empty_session_says_so():
+async def test_an_empty_session_is_reported():
     async with OpenTree(st.memory()) as tree:
-        await tree.wait_for_text("There is nothing in this session yet.")
+        await tree.wait_for_text("This session is empty.")
 
 
 # Moving
 
 
-async def test_up_and_down_go_by_rows_and_round_the_ends():
+async def test_up_and_down_move_by_rows_and_wrap():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("up")
         assert "With a cache." in tree.cursor
@@ -246,7 +246,7 @@ async def test_up_and_down_go_by_rows_and_round_the_ends():
         assert "The dict is done." in tree.cursor
 
 
-async def test_pages_go_by_what_is_in_sight_and_stop_at_the_ends():
+async def test_page_keys_move_by_the_visible_height_and_stop_at_the_ends():
     session = st.memory()
     session.extend([user(f"message {number}") for number in range(100)])
 
@@ -254,13 +254,13 @@ async def test_pages_go_by_what_is_in_sight_and_stop_at_the_ends():
         page = tree.view.size.height - 1
         for key, place in (("pageup", 100 - page), ("left", 100 - 2 * page), ("pagedown", 100 - page), ("right", 100)):
             await tree.press(key)
-            assert tree.view.place == (place, 100)
+            assert tree.view.cursor_position == (place, 100)
         await tree.press("right")
-        assert tree.view.place == (100, 100)
+        assert tree.view.cursor_position == (100, 100)
         assert "message 99" in tree.cursor
 
 
-async def test_turns_pass_over_what_tools_said():
+async def test_turn_keys_skip_tool_results():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("home", "alt+down")
         assert "two-ways" in tree.cursor
@@ -270,7 +270,7 @@ async def test_turns_pass_over_what_tools_said():
         assert "faster" in tree.cursor
 
 
-async def test_a_segment_is_folded_from_its_beginning_and_unfolded_again():
+async def test_a_segment_is_folded_at_its_start_and_unfolded():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("ctrl+left")
         assert "[branch cache]" in tree.cursor
@@ -302,7 +302,7 @@ async def test_a_segment_is_folded_from_its_beginning_and_unfolded_again():
         ("ctrl+a", "all", 12),
     ],
 )
-async def test_each_filter_has_a_key_that_takes_it_away_again(key, filter, count):
+async def test_each_filter_key_toggles_its_filter(key, filter, count):
     async with OpenTree(create_two_branches()) as tree:
         await tree.press(key)
         assert (tree.view.filter, len(tree.read_rows())) == (filter, count)
@@ -310,7 +310,7 @@ async def test_each_filter_has_a_key_that_takes_it_away_again(key, filter, count
         assert (tree.view.filter, len(tree.read_rows())) == ("default", 9)
 
 
-async def test_filters_are_gone_through_forwards_and_back():
+async def test_filters_cycle_in_both_directions():
     async with OpenTree(create_two_branches()) as tree:
         seen = []
         for _ in range(5):
@@ -321,7 +321,7 @@ async def test_filters_are_gone_through_forwards_and_back():
         assert tree.view.filter == "all"
 
 
-async def test_the_cursor_keeps_its_entry_and_comes_back_to_it_when_it_is_shown_again():
+async def test_the_cursor_returns_to_its_entry_when_it_is_visible_again():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("home", "down")
         assert "[read: slow.py]" in tree.cursor
@@ -331,7 +331,7 @@ async def test_the_cursor_keeps_its_entry_and_comes_back_to_it_when_it_is_shown_
         assert "[read: slow.py]" in tree.cursor
 
 
-async def test_what_a_filter_hides_is_bridged():
+async def test_connectors_bridge_filtered_entries():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("ctrl+u")
         assert tree.read_rows() == [
@@ -341,7 +341,7 @@ async def test_what_a_filter_hides_is_bridged():
         ]
 
 
-async def test_a_search_leaves_branches_and_the_active_mark_at_their_entries():
+async def test_a_search_keeps_branch_names_and_the_active_mark():
     async with OpenTree(create_two_branches(), size=(100, 30)) as tree:
         await tree.press(*"faster")
         assert tree.read_rows() == [
@@ -355,7 +355,7 @@ async def test_a_search_leaves_branches_and_the_active_mark_at_their_entries():
         ]
 
 
-async def test_a_branch_that_ends_in_something_hidden_is_named_at_the_nearest_row_above():
+async def test_a_branch_with_a_hidden_head_is_named_at_the_nearest_visible_row():
     session = create_two_branches()
     session.append(ThinkingLevelChange("high"), branch="dict")
     async with OpenTree(session) as tree:
@@ -379,7 +379,7 @@ async def test_typing_searches_for_all_words_in_any_order():
         assert len(tree.read_rows()) == 9
 
 
-async def test_a_search_finds_labels_and_a_capital_l_is_then_a_letter():
+async def test_a_search_finds_labels_and_accepts_a_capital_l():
     async with OpenTree(create_two_branches()) as tree:
         await tree.press(*"two-ways")
         assert len(tree.read_rows()) == 1
@@ -390,7 +390,7 @@ async def test_a_search_finds_labels_and_a_capital_l_is_then_a_letter():
         assert len(tree.read_rows()) == 1, "the keyboard is still here"
 
 
-async def test_what_is_pasted_is_searched_for():
+async def test_pasted_text_is_searched():
     async with OpenTree(create_two_branches()) as tree:
         from textual.events import Paste
 
@@ -403,7 +403,7 @@ async def test_what_is_pasted_is_searched_for():
 # A tree that grows, keys, and work
 
 
-async def test_what_comes_to_the_session_is_taken_in_and_the_cursor_stays():
+async def test_new_entries_appear_and_the_cursor_stays():
     session = create_two_branches()
     async with OpenTree(session) as tree:
         await tree.press("up")
@@ -425,17 +425,17 @@ async def test_folds_stay_when_the_session_grows():
         assert "⊞ [branch dict] (+2)" in tree.cursor
 
 
-async def test_it_can_be_used_without_colours(monkeypatch):
+async def test_the_tree_is_usable_without_colors(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with OpenTree(create_two_branches()) as tree:
         await tree.press("up")
         assert tree.cursor == "│     • user: With a cache."
 
 
-async def test_every_key_can_be_bound_anew():
+async def test_every_key_can_be_rebound():
     keys = {"tree_up": "k", "tree_filter": ["f5", "f6"]}
     async with OpenTree(create_two_branches(), size=(120, 40), keys=keys) as tree:
-        await tree.wait_for_text("f5 filter")
+        await tree.wait_for_text("F5 filter")
         await tree.press("k", "f6")
         assert tree.view.filter == "no-tools"
         assert tree.view.query_text == ""
@@ -449,7 +449,7 @@ def test_every_key_of_the_table_is_bound():
 
 
 def count_calls(function):
-    """How many functions of ours are called."""
+    """Count the calls of functions in this package."""
     count = 0
 
     def count_call(frame, event, argument):
@@ -506,8 +506,8 @@ async def test_the_work_for_a_key_does_not_grow_with_the_tree():
     assert {name: count for name, count in big.items() if count > 1.2 * small[name] + 5} == {}
 
 
-async def test_new_rows_of_a_large_tree_are_worked_on_in_slices_and_keys_answer_meanwhile(monkeypatch):
-    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.FRAME", 0.0)
+async def test_layout_of_a_large_tree_runs_in_slices_and_keys_respond(monkeypatch):
+    monkeypatch.setattr("sessiontree.tui.widgets.tree_view.FRAME_SECONDS", 0.0)
     async with OpenTree(create_large(4000), size=(80, 24)) as tree:
         tree.view.action_filter("all")
         assert tree.view.progress is not None

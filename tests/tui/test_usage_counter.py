@@ -1,4 +1,4 @@
-"""Counting what a session took: all of it, in a thread where there is much, and anew where one goes."""
+"""Usage is counted incrementally, in a thread for large sessions."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 
 import sessiontree as st
 from sessiontree.model.scripted import ScriptedUsage
-from sessiontree.tui import tally
+from sessiontree.tui.widgets import footer
 
 from .conftest import Running
 
 COST = {"input": 900, "output": 100, "cost": 0.01}
 
 
-async def test_a_large_session_is_counted_in_a_thread_and_goes_on_from_there(
+async def test_a_large_session_is_counted_incrementally_in_a_thread(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tally, "LARGE", 3)
+    monkeypatch.setattr(footer, "THREAD_ENTRIES", 3)
     session = st.create("large")
     for number in range(5):
         session.append(st.assistant(f"answer {number}", usage=COST))
@@ -26,7 +26,7 @@ async def test_a_large_session_is_counted_in_a_thread_and_goes_on_from_there(
         assert await app.wait_for_text("46k tokens · $0.3000 · 32% of 128k")
 
 
-async def test_elsewhere_in_a_session_the_window_is_less_full_and_the_cost_the_same(running: Running) -> None:
+async def test_navigating_changes_the_context_size_but_not_the_cost(running: Running) -> None:
     session = st.create("two")
     session.append(st.user("Hello"))
     session.append(st.assistant("Yes.", usage={"input": 63_000, "output": 1000, "cost": 0.5}))
@@ -36,8 +36,8 @@ async def test_elsewhere_in_a_session_the_window_is_less_full_and_the_cost_the_s
         assert await app.wait_for_text("64k tokens · $0.5000 · 0% of 128k")
 
 
-async def test_another_session_is_counted_from_its_beginning(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tally, "LARGE", 1)
+async def test_another_session_is_counted_from_the_start(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(footer, "THREAD_ENTRIES", 1)
     with st.create("other") as other:
         other.append(st.assistant("Yes.", usage=COST))
     session = st.create("first")

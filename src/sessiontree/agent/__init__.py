@@ -1,1 +1,1 @@
-"""The agent: a model at work on a branch, its loop, its tools, and what is queued for it."""
+"""Agents: a model that runs on a branch, with its loop, tools, queues and permissions."""

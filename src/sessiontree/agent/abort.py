@@ -1,4 +1,4 @@
-"""Stopping: the one switch that gives up everything an agent has under way."""
+"""Abort a run: cancel its tasks, and stop waiting for its handlers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ E = TypeVar("E", bound=Event)
 
 
 class AbortController:
+    """Cancels all tasks of an agent."""
+
     def __init__(self) -> None:
         self.signal = Signal()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that `abort` cancels."""
+        """Start a task that `abort` cancels."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -35,32 +37,31 @@ class AbortController:
             task.cancel()
 
     def reset(self) -> None:
-        """Go on after an abort."""
+        """Allow new tasks after an abort."""
         self.signal = Signal()
 
 
 class AbortableHooks:
-    """The handlers of one run. Those that work when it is aborted are given up at once; those that are called
-    afterwards, about what had arrived and about the end, have a little time together."""
+    """The hooks of one run. An abort cancels the current handlers; handlers called after it share a grace period."""
 
     def __init__(self, hooks: Hooks, signal: Signal) -> None:
         self._hooks = hooks
         self._signal = signal
         self._deadline: float | None = None
-        """Until when an aborted run waits, by the clock of its loop."""
+        """The end of the grace period, in the time of the event loop."""
 
     async def emit(self, event: Event) -> None:
-        """Tell of something that has happened, for as long as the run waits."""
+        """Emit an event. Stop waiting for handlers when the run is aborted."""
         with suppress(OperationStopped):
             await self._wait_for(event, self._hooks.emit(event))
 
     async def ask(self, event: E) -> tuple[E, Answer]:
-        """The event as the handlers changed it, and their answer. Raises `Stopped` if the run no longer waits."""
+        """Return the event as changed by the handlers, and their answer. Raises `OperationStopped` after an abort."""
         return await self._wait_for(event, self._hooks.ask(event))
 
     async def _wait_for(self, event: Event, work: Awaitable[T]) -> T:
         if not self._signal.aborted and not self._hooks.has_handlers(event):
-            return await work  # listeners take no time that could be given up
+            return await work  # listeners do not block
         now = asyncio.get_running_loop().time()
         if self._signal.aborted and self._deadline is None:
             self._deadline = now + GRACE_SECONDS

@@ -1,7 +1,7 @@
-"""Agents: one model at work on one branch, and everything that can be asked of it.
+"""Agents: the public interface to one model that runs on one branch.
 
-An `Agent` starts and stops runs, keeps what waits to be said, and holds the model, the tools and the settings. What
-happens in a run is in `loop`.
+An `Agent` starts and stops runs, queues messages, and holds the model, the tools and the settings. The turns of a run
+are in `loop`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 IDLE_TIMEOUT = 1.0
-"""Seconds that whoever reads events waits for a run."""
+"""Seconds that a reader of events waits for a run to start."""
 
 
 class Agent:
@@ -62,14 +62,12 @@ class Agent:
         cwd: str | None = None,
         permissions: Permissions | None = None,
     ) -> None:
-        """An agent on `branch`.
+        """Create an agent on `branch`.
 
-        `permissions` decide about every tool call; without them, all tools that are given may be used.
-
-        `system` takes the place of the whole system prompt. The thinking level is by default the one that holds at
-        the branch's head; `cwd`, where tools work, is the current folder, whatever folder the session names. Hooks
-        that another agent has already are shared: this one has its own beside them, with the same handlers and
-        listeners.
+        `permissions` decide about every tool call; without them, every call is allowed. `system` replaces the default
+        system prompt. The thinking level defaults to the one at the head of the branch. `cwd`, the folder that tools
+        work in, defaults to the current folder and not to the folder in the session. If another agent uses `hooks`,
+        this agent gets its own hooks that call the same handlers and listeners.
         """
         self.branch = branch
         self.model = model
@@ -78,7 +76,7 @@ class Agent:
         context.session, context.branch, context.agent = branch.session, branch, self
         self._tools: Mapping[str, Tool] = {}
         self._tool_unsubscribers: list[Callable[[], None]] = []
-        """Each has a tool not told of other places any more."""
+        """Each removes the session handler of a tool."""
         self.tools = {tool.name: tool for tool in tools}
         self.system = system
         self.settings = Config() if settings is None else settings
@@ -88,25 +86,25 @@ class Agent:
         self.permissions = permissions
         self.queues = Queues()
         self.pending_writes: list[PendingWrite] = []
-        """What has come of runs and could not be written: it is tried again before the next one."""
+        """Messages that could not be written; the agent retries before the next run."""
         self.abort_controller = AbortController()
         self._user_shell = UserShell(self.hooks, self.write_between_turns)
         self._task: asyncio.Task[Any] | None = None
         self._writer: RunWriter | None = None
-        """Where the run or the compaction that goes on writes."""
+        """The writer of the current run or compaction."""
         self._triggered_run: asyncio.Task[Outcome] | None = None
-        """The last run that a message triggered, until somebody settles for how it ended."""
+        """The last run triggered by a message, until `wait_for_triggered_run` returns its outcome."""
         self._awaiting_triggered_run = False
         self._event_queues: list[asyncio.Queue[Event | None]] = []
-        """Of those who read events."""
+        """One queue for each reader of events."""
         self._closed = False
         self._handed_over = False
-        """Whether another process works on the branch."""
+        """Whether another process has taken over the branch."""
         self._write_lock = asyncio.Lock()
-        """Held while something is written without a run, so that none starts from before it."""
+        """Held while an entry is written outside of a run. A new run waits for it."""
 
     def close(self) -> None:
-        """Give up what runs, and take no part any more: tools are not told of navigation."""
+        """Abort the current run and disconnect from the hooks."""
         self.abort()
         self._unsubscribe_tools()
         self._closed = True
@@ -115,7 +113,7 @@ class Agent:
             self._end_events()
 
     def _release_hooks(self) -> None:
-        """Leave the hooks to the next agent: what is told from here on is not of this one."""
+        """Release the hooks for the next agent."""
         if self.hooks.context.agent is self:
             self.hooks.context.agent = None
 
@@ -128,45 +126,45 @@ class Agent:
     async def prompt(
         self, text: str, images: Sequence[JsonObject] = (), *, extra_entries: Sequence[Body] = ()
     ) -> Outcome:
-        """Say something to the model, and run until it has answered. Images are blocks in wire form.
+        """Send a prompt to the model and run until it has answered. Images are blocks in wire form.
 
-        What is `beside` it is written with it, or not at all. Raises `InvalidOperation` while the agent runs, and
-        `BranchMoved` when somebody else has moved the branch before anything was written. Cancelling it aborts the
-        run, and waits until that is written down.
+        The prompt and `extra_entries` are written in one batch. Raises `InvalidOperation` while the agent runs, and
+        `BranchMoved` if another writer moved the branch before anything was written. Cancelling the call aborts the run
+        and waits until its entries are written.
         """
         return await self._wait_for_task(self._start_task(self._run_prompt(text, images, extra_entries)))
 
     async def continue_(self) -> Outcome:
-        """Have the model answer what is there: after a failure, an abort, or the death of a process."""
+        """Let the model answer the last message: after a failure, an abort or a crash."""
         if not self.running and not build_shared_context(self.branch.session.tree, self.branch.leaf).awaits_answer:
             self._end_events()
-            raise InvalidOperation("there is nothing to answer: the model has the last word here")
+            raise InvalidOperation("no message to answer: the last message is from the model")
         return await self._wait_for_task(self._start_task(self._run([])))
 
     async def send_queued(self) -> Outcome:
-        """Say what waits though nothing runs, such as after a compaction, and run until the model has answered."""
+        """Send the queued messages when no run is active, such as after a compaction. Run until the model answers."""
         if not self.running and not self.queues.has_due:
             self._end_events()
-            raise InvalidOperation("nothing waits to be said")
+            raise InvalidOperation("no messages are queued")
         return await self._wait_for_task(self._start_task(self._run([], send_queued=True)))
 
     async def compact(self, instructions: str | None = None) -> CompactOutcome:
-        """Compact the branch now, after giving up what runs."""
+        """Abort the current run, and compact the branch."""
         self.abort()
         await self.wait_until_idle()
         return await self._wait_for_task(self._start_task(self._run_compaction(instructions)))
 
     def abort(self) -> None:
-        """Give up what runs: the model, tools, commands, a compaction. What had arrived is written down."""
+        """Abort the model call, tools, commands and compaction. Partial results are written."""
         self.abort_controller.abort()
         self._user_shell.abort()
         if not self.running:
             self.abort_controller.reset()
 
     def hand_over(self) -> None:
-        """Give up what runs since another process works on the branch: what had arrived is a late result there.
+        """Abort the run because another process has taken over the branch.
 
-        From then on the agent writes nothing on the branch.
+        From then on the agent does not move the branch: it writes its results as late entries.
         """
         self._handed_over = True
         if self._writer is not None:
@@ -174,24 +172,24 @@ class Agent:
         self.abort()
 
     def _build_handed_over_error(self) -> InvalidOperation:
-        return InvalidOperation(f"another process works on branch {self.branch.name!r}")
+        return InvalidOperation(f"another process has taken over branch {self.branch.name!r}")
 
     async def wait_until_idle(self) -> None:
-        """Wait until nothing runs, commands of the user aside."""
+        """Wait until no run is active. Commands of the user may still run."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
     async def shutdown(self) -> None:
-        """Give up what runs, and wait until what has come of it is written."""
+        """Abort everything, and wait until the results are written."""
         self.abort()
         await self.wait_until_idle()
         await self._user_shell.shutdown()
 
     def events(self) -> AsyncGenerator[Event]:
-        """Every event from now on, until a run has ended.
+        """Iterate over all events from now until a run ends.
 
-        It ends too when a run is cancelled or refused before it begins, when the agent is closed, and when nothing
-        runs for a second.
+        The iteration also ends when a run is cancelled or refused before it starts, when the agent is closed, and after
+        one second without a run.
         """
         queue: asyncio.Queue[Event | None] = asyncio.Queue()
         unlisten = self.hooks.listen(queue.put_nowait)
@@ -212,21 +210,21 @@ class Agent:
                 unsubscribe()
 
         events = read_until_run_end()
-        finalize(events, unsubscribe)  # one that nobody has begun to read has no end of its own
+        finalize(events, unsubscribe)  # a generator that is never started does not run its `finally`
         return events
 
     async def _wait_for_event(self, queue: asyncio.Queue[Event | None]) -> Event | None:
-        """What comes next; `None` at the end."""
+        """Return the next event; `None` at the end."""
         while True:
             try:
-                # A run that was asked for begins at once, so nobody waits for long where there is none.
+                # A requested run starts at once, so a reader without a run stops after a short wait.
                 return await asyncio.wait_for(queue.get(), None if self.running else IDLE_TIMEOUT)
             except TimeoutError:
                 if not self.running and queue.empty():
                     return None
 
     def _end_events(self) -> None:
-        """Tell those who read events that there are no more of what was asked for."""
+        """Wake the readers of events: the stream has ended."""
         for queue in self._event_queues:
             queue.put_nowait(None)
 
@@ -240,7 +238,7 @@ class Agent:
         return await self._run([_build_user_message(event.text, images), *extra_entries], prompted=True)
 
     async def _run(self, opening: Sequence[Body], *, prompted: bool = False, send_queued: bool = False) -> Outcome:
-        # Files are read elsewhere, since they may be slow; a text that was given is there.
+        # Instruction files may be slow to read, so a thread reads them.
         parts = await asyncio.to_thread(self.build_system_parts) if self.system is None else self.build_system_parts()
         async with self._open_run(join_parts(parts)) as run:
             return await run.run(opening, prompted=prompted, send_queued=send_queued)
@@ -251,7 +249,7 @@ class Agent:
 
     @asynccontextmanager
     async def _open_run(self, system: str = "") -> AsyncGenerator[AgentRun]:
-        """A run from where the branch is now. However it ends, what has come beside it is written then."""
+        """Open a run at the head of the branch. At the end, write the entries that were deferred during it."""
         async with self._write_lock:
             await self._write_pending()
             record = self._writer = RunWriter(self.branch)
@@ -267,11 +265,11 @@ class Agent:
 
     @property
     def unsaved(self) -> list[JsonObject]:
-        """Messages that arrived and could not be written, oldest first. They are written before the next prompt."""
+        """Messages that could not be written, oldest first. The agent writes them before the next prompt."""
         return [message for _, message in self.pending_writes]
 
     async def _write_pending(self) -> None:
-        """Write what could not be written before, where it belongs. Raises `StoreError` where it still cannot be."""
+        """Write the messages that could not be written before. Raises `StoreError` if writing still fails."""
         while self.pending_writes:
             record, message = self.pending_writes[0]
             entry = await write_message(record, message, self.hooks)
@@ -281,7 +279,7 @@ class Agent:
     def _start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         if self._task is not None:
             work.close()
-            raise InvalidOperation("the agent is running: steer it, give it a follow-up, or wait until it is idle")
+            raise InvalidOperation("the agent is running: steer it, queue a follow-up, or wait until it is idle")
         task = self._task = asyncio.create_task(work)
         task.add_done_callback(self._finish_task)
         return task
@@ -303,41 +301,41 @@ class Agent:
             self._report_failure(task)
             raise
 
-    # What waits to be said
+    # Queues
 
     async def steer(self, text: str, images: Sequence[JsonObject] = ()) -> None:
-        """Say something as soon as the tool calls of this turn are done. While nothing runs, it waits for a run."""
+        """Queue a message for after the tool calls of this turn, or for the next run if none is active."""
         await self._queue("steering", _build_user_message(text, images))
 
     async def follow_up(self, text: str, images: Sequence[JsonObject] = ()) -> None:
-        """Say something when the run would end."""
+        """Queue a message for the end of the run."""
         await self._queue("follow_up", _build_user_message(text, images))
 
     async def queue_for_next_turn(self, message: str | QueuedMessage, images: Sequence[JsonObject] = ()) -> None:
-        """Put a text with images, or a message, before the next prompt."""
+        """Queue a text with images, or a message, to be sent before the next prompt."""
         await self._queue("next_turn", _build_user_message(message, images) if isinstance(message, str) else message)
 
     async def _queue(self, name: QueueName, message: QueuedMessage) -> None:
-        """Have a message wait. Raises `InvalidOperation` for one that could not be written then."""
+        """Queue a copy of a message. Raises `InvalidOperation` if it cannot be written."""
         self.queues.append(name, copy_writable(message))
         await self.hooks.emit(self.queues.build_changed_event())
 
     @property
     def queued(self) -> QueueSnapshot:
-        """What waits, as text."""
+        """The queued messages, as text."""
         return self.queues.build_snapshot()
 
     async def clear_queues(self) -> QueueSnapshot:
-        """Empty the queues, and return what was in them."""
-        taken = self.queues.clear()
+        """Empty the queues and return their messages."""
+        removed = self.queues.clear()
         await self.hooks.emit(self.queues.build_changed_event())
-        return taken
+        return removed
 
     async def send_message(self, message: CustomMessage, *, trigger_turn: bool = False) -> None:
-        """A message of an extension: written at once, and answered if it is to trigger a turn.
+        """Write a message of an extension, and start a run that answers it if `trigger_turn` is set.
 
-        While the agent runs it waits for the end of the turn, and triggers nothing. A run that it triggers goes
-        on by itself: `idle` waits for it, and `settle` gives its outcome.
+        While the agent runs, the message is written at the end of the turn and triggers nothing. A triggered run is in
+        the background: `wait_until_idle` waits for it, `wait_for_triggered_run` returns its outcome.
         """
         if trigger_turn and not self.running:
             self._triggered_run = self._start_task(self._run([message]))
@@ -346,9 +344,9 @@ class Agent:
             await self.write_between_turns(BackgroundWriter(self.branch), message)
 
     async def wait_for_triggered_run(self) -> Outcome | None:
-        """Wait until nothing runs. Return how the last run ended that a message triggered, and raise what it raised.
+        """Wait until no run is active. Return the outcome of the last run triggered by a message, or raise its error.
 
-        Return `None` where no message has triggered one since.
+        Return `None` if no message has triggered a run since the last call.
         """
         self._awaiting_triggered_run = True
         try:
@@ -359,26 +357,26 @@ class Agent:
         return None if triggered is None else await triggered
 
     def _report_failure(self, task: asyncio.Task[Any]) -> None:
-        """Tell of the failure of a run that nobody waits for."""
+        """Report the failure of a background run as a notice."""
         if self._awaiting_triggered_run and task is self._triggered_run:
             return
         if not task.cancelled() and task.exception() is not None:
             self.hooks.notify_listeners(Notice(level="error", text=str(task.exception())))
 
     async def run_bash(self, command: str, *, in_context: bool = True, timeout: float | None = None) -> CommandResult:
-        """Run a command for the user and write down what it printed, for the model to see or not.
+        """Run a shell command of the user and write its output; `in_context` decides whether the model sees it.
 
-        While the agent runs, it is written down when the turn ends; where somebody has gone elsewhere meanwhile, at the
-        place where it was begun.
+        While the agent runs, the output is written at the end of the turn. If the branch was moved in between, it is
+        written as a late entry where the command started.
         """
         return await self._user_shell.run(
             command, self.branch, cwd=self.cwd, settings=self.settings, in_context=in_context, timeout=timeout
         )
 
     async def write_between_turns(self, writer: BackgroundWriter, body: Body) -> None:
-        """Write something that nobody answers; when the turn ends, if one goes on there.
+        """Write an entry that needs no answer; at the end of the turn, if a run is active there.
 
-        Raises `InvalidOperation` for what could not be written then.
+        Raises `InvalidOperation` if it cannot be written.
         """
         async with self._write_lock:
             if self._writer is not None and writer.branch == self._writer.branch and not writer.has_branch_moved():
@@ -390,30 +388,30 @@ class Agent:
         await emit_message_events(self.hooks.emit, entry)
 
     async def _append_entry(self, body: Body) -> None:
-        """Write something where the agent stands, while it runs too."""
+        """Write an entry at the position of the agent, also during a run."""
         async with self._write_lock:
             (entry,) = await (self._writer or RunWriter(self.branch)).extend([body])
         await emit_message_events(self.hooks.emit, entry)
 
-    # What holds
+    # Settings
 
     async def set_model(self, model: Model) -> None:
-        """Another model from here on."""
+        """Switch to another model."""
         previous, self.model = self.model.info.name, model
         await self._append_entry(ModelChange(provider=model.info.provider, model=model.info.model))
         await self.hooks.emit(ModelChanged(model=model.info.name, previous=previous))
 
     async def set_thinking(self, level: str) -> None:
-        """Another thinking level from here on. Listeners are shown when the model does not think."""
+        """Set the thinking level. Listeners get a warning if the model does not support thinking."""
         previous, self.thinking = self.thinking, level
         if level != "off" and not self.model.info.thinking:
-            idle = f"{self.model.info.name} does not think, so this does nothing"
-            self.hooks.notify_listeners(Notice(level="warning", text=idle))
+            text = f"{self.model.info.name} does not support thinking; the level has no effect"
+            self.hooks.notify_listeners(Notice(level="warning", text=text))
         await self._append_entry(ThinkingLevelChange(level))
         await self.hooks.emit(ThinkingChanged(level=level, previous=previous))
 
     def build_system_parts(self) -> list[SystemPart]:
-        """The system prompt, part by part, as the next run will send it."""
+        """Return the parts of the system prompt of the next run."""
         if self.system is None:
             return build_default_parts(self.cwd, list(self.tools.values()))
         return [SystemPart(name="system", text=self.system)] if isinstance(self.system, str) else list(self.system)
@@ -438,7 +436,7 @@ class Agent:
 
 
 def _claim_hooks(hooks: Hooks) -> Hooks:
-    """These hooks, or some beside them where another agent has them: its handlers must know whose event it is."""
+    """Return these hooks, or derived ones if another agent uses them: handlers must know whose event they get."""
     if hooks.context.agent is None:
         return hooks
     own = hooks.derive(replace(hooks.context))
@@ -447,11 +445,11 @@ def _claim_hooks(hooks: Hooks) -> Hooks:
 
 
 async def _notify_tool(on_session: OnSession, event: SessionChange, context: Any) -> None:
-    told = on_session(event)
-    if told is not None:
-        await told
+    result = on_session(event)
+    if result is not None:
+        await result
 
 
 def _build_user_message(text: str, images: Sequence[JsonObject]) -> Message:
-    words: list[JsonObject] = [{"type": "text", "text": text}] if text else []
-    return user([*words, *images] if images else text)
+    blocks: list[JsonObject] = [{"type": "text", "text": text}] if text else []
+    return user([*blocks, *images] if images else text)

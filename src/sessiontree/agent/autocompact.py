@@ -1,4 +1,4 @@
-"""Room in the model's window: when a conversation is too long for it, and having it compacted."""
+"""Automatic compaction: detect a context that is too long for the model, and compact it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from sessiontree.ops.compact import CompactOutcome
 
 FULL_SHARE = 0.99
-"""An answer of nothing to a request that took this share of the window: there was no room for one."""
+"""An empty answer to a request that fills this share of the window counts as an overflow."""
 
 NEAR_SHARE = 0.9
-"""The share of the limit from which on the context is measured with care."""
+"""Above this share of the limit, the context is measured exactly."""
 
 SETTING_TYPES = frozenset({"model_change", "thinking_level_change", "custom", "branch_point"})
-"""Entries that change nothing of what is sent, but for who is asked and how."""
+"""Entries that do not change the messages of a request."""
 
 
 class AutoCompactor:
-    """The room that one run has."""
+    """Compacts the context of one run."""
 
     def __init__(self, agent: RunHost, writer: RunWriter, system: str) -> None:
         self._agent = agent
         self._writer = writer
         self._system = system
         self._failed = False
-        """Whether a compaction has failed: the run goes on without, rather than paying for one after each turn."""
+        """Whether a compaction has failed. The run continues without further attempts, which cost money."""
 
     @property
     def _settings(self) -> CompactionSettings:
@@ -46,11 +46,11 @@ class AutoCompactor:
 
     @property
     def enabled(self) -> bool:
-        """Whether anything is compacted without being asked for."""
+        """Whether automatic compaction is on."""
         return self._settings.enabled
 
     async def compact_if_needed(self) -> None:
-        """Compact a conversation that has grown too long."""
+        """Compact the context if it is above the limit."""
         settings, window = self._settings, self._agent.model.info.context_window
         if self._failed or not self.enabled or self._agent.abort_controller.signal.aborted:
             return
@@ -62,37 +62,37 @@ class AutoCompactor:
             await self._try_compact("threshold")
 
     async def compact_after_overflow(self) -> bool:
-        """Compact a conversation that the model refused as too long, and say whether asking again is worth it."""
+        """Compact a context that the model refused as too long. Return whether a retry makes sense."""
         return await self._try_compact("overflow")
 
     async def _try_compact(self, reason: CompactReason) -> bool:
         try:
             outcome = await run_compaction(self._agent, self._writer, reason)
-        except SessionTreeError:  # handlers and listeners have been told
+        except SessionTreeError:  # reported by the CompactFailed event
             self._failed = True
             return False
         return outcome.entry is not None
 
     def _estimate_overhead(self) -> int:
-        """Estimated tokens of what a request has beside its messages."""
+        """Return the estimated tokens of the system prompt and the tools."""
         specs = sum(len(tool.description) + len(str(tool.parameters)) for tool in self._agent.tools.values())
         return (len(self._system) + specs) // CHARACTERS_PER_TOKEN
 
     def detect_overflow(self, message: JsonObject) -> ModelError | None:
-        """The failure that an empty answer is when it had no room."""
+        """Return an overflow error if the answer is empty because the window is full."""
         info, usage = self._agent.model.info, message.get("usage")
         if get_stop_reason(message) != "length" or not is_object(usage) or coerce_number(usage.get("output")):
             return None
-        asked = sum(coerce_number(usage.get(key)) for key in ("input", "cacheRead", "cacheWrite"))
-        if asked < FULL_SHARE * info.context_window:
+        used = sum(coerce_number(usage.get(key)) for key in ("input", "cacheRead", "cacheWrite"))
+        if used < FULL_SHARE * info.context_window:
             return None
-        return ModelError(info.name, "overflow", "the conversation leaves no room for an answer")
+        return ModelError(info.name, "overflow", "the conversation fills the context window")
 
 
 def _is_surely_below(tree: Tree, leaf: EntryId | None, limit: int) -> bool:
-    """Whether the last answer that was counted, and what came after it, make less than `limit` tokens.
+    """Return whether the usage of the last answer plus later messages is below `limit` tokens.
 
-    A look at the end of the path, where nearly always it is enough: the whole context need not be built for it.
+    It reads only the end of the path, which is nearly always enough, and does not build the context.
     """
     later = 0
     for entry in tree.walk_up(leaf):
@@ -109,7 +109,7 @@ def _is_surely_below(tree: Tree, leaf: EntryId | None, limit: int) -> bool:
 async def run_compaction(
     agent: RunHost, writer: RunWriter, reason: CompactReason, instructions: str | None = None
 ) -> CompactOutcome:
-    """Compact the branch that `record` writes on, by the one way there is."""
+    """Compact the branch of `writer` with the settings of the agent."""
     from sessiontree.ops.compact import compact as compact_branch
     from sessiontree.ops.summarize import SummaryRequest
 
@@ -129,7 +129,7 @@ async def run_compaction(
 
 
 def _release_bodies(writer: RunWriter) -> None:
-    """Forget the decoded bodies of what has left the context, so that a long conversation takes no more memory."""
+    """Drop the decoded bodies of entries that have left the context, to free memory."""
     tree = writer.branch.session.tree
     sent = set(build_shared_context(tree, writer.leaf).sources)
     for entry in tree.walk_up(writer.leaf):

@@ -1,8 +1,8 @@
-"""Patterns of shell commands: which rules a command line falls under. Pure: nothing here runs or reads anything.
+"""Match shell commands against the patterns of permission rules. Nothing here runs a command or reads a file.
 
-A rule that allows must never match more than it says, so it matches simple commands only: words and quotes, joined by
-`;`, `&&`, `||`, `|` or newlines, each of them allowed. Whatever else a shell knows (substitutions, redirections,
-groups, background jobs, comments, escapes) is not matched. A rule that restricts may match more than it says.
+An allow rule must never match too much, so it matches simple commands only: words and quotes, joined by `;`, `&&`,
+`||`, `|` or newlines, each of them allowed. It matches no other shell syntax: substitutions, redirections, groups,
+background jobs, comments, escapes. Ask and deny rules may match too much.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 
 BLANKS = " \t\n"
-"""What shells skip before a command; other white space is part of its name."""
+"""Whitespace that shells skip before a command; other whitespace is part of its name."""
 SPECIAL_CHARACTERS = frozenset("$`\\<>(){}#!&")
-"""What makes a command more than words, outside of quotes."""
+"""Characters with a special meaning outside of quotes."""
 EXPANDING_CHARACTERS = frozenset("*?[~")
-"""What a shell replaces by names of files."""
+"""Characters that a shell expands to file names."""
 SPECIAL_IN_QUOTES = frozenset("$`\\!")
-"""What has a meaning inside double quotes."""
+"""Characters with a special meaning inside double quotes."""
 RESERVED_WORDS = frozenset({
     "if", "then", "else", "elif", "fi", "do", "done", "case", "esac", "while", "until", "for", "select", "function",
     "time", "coproc", "[[", "]]", "{", "}", "!",
@@ -28,28 +28,28 @@ WRAPPERS = RESERVED_WORDS | {
     "builtin", "command", "doas", "env", "exec", "ionice", "nice", "nohup", "setsid", "stdbuf", "sudo",
     "timeout", "xargs",
 }  # fmt: skip
-"""Words before the command that is really run."""
+"""Words that precede the actual command."""
 RUNNERS = WRAPPERS | {
     "--", "ash", "bash", "busybox", "chroot", "dash", "entr", "eval", "fd", "find", "flock", "ksh", "parallel",
     "runuser", "script", "sg", "sh", "ssh", "strace", "su", "systemd-run", "trap", "unshare", "watch", "zsh",
 }  # fmt: skip
-"""Commands that run what stands somewhere in their arguments, as words or as one text."""
+"""Commands that run a command from their arguments."""
 MAX_DEPTH = 4
-"""How many texts inside of texts a rule that restricts looks at."""
+"""How many levels of nested commands an ask or deny rule checks."""
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\[[^]]*\])?\+?=")
 _BREAKS = re.compile(r"[;&|\n\r<>(){}`\"'$]+")
 
 
 def split_commands(text: str) -> list[str] | None:
-    """The simple commands of a command line, each with its words quoted in one way; `None` if it has anything else."""
+    """Return the simple commands of a command line with normalized quotes; `None` if it contains any other syntax."""
     if not all(letter in "\t\n" or letter.isprintable() for letter in text):
-        return None  # shells do not agree on what such letters are
+        return None  # shells treat such characters differently
     commands: list[str] = []
     words: list[str] = []
     pieces: list[tuple[str, bool]] = []
-    """Parts of the word that is read, each with whether it was quoted."""
+    """The parts of the current word, and whether each was quoted."""
     at, joined = 0, False
-    """`joined`: an operator was read that needs a command behind it."""
+    """`joined`: the last operator needs a command after it."""
 
     def end_word() -> bool:
         if pieces:
@@ -109,7 +109,7 @@ def split_commands(text: str) -> list[str] | None:
 
 
 def _normalize_word(pieces: list[tuple[str, bool]], *, first: bool) -> str | None:
-    """A word in the one way in which it is compared; `None` if it cannot be told what it becomes."""
+    """Return a word with normalized quotes; `None` if its expansion is unknown."""
     word = "".join(piece for piece, _ in pieces)
     plain = "".join(piece for piece, quoted in pieces if not quoted)
     expands = bool(EXPANDING_CHARACTERS.intersection(plain))
@@ -117,12 +117,12 @@ def _normalize_word(pieces: list[tuple[str, bool]], *, first: bool) -> str | Non
         return None
     if not expands:
         return shlex.quote(word)
-    # What is quoted and what expands must stay apart: `'*'` is a name, `*` is every file.
+    # Quoted and expanding characters must not be mixed: `'*'` is a name, `*` is every file.
     return word if len(plain) == len(word) else None
 
 
 def allows(pattern: str | None, command: str, others: Collection[str] = ()) -> bool:
-    """Whether a rule that allows, together with `others`, covers all of a command line."""
+    """Return whether an allow rule, together with `others`, covers the whole command line."""
     patterns = [pattern, *others] if pattern is not None else [None]
     if any(each is None or each == "*" or _is_exactly(each, command) for each in patterns):
         return True
@@ -134,7 +134,7 @@ def allows(pattern: str | None, command: str, others: Collection[str] = ()) -> b
 
 
 def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
-    """Whether a rule that restricts concerns any part of a command line, as far as one can tell without running it."""
+    """Return whether an ask or deny rule may match any part of a command line."""
     if pattern is None or pattern == "*" or _is_exactly(pattern, command):
         return True
     matcher = _compile_pattern(pattern)
@@ -151,7 +151,7 @@ def restricts(pattern: str | None, command: str, depth: int = 0) -> bool:
 
 
 def _find_nested_commands(part: str) -> Iterable[str]:
-    """The arguments of a simple command that it may run as command lines of their own."""
+    """Yield the arguments of a simple command that it may run as command lines."""
     words = shlex.split(part)
     if words[0].rpartition("/")[2] in RUNNERS:
         yield from (word for word in words[1:] if len(word.split()) > 1)
@@ -159,12 +159,12 @@ def _find_nested_commands(part: str) -> Iterable[str]:
 
 
 def _is_exactly(pattern: str, command: str) -> bool:
-    """Whether a pattern without wildcards says this command, letter for letter."""
+    """Return whether a pattern without wildcards equals this command."""
     return not _has_wildcard(pattern) and unescape(pattern) == command.lstrip(BLANKS)
 
 
 def _matches_unwrapped(matcher: re.Pattern[str], part: str) -> bool:
-    """Whether a command is meant, or what it runs where it is one that runs another."""
+    """Return whether the pattern matches a command, or the command that it runs."""
     words = part.split(" ")
     if words[0].rpartition("/")[2] not in RUNNERS:
         return _matches_from(matcher, words, lambda at: at == 0)
@@ -176,9 +176,9 @@ def _matches_unwrapped(matcher: re.Pattern[str], part: str) -> bool:
 def _matches_from(
     matcher: re.Pattern[str], words: Sequence[str], begins: Callable[[int], bool] = lambda at: True
 ) -> bool:
-    """Whether words in a row are meant, from one of those with which a command `begins` to the last.
+    """Return whether the pattern matches the words from a possible start of a command to the last word.
 
-    A program counts by its path and by its name. Nothing is copied: a command may have many words.
+    A program matches by its path and by its name. The words are not copied: a command may have many.
     """
     text, at = " ".join(words), 0
     for number, word in enumerate(words):
@@ -189,7 +189,7 @@ def _matches_from(
         ):
             return True
         if matcher.pattern.startswith((".*", "(?>.*?")):
-            return False  # a star at the beginning stands for all words that could be left out
+            return False  # a leading star already covers the words that could be skipped
         at += len(word) + 1
     return False
 
@@ -200,7 +200,7 @@ def _has_wildcard(pattern: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _compile_pattern(pattern: str) -> re.Pattern[str]:
-    """`*` is anything; behind a blank at the end it may be nothing. `\\*` is a star, and `\\\\` a backslash."""
+    """Compile a pattern. `*` matches anything, a final ` *` also nothing. `\\*` is a star, `\\\\` a backslash."""
     optional = pattern.endswith(" *") and not pattern.endswith("\\ *")
     pieces = [""]
     letters = iter(pattern[:-2] if optional else pattern)
@@ -211,13 +211,13 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
             pieces[-1] += re.escape(next(letters, "\\") if letter == "\\" else letter)
     first, *middle = pieces
     last = f".*{middle.pop()}" if middle else ""
-    # The first place of each piece will do, so it is never looked for again: the time grows with the text alone.
+    # Atomic groups match the first place of each piece without backtracking: the time is linear in the text.
     found = "".join(f"(?>.*?{piece})" for piece in middle)
     return re.compile(first + found + last + ("(?: .*)?" if optional else ""), re.DOTALL)
 
 
 def escape(command: str) -> str:
-    """A pattern that only this command matches. Blanks at its beginning mean nothing."""
+    """Return a pattern that matches only this command. Leading whitespace is ignored."""
     return command.lstrip(BLANKS).replace("\\", "\\\\").replace("*", "\\*")
 
 

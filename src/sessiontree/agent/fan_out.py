@@ -64,7 +64,7 @@ async def fan_out(
     models = _pick_models(tasks, model)
     names = _pick_branch_names(session, tasks)
     if any(task.prompt is None for task in tasks) and not build_shared_context(session.tree, leaf).awaits_answer:
-        raise InvalidOperation("there is no message to answer at this place: give every variant a prompt")
+        raise InvalidOperation("no message to answer at this place: give every variant a prompt")
     at = None if leaf is None else session.tree[leaf]
     branches = [session.create_branch(name, at=at, current=False) for name in names]
 
@@ -100,7 +100,7 @@ def _pick_models(tasks: Sequence[Variant], default: Model | None) -> list[Model]
     models = [task.model or default for task in tasks]
     found = [model for model in models if model is not None]
     if len(found) < len(models):
-        raise InvalidOperation("a variant has no model, and there is no default model")
+        raise InvalidOperation("a variant has no model, and no default model is set")
     return found
 
 

@@ -1,7 +1,6 @@
-"""JSON schemas of tools: put whole, and what a value has to do with one.
+"""JSON schemas of tools: inline references, and check a value against a schema.
 
-The part of JSON schema that tools use. Keywords that are not known here say nothing: the tool itself has the
-last word on its arguments.
+It covers the keywords that tools use and ignores all others: the tool itself checks its arguments too.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ JSON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def inline_references(schema: Any, components: JsonObject, within: tuple[str, ...] = ()) -> Any:
-    """`schema` with what it refers to in its place. Raises `ValueError` for one that holds itself."""
+    """Return `schema` with its references replaced by their targets. Raises `ValueError` for a recursive schema."""
     if is_list(schema):
         return [inline_references(item, components, within) for item in schema]
     if not is_object(schema):
@@ -32,14 +31,14 @@ def inline_references(schema: Any, components: JsonObject, within: tuple[str, ..
     if isinstance(reference, str):
         name = reference.rpartition("/")[2]
         if name in within:
-            raise ValueError(f"{name} holds itself")
+            raise ValueError(f"{name} refers to itself")
         rest = {key: value for key, value in schema.items() if key != "$ref"}
         return {**inline_references(components[name], components, (*within, name)), **rest}
     return {key: inline_references(value, components, within) for key, value in schema.items()}
 
 
 def find_mismatch(value: Any, schema: JsonObject, where: str = "") -> str | None:
-    """What is wrong with `value`, in words that name the place; `None` when nothing is."""
+    """Return the first problem of `value` with its location; `None` if it matches the schema."""
     at = f"{where}: " if where else ""
     choices = schema.get("anyOf") or schema.get("oneOf")
     if is_list(choices):
@@ -49,10 +48,10 @@ def find_mismatch(value: Any, schema: JsonObject, where: str = "") -> str | None
     kinds = schema.get("type")
     wanted = [kinds] if isinstance(kinds, str) else [kind for kind in kinds or () if isinstance(kind, str)]
     if wanted and not any(_is_kind(value, kind) for kind in wanted):
-        return f"{at}it must be {' or '.join(wanted)}, not {_get_kind(value)}"
+        return f"{at}expected {' or '.join(wanted)}, got {_get_kind(value)}"
     allowed = schema.get("enum")
     if is_list(allowed) and value not in allowed:
-        return f"{at}it must be one of {', '.join(map(repr, allowed))}, not {value!r}"
+        return f"{at}expected one of {', '.join(map(repr, allowed))}, got {value!r}"
     if is_object(value):
         return _find_object_mismatch(value, schema, where)
     if is_list(value) and is_object(schema.get("items")):
@@ -75,7 +74,7 @@ def _find_object_mismatch(value: JsonObject, schema: JsonObject, where: str) -> 
             if wrong is not None:
                 return wrong
         elif name not in known and schema.get("additionalProperties") is False:
-            return f"{at}there is no {name!r}; there are {', '.join(known)}"
+            return f"{at}unknown field {name!r}; fields: {', '.join(known)}"
     return None
 
 

@@ -1,7 +1,6 @@
-"""Plain values: what models, tools and handlers give, as an entry can hold it.
+"""Convert values from models, tools and handlers to JSON that an entry can hold.
 
-An answer was paid for and a tool has run, so nothing of them may be lost because a part cannot be written: that part
-becomes text. Whether something is written, and where, is in `loop` and `record`.
+No answer or tool result may be lost because a part of it cannot be encoded: that part becomes text.
 """
 
 from __future__ import annotations
@@ -21,61 +20,58 @@ from sessiontree.format.nesting import is_deep
 B = TypeVar("B", bound=Body)
 
 MAX_MESSAGE_BYTES = LINE_LIMIT - (1 << 16)
-"""The longest message, in bytes: the line that it stands in says where and when, too."""
+"""The largest message, in bytes. Its line also needs space for the other fields of the entry."""
 
 
 def make_jsonable(value: Any) -> Any:
-    """`value` as JSON can hold it; what it cannot hold becomes text, or all of it where it is nested too deep."""
+    """Return `value` as JSON types. Unknown objects become strings, and so does a value that is nested too deeply."""
     if value is None:
         return None
     try:
-        made = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
-    except Exception:  # noqa: BLE001 - it may be anything, and hold itself
+        converted = msgspec.to_builtins(value, enc_hook=str, str_keys=True)
+    except Exception:  # noqa: BLE001 - the value may be of any type, or contain itself
         return _stringify(value)
-    return _limit_depth(made)
+    return _limit_depth(converted)
 
 
 def make_message_jsonable(message: JsonObject) -> JsonObject:
-    """`message` with what is nested too deep in it as text."""
+    """Return `message` with parts that are nested too deeply as text."""
     if not is_deep({"message": message}):
         return message
     content = message.get("content")
-    made = {key: _limit_depth(value) for key, value in message.items()}
+    converted = {key: _limit_depth(value) for key, value in message.items()}
     if is_list(content):
-        made["content"] = [
+        converted["content"] = [
             {key: _limit_depth(value) for key, value in block.items()} if is_object(block) else _limit_depth(block)
             for block in content
         ]
-    return made
+    return converted
 
 
 def find_write_problem(message: JsonObject, limit: float = MAX_MESSAGE_BYTES) -> str | None:
-    """Why a message cannot be written; `None` if it can."""
+    """Return why a message cannot be written; `None` if it can."""
     try:
         size = len(write_value(message))
     except (SessionTreeError, TypeError, ValueError, RecursionError) as error:
         return str(error)
-    return None if size <= limit else f"its {size} bytes are more than the {limit} that an entry can hold"
+    return None if size <= limit else f"its {size} bytes exceed the {limit} bytes that an entry can hold"
 
 
 def copy_writable(body: B) -> B:
-    """A copy of what is to be written later, so that nobody can change it meanwhile.
-
-    Raises `InvalidOperation` for what cannot be written.
-    """
-    fault = find_write_problem(encode_body(body))
-    if fault is not None:
-        raise InvalidOperation(f"this cannot be written down later: {fault}")
+    """Return a copy of an entry body, to be written later. Raises `InvalidOperation` if it cannot be written."""
+    problem = find_write_problem(encode_body(body))
+    if problem is not None:
+        raise InvalidOperation(f"the entry cannot be written: {problem}")
     return copy.deepcopy(body)
 
 
 def _limit_depth(value: Any) -> Any:
-    # A block stands in a list, that in a message, and that in a line.
+    # Four levels around a block: entry, message, content, block.
     return _stringify(value) if is_deep([[[[value]]]]) else value
 
 
 def _stringify(value: Any) -> str:
-    for spelled in (lambda: msgspec.json.encode(value).decode(), lambda: str(value)):
+    for convert in (lambda: msgspec.json.encode(value).decode(), lambda: str(value)):
         with suppress(Exception):
-            return spelled()
-    return "(this cannot be written down)"
+            return convert()
+    return "(cannot be converted to text)"

@@ -1,8 +1,8 @@
-"""The loop: ask the model, carry out what it calls for, write it all down, until there is nothing left to do.
+"""The agent loop: request an answer, run its tool calls, write everything, and repeat until there is nothing to do.
 
-A `Run` is one way through it, from a prompt to the answer. Whatever happens, what has arrived is in the session:
-failures of the model are part of the `Outcome`, never an exception in the middle of a turn. Where things are
-written is in `record`, tool calls in `calls`, making room in `room`; who starts and stops a run is the `Agent`.
+An `AgentRun` goes from a prompt to the final answer. All partial results are written to the session. Failures of the
+model are part of the `Outcome`, not exceptions. Writing is in `run_writer`, tool calls in `tool_execution`, compaction
+in `autocompact`; the `Agent` starts and stops runs.
 """
 
 from __future__ import annotations
@@ -90,14 +90,14 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """How a run ended."""
 
     message: Entry | None = None
-    """The model's last message, as it was written."""
+    """The last message of the model, as written."""
     aborted: bool = False
     cancelled: bool = False
-    """A handler did not let it happen, or it was aborted before anything was said."""
+    """Whether a handler cancelled the run, or it was aborted before the prompt was written."""
     error: SessionTreeError | None = None
-    """A `ModelError`; `BranchMoved` when the branch was moved meanwhile, and `message` is a late result; `Unsaved`."""
+    """`ModelError`, `UnsavedMessages`, or `BranchMoved` if the branch was moved and `message` is a late entry."""
     unsaved: tuple[JsonObject, ...] = ()
-    """Messages that arrived and could not be written, oldest first. The agent writes them before its next prompt."""
+    """Messages that could not be written, oldest first. The agent writes them before its next prompt."""
 
     @property
     def ok(self) -> bool:
@@ -105,12 +105,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What the model said last."""
+        """The text of the last message of the model."""
         return extract_text(self._last_answer.get("content"))
 
     @property
     def cut_off(self) -> bool:
-        """Whether that ends where it reached its limit."""
+        """Whether the last message ends at its length limit."""
         return get_stop_reason(self._last_answer) == "length"
 
     @property
@@ -121,26 +121,25 @@ class Outcome(Struct, frozen=True, kw_only=True):
         return {} if self.message is None else _get_message(self.message)
 
     def save_to(self, path: str | os.PathLike[str]) -> None:
-        """Write what is `unsaved` to a new file, a message a line as JSON. Raises `StoreError`."""
+        """Write the `unsaved` messages to a new file, one JSON object per line. Raises `StoreError`."""
         save_messages(path, self.unsaved)
 
 
 class _ModelAnswer(NamedTuple):
-    """The model's message, as far as it has come."""
+    """A message of the model, complete or partial."""
 
     message: JsonObject
     error: Exception | None = None
-    """What went wrong."""
     stream_started: bool = True
-    """Whether anything had arrived by then."""
+    """Whether the stream had started when the error occurred."""
     truncated: bool = False
-    """Whether it was stopped, since it had no end."""
+    """Whether the agent stopped an answer that exceeded `answer_limit`."""
 
 
 class _Turn(NamedTuple):
     entry: Entry
     has_tool_calls: bool
-    """Whether it called tools, so that the model is to see what they brought."""
+    """Whether there are tool results that the model has to see."""
     error: Exception | None
     stream_started: bool
 
@@ -155,12 +154,13 @@ class AgentRun:
         self._signal = agent.abort_controller.signal
         self._handlers = AbortableHooks(agent.hooks, self._signal)
         self._failed_streams = 0
-        """How many streams in a row broke off."""
+        """The number of consecutive broken streams."""
 
     async def run(self, opening: Sequence[Body], *, prompted: bool = False, send_queued: bool = False) -> Outcome:
-        """Say what opens the run, and go on until the model has answered.
+        """Write the opening entries, and run turns until the model has answered.
 
-        A prompt has before it what waited for it; with `waiting`, what would be said at the end of a run opens it.
+        With `prompted`, the messages queued for the next turn come before the prompt. With `send_queued`, the run
+        starts with the queued steering and follow-up messages.
         """
         await self._handlers.emit(RunStart())
         error: BaseException | None = None
@@ -213,7 +213,7 @@ class AgentRun:
             return Outcome(message=last, aborted=stopped.aborted, cancelled=not (opened and stopped.aborted))
 
     async def _send_due_messages(self, *, run_ends: bool) -> bool:
-        """Between two requests, or where the run would end: say what waits, and make room."""
+        """Send the messages that are due between two requests or at the end of the run, and compact if needed."""
         while not self._signal.aborted:
             due = self.agent.queues.pop_due(run_ends=run_ends)
             if due.messages:
@@ -235,10 +235,10 @@ class AgentRun:
         await self.write_deferred()
         return _Turn(entry, bool(results) and not answer.truncated, answer.error, answer.stream_started)
 
-    # Asking the model
+    # Requests
 
     async def _request_answer(self) -> _ModelAnswer:
-        """What the model answers. Raises `Stopped` before it is asked."""
+        """Return the answer of the model. Raises `OperationStopped` if the run stops before the request."""
         if self._signal.aborted:
             raise OperationStopped(aborted=True)
         context = build_shared_context(self.writer.branch.session.tree, self.writer.follow_head())
@@ -265,10 +265,10 @@ class AgentRun:
             )
         except _AnswerTooLong:
             limit = self.agent.settings.answer_limit
-            text = f"{model.info.name}: the answer was stopped after {limit} bytes (`answer_limit` in config.toml)"
+            text = f"{model.info.name}: the answer was cut off after {limit} bytes (`answer_limit` in config.toml)"
             self._hooks.notify_listeners(Notice(level="warning", text=text))
             return _ModelAnswer(make_message_jsonable(draft.build_message("length")), truncated=True)
-        except Exception as error:  # noqa: BLE001 - it is raised again, once what has arrived is written
+        except Exception as error:  # noqa: BLE001 - raised again after the partial answer is written
             return _ModelAnswer(
                 make_message_jsonable(draft.build_message("error", f"{type(error).__name__}: {error}")), error
             )
@@ -295,9 +295,10 @@ class AgentRun:
             raise build_cut_off_error(model.info.name)
 
     async def _wait_for_retry(self, turn: _Turn) -> bool:
-        """After a stream that broke off in the middle: wait, and say whether the model is to be asked again.
+        """After a broken stream: wait for the backoff, and return whether to retry.
 
-        Models see to failures before that themselves. Raises `Stopped` if the wait was given up.
+        Models themselves retry requests that fail before the stream starts. Raises `OperationStopped` if the run is
+        aborted during the wait.
         """
         error, retry = turn.error, self.agent.settings.retry
         if not (isinstance(error, ModelError) and error.is_retryable and turn.stream_started):
@@ -316,25 +317,22 @@ class AgentRun:
             raise OperationStopped(aborted=True) from None
         return True
 
-    # Carrying out what it calls for
+    # Tool calls
 
     async def _call_tools(self, message: JsonObject) -> list[Entry]:
-        """Carry out the calls in a message as it was written.
-
-        Results are written in the order of their calls, each as soon as those before it are there.
-        """
-        not_whole = get_stop_reason(message) == "length"
+        """Run the tool calls of a message. Write each result as soon as the results of earlier calls are written."""
+        incomplete = get_stop_reason(message) == "length"
         results: list[Entry] = []
         for group in group_calls(get_tool_calls(message), self.agent.tools):
-            begun = [(call, None if not_whole else self._start_tool_call(call)) for call in group]
-            while begun:
-                call, task = begun.pop(0)
-                output = CUT_OFF_OUTPUT if not_whole else await self._wait_for_output(task)
+            started = [(call, None if incomplete else self._start_tool_call(call)) for call in group]
+            while started:
+                call, task = started.pop(0)
+                output = CUT_OFF_OUTPUT if incomplete else await self._wait_for_output(task)
                 try:
                     entry = await self._save_message(build_result_message(call, output))
                 except UnsavedMessages as error:
                     others = [
-                        build_result_message(call, await self._wait_for_output(task)).message for call, task in begun
+                        build_result_message(call, await self._wait_for_output(task)).message for call, task in started
                     ]
                     raise (await self._hold_unsaved(error.cause, others, error) if others else error) from error
                 await self._handlers.emit(ToolEnd(call=call, entry=entry))
@@ -369,19 +367,19 @@ class AgentRun:
     # Writing
 
     async def _write_messages(self, due: DueMessages, further: Sequence[Body] = ()) -> None:
-        """Write what users and extensions say, and before it the settings that hold from here on.
+        """Write the messages of users and extensions, preceded by changed settings.
 
-        If nothing is written, what was due waits again, without what a handler did not let be said.
+        If writing fails, the due messages go back to their queue, except the one that a handler cancelled.
         """
         bodies = self._build_setting_changes()
         waiting = list(due.messages)
         try:
-            for said in (*due.messages, *further):
+            for message in (*due.messages, *further):
                 try:
-                    bodies.append(await self._ask_before_message(said))
+                    bodies.append(await self._ask_before_message(message))
                 except OperationStopped as stopped:
                     if not stopped.aborted:
-                        waiting = [other for other in waiting if other is not said]
+                        waiting = [other for other in waiting if other is not message]
                     raise
             entries = await self.writer.extend(bodies) if bodies else []
         except Exception:
@@ -393,7 +391,7 @@ class AgentRun:
             await emit_message_events(self._handlers.emit, entry)
 
     async def _save_message(self, message: Message) -> Entry:
-        """Write what was paid for, late if need be, and as much of it as fits. Raises `Unsaved` where that fails."""
+        """Write a message, late if necessary, and as much of it as fits. Raises `UnsavedMessages` if that fails."""
         body = await self._ask_before_message(message)
         assert isinstance(body, Message)
         try:
@@ -406,11 +404,11 @@ class AgentRun:
     async def _hold_unsaved(
         self, cause: StoreError, messages: Sequence[JsonObject], previous: UnsavedMessages | None = None
     ) -> UnsavedMessages:
-        """Hold messages that could not be written, to be written before the next run, and save them elsewhere.
+        """Keep messages that could not be written for the next run, and save them to a temporary file.
 
-        What is said of those that could not be written `before` them is said of all.
+        Return an error for these messages and the messages of the `previous` error.
         """
-        if previous is not None or not isinstance(cause, OutcomeUnknown):  # a write that may be done is not done again
+        if previous is not None or not isinstance(cause, OutcomeUnknown):  # never repeat a write that may be done
             self.agent.pending_writes.extend(PendingWrite(self.writer, message) for message in messages)
         if previous is not None:
             messages = [*previous.messages, *messages]
@@ -420,13 +418,13 @@ class AgentRun:
         return UnsavedMessages(cause, messages, path)
 
     async def _append_entry(self, body: Body) -> Entry:
-        """Write what has come of the run, late if need be."""
+        """Write an entry, late if necessary."""
         (entry,) = await self.writer.extend_or_append_late([await self._ask_before_message(body)])
         await emit_message_events(self._handlers.emit, entry)
         return entry
 
     async def write_deferred(self) -> None:
-        """Write what waited for the end of the turn, and what comes while that is done."""
+        """Write the entries that were deferred to the end of the turn."""
         annexes = self.agent.queues.deferred_entries
         while annexes:
             await self._append_entry(annexes[0])
@@ -441,21 +439,21 @@ class AgentRun:
         except OperationStopped:
             if users:
                 raise
-            return body  # it has come of the run, and is written
+            return body  # results of the run are always written
         if answer.cancel and users:
             raise OperationStopped(aborted=False)
         if event.message is body.message:
             return body
         same_role = get_role(event.message) == get_role(body.message)
-        fault = find_write_problem(event.message) if same_role else "it has another role"
-        if fault is not None:
-            text = f"a handler changed a message, which stays as it was: {fault}"
+        problem = find_write_problem(event.message) if same_role else "it has another role"
+        if problem is not None:
+            text = f"the change of a message by a handler was ignored: {problem}"
             self._hooks.notify_listeners(Notice(level="error", text=text))
             return body
         return Message(event.message)
 
     def _build_setting_changes(self) -> list[Body]:
-        """The model and the thinking level, where the path says otherwise."""
+        """Return entries for the model and the thinking level if they differ from the path."""
         state = read_state(find_context_path(self.writer.branch.session.tree, self.writer.follow_head()))
         info = self.agent.model.info
         changes: list[Body] = []
@@ -466,25 +464,25 @@ class AgentRun:
         return changes
 
     async def _recover_from_overflow(self, turn: _Turn) -> bool:
-        """After an answer that failed since the conversation is too long: whether it is short enough to ask again.
+        """After an overflow: remove the failed answer from the context, compact, and return whether to retry.
 
-        Raises `Stopped` if that was given up.
+        Raises `OperationStopped` if the run is aborted during the compaction.
         """
         if not isinstance(turn.error, ModelError) or turn.error.kind != "overflow" or not self._compactor.enabled:
             return False
         await self.writer.extend([ContextEdit(target=turn.entry.id, replacement=None)])
-        made = await self._compactor.compact_after_overflow()
-        if not made and self._signal.aborted:
+        compacted = await self._compactor.compact_after_overflow()
+        if not compacted and self._signal.aborted:
             raise OperationStopped(aborted=True)
-        return made
+        return compacted
 
 
 class _AnswerTooLong(Exception):
-    """An answer is longer than any may be."""
+    """The answer exceeds `answer_limit`."""
 
 
 async def write_message(writer: RunWriter, message: JsonObject, hooks: Hooks) -> Entry:
-    """Write a message, late if need be. One that is too long for an entry has its rest in a file, and names it.
+    """Write a message, late if necessary. If it is too long for an entry, write the rest to a file and name the file.
 
     Raises `StoreError`.
     """
@@ -492,18 +490,18 @@ async def write_message(writer: RunWriter, message: JsonObject, hooks: Hooks) ->
     if fitted.overflow:
         path, size = await asyncio.to_thread(write_overflow, writer.branch.session, fitted.overflow)
         message = add_overflow_note(fitted, path, size)
-        text = f"a message is too long for one entry: its remaining {size} bytes are in {path}"
+        text = f"a message is too long for one entry; its remaining {size} bytes are in {path}"
         hooks.notify_listeners(Notice(level="warning", text=text))
     (entry,) = await writer.extend_or_append_late([Message(message)])
     return entry
 
 
 async def emit_message_events(emit: Callable[[Event], Awaitable[None]], entry: Entry) -> None:
-    """Tell of a message that was written. The model's own began when it began to arrive."""
+    """Emit the events of a written message. `MessageStart` of a model's message was emitted when its stream started."""
     if isinstance(entry.body, Message | CustomMessage):
-        said_by = get_role(entry.body.message) if isinstance(entry.body, Message) else "custom"
-        if said_by != "assistant":
-            await emit(MessageStart(role=said_by))
+        sender = get_role(entry.body.message) if isinstance(entry.body, Message) else "custom"
+        if sender != "assistant":
+            await emit(MessageStart(role=sender))
         await emit(MessageEnd(entry=entry))
 
 

@@ -1,7 +1,7 @@
-"""Rules of permissions: what a tool call is about, and whether it may be made.
+"""Permission rules: parse them, decide about a tool call, and read and write `permissions.toml`.
 
-Nothing here asks anybody or remembers an answer: `decide` follows from the call, the rules and the mode. Files are
-looked at only to find out where a path leads.
+`decide` depends only on the call, the rules and the mode; it reads the file system only to resolve links. Asking the
+user is in `permissions`.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ Decision: TypeAlias = Literal["allow", "ask", "deny"]
 PERMISSION_MODES: tuple[PermissionMode, ...] = ("read-only", "ask", "allow-edits", "allow-all")
 EVERY_TOOL = "*"
 GUARDED_FOLDERS = (".git", ".sessiontree")
-"""Folders whose files decide what is run later: editing them counts as running something."""
+"""Files in these folders can run commands later, so editing them counts as running a command."""
 
 
 class PermissionRule(NamedTuple):
     tool: str
-    """Its name, or `*`."""
+    """The name of a tool, or `*`."""
     pattern: str | None = None
-    """Of its command or its path; `None` is every call."""
+    """A pattern for the command or the path; `None` matches every call."""
 
     def __str__(self) -> str:
         return self.tool if self.pattern is None else f"{self.tool}:{self.pattern}"
 
 
 def parse_rule(text: str) -> PermissionRule:
-    """What `TOOL` or `TOOL:PATTERN` says. Blanks behind the colon mean nothing."""
+    """Parse `TOOL` or `TOOL:PATTERN`. Whitespace after the colon is ignored."""
     tool, colon, pattern = text.partition(":")
     return PermissionRule(tool.strip(), (pattern.lstrip(command_patterns.BLANKS) or pattern) if colon else None)
 
 
 class RuleSet(Struct, frozen=True):
-    """Rules from one place. Those that deny win over those that ask, and these over those that allow."""
+    """A set of rules. `deny` takes precedence over `ask`, and `ask` over `allow`."""
 
     allow: tuple[PermissionRule, ...] = ()
     ask: tuple[PermissionRule, ...] = ()
@@ -65,29 +65,29 @@ class RuleSet(Struct, frozen=True):
 
 
 class CallPath(NamedTuple):
-    """A path that a call names."""
+    """A path in the arguments of a call."""
 
     real: str
-    """Where it leads, links resolved."""
+    """The absolute path, with links resolved."""
     relative: str | None
-    """From the session's folder; `None` outside of it."""
+    """The path relative to the session's folder; `None` outside of it."""
     named: str
-    """As the call names it, links not resolved: rules that restrict match this too."""
+    """The relative path with links not resolved; `ask` and `deny` rules match it too."""
 
 
 class PermissionCall(NamedTuple):
-    """What a tool call is about."""
+    """A tool call as the rules see it."""
 
     tool: str
     does: ToolEffect
     command: str | None
     paths: tuple[CallPath, ...]
     texts: tuple[str, ...]
-    """All texts in its arguments: for rules about tools that do not say what their arguments are."""
+    """All strings in its arguments, for tools that declare neither a command nor paths."""
 
     @property
     def outside_paths(self) -> list[str]:
-        """Paths that lead out of the session's folder. Output that a tool was told about is no such path."""
+        """The paths outside of the session's folder. Files with the full output of a tool may be read."""
         reads = self.does == "reads"
         return [path.real for path in self.paths if path.relative is None and not (reads and is_full_output(path.real))]
 
@@ -95,13 +95,13 @@ class PermissionCall(NamedTuple):
 class PermissionVerdict(NamedTuple):
     decision: Decision
     reason: str
-    """A clause that fits behind the call's name and a colon."""
+    """A clause that follows the title of the call and a colon."""
     by_rule: bool = False
-    """Whether a rule of the user says so."""
+    """Whether a rule or an answer of the user decided."""
 
 
 def describe_call(tool: Tool, arguments: Mapping[str, Any], folder: str) -> PermissionCall:
-    """What a call of a tool is about; paths are taken from `folder`."""
+    """Describe a call; paths are relative to `folder`."""
     command = None if tool.command is None else arguments.get(tool.command)
     named = [path for name in tool.paths for path in _collect_texts(arguments.get(name))]
     paths = tuple(found for path in named for found in _resolve_call_paths(path, folder))
@@ -121,16 +121,16 @@ def _collect_texts(value: Any) -> Iterable[str]:
 
 
 def _resolve_call_paths(path: str, folder: str) -> Iterable[CallPath]:
-    # Tools that only look leave out a leading `@` where that finds a file, so both readings count.
+    # Tools that only read ignore a leading `@` if that finds a file, so both paths are checked.
     for spelled in (path, path[1:]) if path.startswith("@") else (path,):
-        if spelled and "\0" not in spelled:  # no tool takes others
+        if spelled and "\0" not in spelled:  # tools reject other paths
             whole = os.path.join(folder, os.path.expanduser(spelled))
             real = os.path.realpath(whole)
             yield CallPath(real, _make_relative(real, folder), os.path.relpath(whole, folder))
 
 
 def _make_relative(real: str, folder: str) -> str | None:
-    """A path from the session's folder; `None` outside of it, and for the files of sessiontree itself."""
+    """Return the path relative to the session's folder; `None` outside of it and for files of sessiontree itself."""
     root, own = os.path.realpath(folder), os.path.realpath(get_home())
     if not is_below(real, root) or (is_below(real, own) and not is_below(root, own)):
         return None
@@ -143,19 +143,19 @@ def _make_relative(real: str, folder: str) -> str | None:
 def decide(
     call: PermissionCall, rules: RuleSet, mode: PermissionMode, granted: Sequence[PermissionRule] = ()
 ) -> PermissionVerdict:
-    """Whether a call may be made. `granted` is what the person has allowed for this session."""
+    """Decide about a call. `granted` are the rules that the user has allowed for this session."""
     for rule in rules.deny:
         if _restricts_call(rule, call):
-            return PermissionVerdict("deny", f"the rule {str(rule)!r} denies it", by_rule=True)
+            return PermissionVerdict("deny", f"denied by the rule {str(rule)!r}", by_rule=True)
     if mode == "read-only" and call.does != "reads":
         return PermissionVerdict("deny", "the permission mode is read-only")
     if _is_allowed(call, granted):
         return PermissionVerdict("allow", "allowed for this session")
     for rule in rules.ask:
         if _restricts_call(rule, call):
-            return PermissionVerdict("ask", f"the rule {str(rule)!r} asks first", by_rule=True)
+            return PermissionVerdict("ask", f"the rule {str(rule)!r} requires approval", by_rule=True)
     if _is_allowed(call, rules.allow):
-        return PermissionVerdict("allow", "a rule allows it", by_rule=True)
+        return PermissionVerdict("allow", "allowed by a rule", by_rule=True)
     outside = call.outside_paths
     if outside:
         return PermissionVerdict("ask", f"{outside[0]} is outside of the session's folder")
@@ -165,18 +165,18 @@ def decide(
         guarded = [path.relative for path in call.paths if path.relative and _is_guarded(path.relative)]
         if not guarded:
             return PermissionVerdict("allow", "the permission mode is allow-edits")
-        return PermissionVerdict("ask", f"{guarded[0]} can decide what is run later")
+        return PermissionVerdict("ask", f"{guarded[0]} can run commands later")
     return PermissionVerdict("ask", "it edits files" if call.does == "edits" else "it can change anything")
 
 
 def pick_strictest(*modes: PermissionMode | None) -> PermissionMode:
-    """The strictest of some modes; `ask` where none is given."""
+    """Return the strictest mode; `ask` if none is given."""
     given = {mode for mode in modes if mode is not None} or {"ask"}
     return PERMISSION_MODES[min(PERMISSION_MODES.index(mode) for mode in given)]
 
 
 def _is_guarded(relative: str) -> bool:
-    return any(part.casefold() in GUARDED_FOLDERS for part in relative.split(os.sep))  # some file systems ignore case
+    return any(part.casefold() in GUARDED_FOLDERS for part in relative.split(os.sep))  # case may not matter
 
 
 def _matches_tool(rule: PermissionRule, call: PermissionCall) -> bool:
@@ -184,14 +184,14 @@ def _matches_tool(rule: PermissionRule, call: PermissionCall) -> bool:
 
 
 def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
-    """Whether rules that allow cover all that a call is about."""
+    """Return whether allow rules cover the whole call."""
     named = [rule for rule in rules if _matches_tool(rule, call)]
     if not named:
         return False
     patterns = [rule.pattern for rule in named if rule.pattern is not None]
     if call.command is not None:
         if call.outside_paths:
-            return False  # rules match the command, which does not name the place
+            return False  # command rules do not cover paths outside of the folder
         whole = any(rule.pattern is None for rule in named)
         return whole or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
     if call.paths:
@@ -201,7 +201,7 @@ def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
 
 
 def _is_path_allowed(path: CallPath, rules: Iterable[PermissionRule], does: ToolEffect, *, outside: bool) -> bool:
-    if outside:  # which only a rule that names the place can allow
+    if outside:  # needs a rule with an absolute path
         return any(rule.pattern is not None and _matches_absolute(rule.pattern, path) for rule in rules)
     if does != "reads" and path.relative is not None and _is_guarded(path.relative):
         rules = [rule for rule in rules if rule.pattern is not None and _is_guarded(rule.pattern)]
@@ -209,7 +209,7 @@ def _is_path_allowed(path: CallPath, rules: Iterable[PermissionRule], does: Tool
 
 
 def _restricts_call(rule: PermissionRule, call: PermissionCall) -> bool:
-    """Whether a rule that restricts is about any part of a call."""
+    """Return whether an ask or deny rule matches any part of a call."""
     if not _matches_tool(rule, call):
         return False
     if rule.pattern is None:
@@ -222,7 +222,7 @@ def _restricts_call(rule: PermissionRule, call: PermissionCall) -> bool:
 
 
 def _restricts_path(pattern: str, path: CallPath) -> bool:
-    whole = "/" not in pattern and _matches_glob(pattern, path.real)  # a name, wherever it is
+    whole = "/" not in pattern and _matches_glob(pattern, path.real)  # a file name, in any folder
     return whole or _matches_path(pattern, path) or _matches_relative(pattern, path._replace(relative=path.named))
 
 
@@ -244,7 +244,7 @@ def _matches_absolute(pattern: str, path: CallPath) -> bool:
 
 
 def _matches_glob(pattern: str, path: str) -> bool:
-    """Whether a path is like a pattern. `folder/**` is the folder too."""
+    """Return whether a path matches a pattern. `folder/**` also matches the folder itself."""
     inside = path.replace(os.sep, "/").strip("/")
     if pattern.endswith("/**") and compile_glob(pattern.removesuffix("/**") or "/").fullmatch(inside):
         return True
@@ -255,11 +255,11 @@ def _is_absolute(pattern: str) -> bool:
     return pattern.startswith(("/", "~"))
 
 
-# Rules that answers make
+# Rules from answers
 
 
 def build_rule(call: PermissionCall) -> PermissionRule | None:
-    """The rule that an answer for longer than once makes; `None` where none would cover the call."""
+    """Return the rule that `session` and `always` add; `None` if no rule would cover the call."""
     outside = call.outside_paths
     if call.command is not None:
         return None if outside else PermissionRule(call.tool, command_patterns.escape(call.command))
@@ -275,7 +275,7 @@ def build_rule(call: PermissionCall) -> PermissionRule | None:
 
 
 def escape_path(path: str) -> str:
-    """A pattern that only this path matches."""
+    """Return a pattern that matches only this path."""
     return re.sub(r"[*?\[{},]", lambda found: f"[{found[0]}]", path)
 
 
@@ -298,31 +298,31 @@ class FolderRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 class UserRules(FolderRules, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     folders: dict[str, FolderRules] = {}
-    """By the absolute path of a session's folder."""
+    """By the absolute path of the session's folder."""
 
 
 def read_user_rules(home: str) -> UserRules:
-    """The user's rules. Raises `ConfigError`."""
+    """Read the user's `permissions.toml`. Raises `ConfigError`."""
     path = os.path.join(home, RULES_FILE)
     raw = _read_rules_file(path)
     return UserRules() if raw is None else convert_setting(path, UserRules, parse_toml(path, raw))
 
 
 def read_folder_rules(home: str, cwd: str) -> RuleSet:
-    """The user's rules for a folder: those for all, and its own. Raises `ConfigError`."""
-    said = read_user_rules(home)
-    own = said.folders.get(os.path.realpath(cwd))
-    return said.rules if own is None else said.rules + own.rules
+    """Read the user's rules for all folders and for this one. Raises `ConfigError`."""
+    user = read_user_rules(home)
+    own = user.folders.get(os.path.realpath(cwd))
+    return user.rules if own is None else user.rules + own.rules
 
 
 def parse_project_rules(path: str, raw: bytes) -> tuple[PermissionMode | None, RuleSet, bool]:
-    """The mode and rules of a project, and whether it wanted to allow something. Raises `ConfigError`."""
-    said: PermissionSettings = convert_setting(path, PermissionSettings, parse_toml(path, raw))
-    return said.mode, RuleSet.from_settings(said), bool(said.allow)
+    """Return the mode and rules of a project, and whether it has allow rules. Raises `ConfigError`."""
+    settings: PermissionSettings = convert_setting(path, PermissionSettings, parse_toml(path, raw))
+    return settings.mode, RuleSet.from_settings(settings), bool(settings.allow)
 
 
 def can_save_rule(rule: PermissionRule, cwd: str) -> bool:
-    """Whether a rule for a folder can be written to a file: both must be text."""
+    """Return whether the rule and the folder can be written as UTF-8."""
     try:
         f"{rule}{os.path.realpath(cwd)}".encode()
     except UnicodeEncodeError:
@@ -331,7 +331,7 @@ def can_save_rule(rule: PermissionRule, cwd: str) -> bool:
 
 
 def add_allow_rule(home: str, cwd: str, rule: PermissionRule) -> None:
-    """Allow something in a folder from now on. Raises `ConfigError` or `StoreError`."""
+    """Add an allow rule for a folder to `permissions.toml`. Raises `ConfigError` or `StoreError`."""
     make_private_directory(home)
     path, folder = os.path.join(home, RULES_FILE), os.path.realpath(cwd)
     try:
@@ -339,7 +339,7 @@ def add_allow_rule(home: str, cwd: str, rule: PermissionRule) -> None:
     except OSError as error:
         raise StoreError(path, format_os_error(error)) from error
     try:
-        lock_file(fd, path)  # two answers at the same time are both kept
+        lock_file(fd, path)  # two processes may add rules at the same time
         before = read_user_rules(home)
         own = before.folders.get(folder, FolderRules())
         if str(rule) not in own.allow:
@@ -351,7 +351,7 @@ def add_allow_rule(home: str, cwd: str, rule: PermissionRule) -> None:
 
 
 def _read_rules_file(path: str) -> bytes | None:
-    """What a file holds; `None` where there is none. Nothing but a plain file is waited for."""
+    """Return the content of a file; `None` if there is none. Never block on a pipe or a device."""
     import stat
 
     try:
@@ -359,10 +359,10 @@ def _read_rules_file(path: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigError(path, None, f"it cannot be read: {format_os_error(error)}") from error
+        raise ConfigError(path, None, f"cannot be read: {format_os_error(error)}") from error
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigError(path, None, "it is no plain file")
+            raise ConfigError(path, None, "it is not a regular file")
         raw = file.read(MAX_RULES_BYTES + 1)
     if len(raw) > MAX_RULES_BYTES:
         raise ConfigError(path, None, f"it is larger than {MAX_RULES_BYTES >> 20} MiB")
@@ -384,5 +384,5 @@ def _format_rule_lists(rules: FolderRules) -> Iterable[str]:
 
 
 def _quote(text: str) -> str:
-    """A string of TOML: as JSON has it, but for one letter."""
+    """Return a TOML string. It is a JSON string, except for one character."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

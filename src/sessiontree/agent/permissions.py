@@ -1,7 +1,7 @@
-"""Permissions: whether a tool call may be made, asked of the person where the rules say so.
+"""Permissions: decide whether a tool call may run, and ask the user if the rules require it.
 
-The one place that decides, for every tool of every agent, right before a call is made. Front ends choose the mode, give
-an asker and tell what was denied. The rules themselves are in `rules`, files of rules in `rule_files`.
+Every tool call of every agent is checked here right before it runs. Front ends choose the mode, provide an asker and
+show denied calls. Rules and rule files are in `permission_rules`.
 """
 
 from __future__ import annotations
@@ -37,76 +37,75 @@ Scope: TypeAlias = Literal["once", "session", "always", "no"]
 SCOPES: tuple[Scope, ...] = ("once", "session", "always", "no")
 
 MAX_TITLE_CHARS = 200
-"""How much of a command or path one line shows, in characters."""
+"""Longer commands and paths are cut off in titles."""
 
 MAX_DENIALS = 1000
-"""How many denials are remembered."""
+"""Further denials are not recorded."""
 
 
 class PermissionQuestion(Struct, frozen=True, kw_only=True):
-    """What a person is asked about a tool call."""
+    """A question to the user about a tool call."""
 
     tool: str
     does: ToolEffect
     title: str
-    """One line: the tool, and the command or the path."""
+    """The tool and its command or path, in one line."""
     detail: str
-    """All that the call says."""
+    """All arguments of the call."""
     why: str
-    """Why it is asked."""
+    """The reason for the question."""
     rule: str | None
-    """The rule that an answer for this session or for always adds; `None` where there is none."""
+    """The rule that the answers `session` and `always` add; `None` if there is none."""
     scopes: tuple[Scope, ...]
-    """The answers that can be given."""
+    """The possible answers."""
     call: ToolCall
 
 
 class PermissionAnswer(Struct, frozen=True, kw_only=True):
     scope: Scope
     reason: str | None = None
-    """With `no`: what the model is told."""
+    """With `no`: a reason for the model."""
 
 
 Asker: TypeAlias = Callable[[PermissionQuestion], Awaitable[PermissionAnswer | None]]
-"""Asks the person; `None` means that nobody answered. Cancelling it takes the question away."""
+"""Asks the user; `None` means no answer. Cancelling the call withdraws the question."""
 
 
 class Denial(Struct, frozen=True, kw_only=True):
-    """A call that was not allowed."""
+    """A denied call."""
 
     call: ToolCall
     title: str
     reason: str
-    """Why: a clause."""
     rule: str | None
-    """What would have to be allowed for it, as `--allow` takes it; `None` where no such rule would help."""
+    """The value of `--allow` that would allow the call; `None` if no rule would."""
 
     @property
     def message(self) -> str:
-        """What the model is told."""
+        """The message to the model."""
         return f"Permission denied: {self.title} was not run: {self.reason}."
 
 
 Restriction: TypeAlias = tuple[PermissionMode | None, RuleSet]
-"""What a project says."""
+"""The mode and the rules of a project."""
 
 
 @dataclass
 class _SharedState:
-    """What all agents of a session have in common."""
+    """The state that all agents of a session share."""
 
     rules_folder: str | None = None
-    """Where rules for always are kept; `None` keeps none."""
+    """The folder of `permissions.toml`; `None` means that `always` is not offered."""
     restrictions: list[Restriction] = field(default_factory=list[Restriction])
     granted: list[PermissionRule] = field(default_factory=list[PermissionRule])
     denials: list[Denial] = field(default_factory=list[Denial])
-    """The first ones: a model that never stops trying must not fill the memory."""
+    """The first denials; limited, because a model may retry forever."""
     question_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while the person is asked: one question at a time, and an answer counts for those that wait."""
+    """Held while the user is asked. Waiting calls check the rules again after an answer."""
 
 
 class Permissions:
-    """The rules that hold for the agents of one session, and who is asked."""
+    """The permission rules for the agents of one session, and the asker."""
 
     def __init__(
         self,
@@ -118,9 +117,9 @@ class Permissions:
         asker: Asker | None = None,
         home: str | None = None,
     ) -> None:
-        """Rules are `TOOL` or `TOOL:PATTERN`. Without an asker, what would be asked is denied.
+        """Rules have the form `TOOL` or `TOOL:PATTERN`. Without an asker, calls that need an answer are denied.
 
-        `home` is the folder of the user's `permissions.toml`, whose rules count too and which takes those for always.
+        `home` is the folder of the user's `permissions.toml`. Its rules apply too, and `always` adds rules to it.
         """
         self.mode: PermissionMode = mode or "ask"
         self.asker = asker
@@ -137,22 +136,29 @@ class Permissions:
         allow: Iterable[str] = (),
         asker: Asker | None = None,
     ) -> Permissions:
-        """The rules of the user: the configuration, `permissions.toml`, and what was given for this run.
+        """Load the rules of the user: from the configuration, `permissions.toml` and the arguments.
 
-        Raises `ConfigError` if the file of rules is wrong.
+        Raises `ConfigError` if `permissions.toml` is invalid.
         """
         read_user_rules(home)
-        said = settings.permissions
-        return cls(mode or said.mode, allow=(*said.allow, *allow), ask=said.ask, deny=said.deny, asker=asker, home=home)
+        rules = settings.permissions
+        return cls(
+            mode or rules.mode,
+            allow=(*rules.allow, *allow),
+            ask=rules.ask,
+            deny=rules.deny,
+            asker=asker,
+            home=home,
+        )
 
     def copy_with_asker(self, asker: Asker | None, mode: PermissionMode | None = None) -> Permissions:
-        """The same rules and answers, for a run that asks elsewhere or has another mode."""
+        """Return permissions with the same rules and answers, but another asker or mode."""
         other = Permissions(mode or self.mode, asker=asker)
         other._rules, other._shared = self._rules, self._shared
         return other
 
     def copy_without_grants(self) -> Permissions:
-        """The same rules, with answers of its own: what is allowed here does not count there, nor the reverse."""
+        """Return permissions with the same rules that do not share the answers of the user."""
         other = Permissions(self.mode, asker=self.asker)
         other._rules = self._rules
         other._shared = _SharedState(rules_folder=self._shared.rules_folder, restrictions=self._shared.restrictions)
@@ -160,33 +166,32 @@ class Permissions:
 
     @property
     def effective_mode(self) -> PermissionMode:
-        """The mode, made stricter where the project says so."""
+        """The stricter of the user's mode and the project's mode."""
         modes: list[PermissionMode | None] = [mode for mode, _ in self._shared.restrictions]
         return pick_strictest(self.mode, *modes)
 
     @property
     def rules(self) -> RuleSet:
-        """The rules that were given, and those of the project."""
+        """The rules of the user's configuration and of the project."""
         return sum((rules for _, rules in self._shared.restrictions), self._rules)
 
     def collect_rules(self, cwd: str) -> RuleSet:
-        """All rules that hold for a folder: those that were given, the project's and the user's file. Raises
-        `ConfigError`."""
+        """Return all rules for a folder, including those in `permissions.toml`. Raises `ConfigError`."""
         folder = self._shared.rules_folder
         return self.rules if folder is None else self.rules + read_folder_rules(folder, cwd)
 
     @property
     def granted(self) -> tuple[PermissionRule, ...]:
-        """What the person has allowed for this session."""
+        """The rules that the user has allowed for this session."""
         return tuple(self._shared.granted)
 
     @property
     def denials(self) -> tuple[Denial, ...]:
-        """What was denied so far, to any agent that has these permissions."""
+        """The denied calls of all agents with these permissions."""
         return tuple(self._shared.denials)
 
     def restrict(self, mode: PermissionMode | None, rules: RuleSet) -> Callable[[], None]:
-        """Add the rules of a project, which can only restrict. Returns what takes them off again."""
+        """Add the rules of a project, which can only restrict. Return a function that removes them."""
         restriction = mode, RuleSet(ask=rules.ask, deny=rules.deny)
         self._shared.restrictions.append(restriction)
 
@@ -196,27 +201,27 @@ class Permissions:
         return remove
 
     def forget_grants(self) -> None:
-        """Forget what was allowed for the session: it is another one now."""
+        """Forget the rules that the user allowed for the session."""
         self._shared.granted.clear()
 
-    # One call
+    # Checking a call
 
     async def check(
         self, tool: Tool, call: ToolCall, arguments: Any, cwd: str, warn: Callable[[str], None] = lambda text: None
     ) -> Denial | None:
-        """`None` if a call may be made; otherwise why not. Asks the person if the rules say so.
+        """Return `None` if a call is allowed, otherwise the denial. Ask the user if the rules require it.
 
-        `warn` takes what the person should know beside that.
+        `warn` receives warnings for the user.
         """
         about = describe_call(tool, _map_arguments(call, arguments), cwd)
         verdict = self._decide(about, cwd)
         if verdict.decision == "ask" and self.asker is not None:
             async with self._shared.question_lock:
-                verdict = self._decide(about, cwd)  # an answer given meanwhile may cover it
+                verdict = self._decide(about, cwd)  # an answer to another call may cover this one
                 if verdict.decision == "ask":
                     verdict = await self._ask(about, call, verdict, cwd, warn)
         elif verdict.decision == "ask":
-            verdict = PermissionVerdict("deny", f"{verdict.reason}, and nobody can be asked")
+            verdict = PermissionVerdict("deny", f"{verdict.reason}, and no user is present to approve it")
         if verdict.decision == "allow":
             return None
         rule = None if verdict.by_rule or self.effective_mode == "read-only" else build_rule(about)
@@ -230,8 +235,8 @@ class Permissions:
     def _decide(self, about: PermissionCall, cwd: str) -> PermissionVerdict:
         try:
             rules = self.collect_rules(cwd)
-        except SessionTreeError as error:  # it may be what denies this
-            return PermissionVerdict("deny", f"the rules cannot be read: {error}", by_rule=True)
+        except SessionTreeError as error:  # the unreadable file may contain a deny rule
+            return PermissionVerdict("deny", f"cannot read the permission rules: {error}", by_rule=True)
         return decide(about, rules, self.effective_mode, self._shared.granted)
 
     async def _ask(
@@ -241,11 +246,11 @@ class Permissions:
         question = self._build_question(about, call, verdict, cwd)
         answer = await self.asker(question)
         if answer is None:
-            return PermissionVerdict("deny", f"{verdict.reason}, and nobody answered the question")
+            return PermissionVerdict("deny", f"{verdict.reason}, and the question was not answered")
         if answer.scope not in question.scopes or answer.scope == "no":
             reason = (answer.reason or "").strip().rstrip(".")
             return PermissionVerdict(
-                "deny", f"the user said no: {reason}" if reason else "the user said no", by_rule=True
+                "deny", f"denied by the user: {reason}" if reason else "denied by the user", by_rule=True
             )
         rule = build_rule(about)
         if answer.scope != "once" and rule is not None:
@@ -254,7 +259,7 @@ class Permissions:
                 try:
                     await asyncio.to_thread(add_allow_rule, self._shared.rules_folder, cwd, rule)
                 except SessionTreeError as error:
-                    warn(f"the rule is kept for this session only: {error}")
+                    warn(f"the rule applies to this session only: {error}")
         return PermissionVerdict("allow", "the user allowed it")
 
     def _build_question(
@@ -265,7 +270,7 @@ class Permissions:
         if rule is not None:
             scopes.append("session")
             if self._shared.rules_folder is not None and not verdict.by_rule and can_save_rule(rule, cwd):
-                scopes.append("always")  # a rule that asks would win over one that allows
+                scopes.append("always")  # an ask rule would take precedence over the new allow rule
         return PermissionQuestion(
             tool=about.tool,
             does=about.does,
@@ -279,12 +284,12 @@ class Permissions:
 
 
 def find_invalid_rules(texts: Iterable[str]) -> list[str]:
-    """What is wrong with rules that were given as text."""
+    """Return the texts that are not valid rules."""
     return [text for text in texts if not (rule := parse_rule(text)).tool or rule.pattern == "" or " " in rule.tool]
 
 
 def _map_arguments(call: ToolCall, arguments: Any) -> Mapping[str, Any]:
-    """The arguments by name, as the tool gets them: defaults included."""
+    """Return the arguments by name, with defaults."""
     if isinstance(arguments, Mapping):
         return arguments  # pyright: ignore[reportUnknownVariableType]
     if isinstance(arguments, Struct):
@@ -304,7 +309,7 @@ def _format_title(about: PermissionCall) -> str:
 
 
 def _format_detail(about: PermissionCall, call: ToolCall) -> str:
-    """All arguments, a long text on lines of its own."""
+    """Format all arguments; a text of several lines starts on a new line."""
     if about.command is not None and len(call.arguments) == 1:
         return about.command
     lines: list[str] = []

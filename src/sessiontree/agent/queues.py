@@ -1,8 +1,8 @@
-"""Queues: what is to be said to the model later, and when.
+"""Queues of messages for the model.
 
-Steering goes in after the tool calls of the turn that runs, all of it at once; follow-ups when the run would end,
-one by one; messages for the next turn with the next prompt. Annexes are entries that have nobody to answer them:
-they are written as soon as the turn that runs has ended.
+Steering messages are sent together, after the tool calls of the current turn. Follow-ups are sent one at a time, when
+the run would end. Messages for the next turn are sent with the next prompt. Deferred entries need no answer; they are
+written when the current turn ends.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ QueueName: TypeAlias = Literal["steering", "follow_up", "next_turn"]
 
 
 class DueMessages(NamedTuple):
-    """What is to be said now, and where it waited."""
+    """Messages to send now, and their queue."""
 
     queue: QueueName
     messages: Sequence[QueuedMessage]
 
 
 class QueueSnapshot(Struct, frozen=True, kw_only=True):
-    """What waits, as text, oldest first."""
+    """The queued messages as text, oldest first."""
 
     steering: tuple[str, ...] = ()
     follow_up: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Queues:
         self._queues[queue].append(message)
 
     def pop_due(self, *, run_ends: bool) -> DueMessages:
-        """Take what is to be said now."""
+        """Remove and return the messages to send now."""
         steering = self.pop_all("steering")
         if steering or not run_ends or not self._queues["follow_up"]:
             return DueMessages("steering", steering)
@@ -52,32 +52,32 @@ class Queues:
 
     @property
     def has_due(self) -> bool:
-        """Whether a run that would end has more to do."""
+        """Whether there are messages that keep a run from ending."""
         return bool(self._queues["steering"] or self._queues["follow_up"])
 
     def pop_all(self, queue: QueueName) -> list[QueuedMessage]:
-        """Take all of one queue."""
-        taken, self._queues[queue] = self._queues[queue], []
-        return taken
+        """Remove and return all messages of one queue."""
+        messages, self._queues[queue] = self._queues[queue], []
+        return messages
 
     def requeue(self, due: DueMessages) -> None:
-        """Let what could not be said wait again, before all else."""
+        """Put messages that could not be sent back at the front of their queue."""
         self._queues[due.queue][:0] = due.messages
 
     def build_snapshot(self) -> QueueSnapshot:
         return QueueSnapshot(**{name: tuple(map(get_message_text, waiting)) for name, waiting in self._queues.items()})
 
     def clear(self) -> QueueSnapshot:
-        """Take all that waits to be said."""
-        taken = self.build_snapshot()
+        """Empty all queues and return their messages."""
+        snapshot = self.build_snapshot()
         for waiting in self._queues.values():
             waiting.clear()
-        return taken
+        return snapshot
 
     def build_changed_event(self) -> QueueChanged:
-        listed = self.build_snapshot()
-        return QueueChanged(steering=listed.steering, follow_up=listed.follow_up)
+        snapshot = self.build_snapshot()
+        return QueueChanged(steering=snapshot.steering, follow_up=snapshot.follow_up)
 
 
-def get_message_text(said: QueuedMessage) -> str:
-    return extract_text(said.message.get("content") if isinstance(said, Message) else said.content)
+def get_message_text(message: QueuedMessage) -> str:
+    return extract_text(message.message.get("content") if isinstance(message, Message) else message.content)

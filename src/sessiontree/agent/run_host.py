@@ -1,6 +1,6 @@
-"""The worker: what the parts of a run need of the agent it belongs to.
+"""The host of a run: the part of the agent's interface that a run uses.
 
-The model, the tools and the thinking level may change while a run goes on, so they are looked up when needed.
+The model, the tools and the thinking level may change during a run, so the run reads them when it needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sessiontree.model.base import Model
 
 
 class PendingWrite(NamedTuple):
-    """A message that could not be written, and where it belongs."""
+    """A message that could not be written, and the writer that it belongs to."""
 
     writer: RunWriter
     message: JsonObject

@@ -1,8 +1,8 @@
-"""Sandboxes: how commands are kept from the secrets of the program that runs them.
+"""Sandboxes: keep commands of agents from reading the secrets of the server.
 
-Two kinds exist. Bubblewrap (`bwrap`) gives a command its own view of the file system and of the processes. Where the
-program runs as root, commands can run as another user instead, who cannot read the program's files. Each kind is tried
-out before it is used: one that is installed but does not work is none.
+There are two kinds. Bubblewrap (`bwrap`) gives a command its own view of the file system and of processes. If the
+server runs as root, commands can run as another user who cannot read its files. Each kind is tested before it is used:
+it may be installed and not work.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from sessiontree.home import get_home, is_below
 
 BWRAP = "bwrap"
 PROBE_TIMEOUT = 20.0
-"""How long trying one out may take."""
+"""How long the test of a sandbox may take, in seconds."""
 SOCKET_FOLDERS = ("/run", "/var/run")
-"""Folders with sockets of programs that could be asked to read a file, such as those of containers."""
+"""Folders with sockets of programs that could read files for a command, such as container engines."""
 REQUIRED_FOLDERS = ("/run/systemd/resolve",)
-"""What is needed there all the same: how names are looked up."""
+"""Parts of these folders that name resolution needs."""
 
 
 class SandboxUnavailable(SessionTreeError):
-    """Commands cannot be kept from the secrets of this program."""
+    """No sandbox works on this machine."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"commands cannot be kept from the server's secrets: {reason}. Install bubblewrap (`bwrap`), or run the "
-            "server as root and name a user for commands in config.toml: [tools] user"
+            f"cannot run commands in a sandbox: {reason}. Install bubblewrap (`bwrap`), or run the server as root and "
+            "set a user for commands in config.toml: [tools] user"
         )
         self.reason = reason
 
 
 class ProcessSpec(NamedTuple):
-    """How a process in a sandbox is started."""
+    """How to start a process."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -53,15 +53,15 @@ class ProcessSpec(NamedTuple):
 
 
 class Confinement(Struct, frozen=True, kw_only=True):
-    """What the tools of an agent can reach."""
+    """What the tools of an agent can access."""
 
     folder: str
-    """The project, without links in its path: commands can write there."""
+    """The real path of the project; commands can write there."""
     is_limited: bool
-    """Whether nothing outside of the folder is theirs: files elsewhere are read-only to commands, and file tools do not
-    go there. Otherwise only the secrets are out of reach."""
+    """Whether tools are limited to the folder: other files are read-only for commands and hidden from file tools.
+    Otherwise only the secrets are hidden."""
     hidden: tuple[str, ...]
-    """Folders and files that nothing can read."""
+    """Folders and files that tools cannot read."""
     user: str | None = None
     """Run commands as this user; `None` uses bubblewrap."""
 
@@ -79,7 +79,7 @@ class Confinement(Struct, frozen=True, kw_only=True):
         command = [shutil.which(BWRAP) or BWRAP, "--die-with-parent", "--unshare-pid", "--unshare-ipc"]
         mounts: list[tuple[str, list[str]]] = [(path, _build_hiding_mount(path)) for path in self.hidden]
         if self.is_limited:
-            # Root keeps its rights in a sandbox unless they are taken away.
+            # Root keeps its capabilities in a sandbox unless they are dropped.
             command += ["--cap-drop", "ALL", "--ro-bind", "/", "/", "--dev", "/dev"]
             mounts += [("/tmp", ["--tmpfs", "/tmp"])]
             mounts += [(path, ["--tmpfs", path]) for path in SOCKET_FOLDERS if os.path.realpath(path) == path]
@@ -92,19 +92,19 @@ class Confinement(Struct, frozen=True, kw_only=True):
             command += ["--cap-drop", "CAP_SYS_ADMIN", "--cap-drop", "CAP_SYS_PTRACE", "--bind", "/", "/"]
             command += ["--dev-bind", "/dev", "/dev"]
         command += ["--proc", "/proc"]
-        if os.geteuid() == 0:  # root can change these without further rights
+        if os.geteuid() == 0:  # root could change kernel settings here
             command += ["--ro-bind", "/proc/sys", "/proc/sys"]
-        # What lies inside another is mounted after it, so that it is what is seen.
+        # Mount outer folders first; inner mounts would be hidden otherwise.
         for _, mount in sorted(mounts, key=lambda item: item[0].count(os.sep) if item[0] != os.sep else 0):
             command += mount
         return command
 
 
 def confine(folder: str, *, limited: bool, user: str | None = None) -> Confinement:
-    """Return the confinement of tools that work in `folder`. Raises `NoSandbox` where there is none that works."""
+    """Return the confinement for tools in `folder`. Raises `SandboxUnavailable`."""
     real = os.path.realpath(folder)
     if not os.path.isdir(real):
-        raise SandboxUnavailable(f"there is no folder {folder}")
+        raise SandboxUnavailable(f"folder {folder} not found")
     if any(is_below(real, path) for path in _list_protected_paths()):
         raise SandboxUnavailable(f"{folder} is where sessiontree keeps its own files")
     found = find_sandbox(user)
@@ -112,12 +112,12 @@ def confine(folder: str, *, limited: bool, user: str | None = None) -> Confineme
 
 
 def find_secret_paths() -> tuple[str, ...]:
-    """The folders and files that tools of the server never read: its home, its sessions, passwords of databases."""
+    """Return the paths that tools of the server must not read: its home, its sessions, passwords of databases."""
     return tuple(path for path in _list_protected_paths() if os.path.exists(path))
 
 
 def _list_protected_paths() -> list[str]:
-    from sessiontree.library.repository import get_sessions_folder
+    from sessiontree.library.session_files import get_sessions_folder
 
     files = (os.environ.get("PGPASSFILE"), os.environ.get("PGSERVICEFILE"), "~/.pgpass", "~/.pg_service.conf")
     paths = [get_home(), get_sessions_folder(), *(os.path.expanduser(file) for file in files if file)]
@@ -125,7 +125,7 @@ def _list_protected_paths() -> list[str]:
 
 
 def find_sandbox(user: str | None = None) -> str | None:
-    """Say which kind works here: the user that commands run as, or `None` for bubblewrap. Raises `NoSandbox`."""
+    """Return the user that commands run as, or `None` for bubblewrap. Raises `SandboxUnavailable`."""
     if user is not None:
         _try_user(user, get_home())
         return user
@@ -133,12 +133,12 @@ def find_sandbox(user: str | None = None) -> str | None:
     return None
 
 
-# Trying them out
+# Tests of sandboxes
 
 
 @lru_cache(maxsize=8)
 def _try_bwrap(program: str | None) -> None:
-    """Raises `NoSandbox` unless bubblewrap hides a file, and this process, from a command."""
+    """Raise `SandboxUnavailable` unless bubblewrap hides a file and this process from a command."""
     if program is None:
         raise SandboxUnavailable("bubblewrap is not installed")
     with tempfile.TemporaryDirectory(prefix="sessiontree-") as scratch:
@@ -160,20 +160,20 @@ def _try_bwrap(program: str | None) -> None:
                 f"bubblewrap does not work here: {said or f'it ended with code {done.returncode}'}"
             )
         if os.path.exists(os.path.join(project, "leaked")):
-            raise SandboxUnavailable("bubblewrap hides nothing here")
+            raise SandboxUnavailable("bubblewrap does not hide files here")
 
 
 @lru_cache(maxsize=8)
 def _try_user(user: str, secrets: str) -> None:
-    """Raises `NoSandbox` unless commands can run as `user`, who cannot read the home or this process."""
+    """Raise `SandboxUnavailable` unless commands can run as `user` without access to the home and this process."""
     if os.geteuid() != 0:
-        raise SandboxUnavailable(f"commands can run as {user} only if this program runs as root")
+        raise SandboxUnavailable(f"commands can run as {user} only if the server runs as root")
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        raise SandboxUnavailable(f"there is no user {user}") from None
+        raise SandboxUnavailable(f"user {user} not found") from None
     if found.pw_uid == 0:
-        raise SandboxUnavailable(f"{user} is root, who can read everything")
+        raise SandboxUnavailable(f"{user} is root and can read everything")
     script = 'test -r "$1" || test -x "$1" || test -r "/proc/$2/environ" || exit 7'
     started = _build_user_command(
         user, ["/bin/sh", "-c", script, "sh", secrets, str(os.getpid())], {"PATH": os.defpath}, "/"
@@ -184,8 +184,8 @@ def _try_user(user: str, secrets: str) -> None:
 
 
 def _run_probe(spec: ProcessSpec, failed: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that tries a sandbox out. Raises `NoSandbox` where it cannot be started."""
-    run: Callable[..., Any] = subprocess.run  # its options do not all have types
+    """Run the test program of a sandbox. Raises `SandboxUnavailable` if it cannot be started."""
+    run: Callable[..., Any] = subprocess.run  # not all of its options are typed
     try:
         return run(
             spec.arguments,
@@ -202,7 +202,7 @@ def _run_probe(spec: ProcessSpec, failed: str) -> subprocess.CompletedProcess[by
 
 
 def switch_user(user: str) -> None:
-    """Have this process, which is root's, be another user's from now on."""
+    """Switch this process from root to another user."""
     found = pwd.getpwnam(user)
     os.setgroups(os.getgrouplist(user, found.pw_gid))
     os.setgid(found.pw_gid)
@@ -213,7 +213,7 @@ def _build_user_command(user: str, arguments: Sequence[str], environment: Mappin
     try:
         found = pwd.getpwnam(user)
     except KeyError:
-        raise SandboxUnavailable(f"there is no user {user}") from None
+        raise SandboxUnavailable(f"user {user} not found") from None
     given = {**environment, "HOME": found.pw_dir, "USER": user, "LOGNAME": user, "SHELL": found.pw_shell}
     groups = os.getgrouplist(user, found.pw_gid)
     return ProcessSpec(
@@ -222,14 +222,14 @@ def _build_user_command(user: str, arguments: Sequence[str], environment: Mappin
 
 
 def resolve_project_folder(folder: str, projects: Iterable[str]) -> str | None:
-    """Return the folder that a session names, without links in its path, if it is there and lies in a project."""
+    """Return the real path of a session's folder if it exists and is in a project, otherwise `None`."""
     real = os.path.realpath(folder) if folder else ""
     inside = any(is_below(real, os.path.realpath(project)) for project in projects)
     return real if inside and os.path.isdir(real) else None
 
 
 def _find_own_code() -> set[str]:
-    """Where Python and this package are."""
+    """Return the folders of Python and of this package."""
     import sessiontree
 
     package = os.path.dirname(os.path.dirname(os.path.abspath(sessiontree.__file__)))

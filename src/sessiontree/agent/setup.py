@@ -1,4 +1,4 @@
-"""Set up agents: their options, and running one agent on a branch of its own.
+"""Set up agents: load their options, create them, and run one on its own branch.
 
 Front ends load the options of the user here. Fan-outs, experiments and swarms run agents with `open_branch_agent`.
 """
@@ -41,7 +41,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
 
 class BranchTask(Struct, frozen=True, kw_only=True):
-    """What one agent does on a branch of its own."""
+    """The task of one agent on its own branch."""
 
     name: str | None = None
     """The name of the branch or of the agent; by default numbered."""

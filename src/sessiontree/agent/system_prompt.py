@@ -1,6 +1,6 @@
-"""The system prompt: a few lines of ours, then what the user and the project say in their `AGENTS.md` files.
+"""The system prompt: a short default prompt, then the `AGENTS.md` files of the user and the project.
 
-It is made anew for every run and never stored: it belongs to the program and the machine, not to the conversation.
+It is built for every run and never stored: it depends on the machine, not on the conversation.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sessiontree.home import get_home
 
 INSTRUCTIONS_FILE = "AGENTS.md"
 MAX_INSTRUCTIONS_BYTES = 64 << 10
-"""How much of such a file is taken, in bytes."""
-OUTSIDE_NOTE = "[The file is a link that leads out of the project, and is not read.]"
+"""Larger files are cut off at this size, in bytes."""
+OUTSIDE_NOTE = "[The file is a link to a file outside of the project; it was not read.]"
 
 DEFAULT_PROMPT = """\
 You are an agent that helps with the work in a folder of files. Look before you change anything, do what is asked and \
@@ -29,12 +29,12 @@ class SystemPart(Struct, frozen=True, kw_only=True):
     """One part of the system prompt."""
 
     name: str
-    """What it is: `sessiontree` for ours, `tools` and `folder`, or the path of a file."""
+    """`sessiontree` for the default prompt, `tools`, `folder`, or the path of a file."""
     text: str
 
 
 def build_default_parts(cwd: str, tools: Sequence[Tool]) -> list[SystemPart]:
-    """The system prompt of an agent that works in `cwd`."""
+    """Return the system prompt of an agent in `cwd`."""
     parts = [SystemPart(name="sessiontree", text=DEFAULT_PROMPT)]
     if tools:
         names = ", ".join(tool.name for tool in tools)
@@ -44,18 +44,18 @@ def build_default_parts(cwd: str, tools: Sequence[Tool]) -> list[SystemPart]:
 
 
 def read_instructions(cwd: str) -> list[SystemPart]:
-    """What the `AGENTS.md` files say: the user's, then those of the project, from its top down to `cwd`.
+    """Read the `AGENTS.md` files of the user and of the project, from its top folder down to `cwd`.
 
-    A file of the project that is a link out of it is not read: whoever made the project could have any file of the
-    user's sent to a model.
+    A file in the project that links to a file outside is not read: a malicious project could send any file of the user
+    to a model.
     """
     folders = _find_project_folders(cwd)
     users = os.path.join(get_home(), INSTRUCTIONS_FILE)
-    said = {users: _read_instructions_file(users)}
+    texts = {users: _read_instructions_file(users)}
     for path in (os.path.join(folder, INSTRUCTIONS_FILE) for folder in folders):
-        if path not in said:
-            said[path] = _read_instructions_file(path, within=os.path.realpath(folders[0]))
-    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in said.items() if text]
+        if path not in texts:
+            texts[path] = _read_instructions_file(path, within=os.path.realpath(folders[0]))
+    return [SystemPart(name=path, text=f"Instructions in {path}:\n\n{text}") for path, text in texts.items() if text]
 
 
 def join_parts(parts: Sequence[SystemPart]) -> str:
@@ -63,7 +63,7 @@ def join_parts(parts: Sequence[SystemPart]) -> str:
 
 
 def _find_project_folders(cwd: str) -> list[str]:
-    """From the top of the repository down to `cwd`; outside a repository, `cwd` alone."""
+    """Return the folders from the top of the repository down to `cwd`; outside of a repository, `cwd` alone."""
     folders = [cwd]
     while not os.path.lexists(os.path.join(folders[0], ".git")):
         parent = os.path.dirname(folders[0])
@@ -74,9 +74,9 @@ def _find_project_folders(cwd: str) -> list[str]:
 
 
 def _read_instructions_file(path: str, within: str | None = None) -> str:
-    """The text of a file; empty where there is none. One that does not lie `within` a folder is not read.
+    """Return the text of a file; empty if there is none. A file that is not `within` the folder is not read.
 
-    Where it lies is asked of the file that is open: the path may lead elsewhere by then.
+    The check uses the open file: the path may lead elsewhere in the meantime.
     """
     if not os.path.isfile(path):
         return ""
@@ -90,15 +90,15 @@ def _read_instructions_file(path: str, within: str | None = None) -> str:
         return f"[The file could not be read: {error.strerror or error}.]"
     text = raw[:MAX_INSTRUCTIONS_BYTES].decode("utf-8", "replace").strip()
     return (
-        f"{text}\n\n[The file goes on; only its first {MAX_INSTRUCTIONS_BYTES >> 10} KiB are here.]"
+        f"{text}\n\n[The file is longer; these are its first {MAX_INSTRUCTIONS_BYTES >> 10} KiB.]"
         if len(raw) > MAX_INSTRUCTIONS_BYTES
         else text
     )
 
 
 def _resolve_open_file(fd: int, path: str) -> str:
-    """Where the file lies that was opened at `path`."""
+    """Return the real path of an open file."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:  # a system without it
+    except OSError:  # no /proc on this system
         return os.path.realpath(path)

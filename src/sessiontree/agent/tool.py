@@ -1,7 +1,6 @@
-"""Tools: what a model may call, how its arguments are checked, and what comes back.
+"""Tools that a model can call: their definition, argument checks and output.
 
-A `Tool` is a small value; `tool` makes one from a typed Python function. Running them in their order,
-asking hooks and writing results is the loop's work, not theirs.
+`tool` creates a `Tool` from a typed Python function. Running tools is in `tool_execution`.
 """
 
 from __future__ import annotations
@@ -30,49 +29,49 @@ from sessiontree.model.base import ToolSpec
 
 
 class ToolError(SessionTreeError):
-    """A tool could not do what it was called for. Its sentence is what the model is told."""
+    """A tool call failed. The model sees the message."""
 
 
 class ToolOutput(Struct, frozen=True, kw_only=True):
-    """What a tool answers."""
+    """The output of a tool."""
 
     content: str | list[JsonObject]
-    """For the model: a text, or text and image blocks."""
+    """For the model: text, or text and image blocks."""
     details: Any = None
-    """For people and programs: stored with the result, never sent."""
+    """For users and programs: stored with the result, never sent to the model."""
     is_error: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolContext:
-    """One call, as the tool that runs it sees it."""
+    """One call, as passed to the tool."""
 
     call: ToolCall
     arguments: Any
-    """Checked: an instance of the tool's `arguments`, or the object that its schema describes."""
+    """The checked arguments: an instance of the tool's `arguments`, or an object that matches its schema."""
     cwd: str
-    """What paths are relative to."""
+    """The folder that paths are relative to."""
     signal: Signal
-    """Set when the run is aborted; the task that runs the tool is cancelled as well."""
+    """Aborted with the run; the task of the tool is cancelled as well."""
     update: Callable[[str], None] = lambda text: None
     """Shows output while the tool runs."""
     agent: Any = None
 
     @property
     def settings(self) -> Config | None:
-        """The settings of the agent, where there is one."""
+        """The settings of the agent, if there is one."""
         return getattr(self.agent, "settings", None)
 
     @property
     def confinement(self) -> Confinement | None:
-        """What tools can reach; `None` where nothing keeps them from anything."""
+        """The sandbox of the agent; `None` without a sandbox."""
         return getattr(self.agent, "confinement", None)
 
 
 ToolFunction: TypeAlias = Callable[[ToolContext], Awaitable[ToolOutput | str]]
 
 ToolEffect: TypeAlias = Literal["reads", "edits", "runs"]
-"""The most that a tool does: look at something, change files that its arguments name, or anything else."""
+"""The strongest effect of a tool: it only reads, edits files named in its arguments, or runs anything else."""
 
 SessionChange: TypeAlias = Navigated | Forked | Switched
 OnSession: TypeAlias = Callable[[SessionChange], Awaitable[None] | None]
@@ -84,19 +83,19 @@ class Tool:
     description: str
     run: ToolFunction
     parameters: JsonObject = field(default_factory=lambda: {"type": "object", "properties": {}})
-    """A JSON schema of an object; follows from `arguments` where that is given."""
+    """A JSON schema of an object; derived from `arguments` if given."""
     arguments: type[Struct] | None = None
-    """What the arguments are converted to."""
+    """The type of the arguments."""
     concurrent: bool = False
-    """Whether it may run beside other calls of its turn: true for tools that only look."""
+    """Whether calls may run at the same time as other calls of the turn; set it for tools that only read."""
     does: ToolEffect = "runs"
-    """What permissions are to expect of it."""
+    """The effect that permissions assume."""
     paths: tuple[str, ...] = ()
-    """The parameters that are paths: rules of permissions match them."""
+    """The parameters that are paths; permission rules match them."""
     command: str | None = None
-    """The parameter that is a shell command: rules of permissions match it."""
+    """The parameter that is a shell command; permission rules match it."""
     on_session: OnSession | None = None
-    """Told when the place in the tree changes under it: by navigation, a fork, or a switch of sessions."""
+    """Called when the position in the tree changes: by navigation, a fork, or a switch of sessions."""
 
     def __post_init__(self) -> None:
         if self.arguments is not None:
@@ -107,23 +106,23 @@ class Tool:
         return ToolSpec(name=self.name, description=self.description, parameters=self.parameters)
 
     def parse(self, arguments: Any) -> Any:
-        """The arguments as `run` gets them. Raises `ToolError` with a sentence that lets a model correct itself."""
+        """Return the arguments for `run`. Raises `ToolError` with a message that lets the model correct them."""
         given: Any = {} if arguments is None else arguments
         if self.arguments is None:
-            wrong = find_mismatch(given, self.parameters)
-            if wrong is not None:
-                raise ToolError(f"the arguments of {self.name} are wrong: {wrong}")
+            problem = find_mismatch(given, self.parameters)
+            if problem is not None:
+                raise ToolError(f"invalid arguments for {self.name}: {problem}")
             return given
         try:
             return msgspec.convert(given, self.arguments, strict=False, dec_hook=_decode_path)
         except msgspec.ValidationError as error:
-            raise ToolError(f"the arguments of {self.name} are wrong: {error}") from error
+            raise ToolError(f"invalid arguments for {self.name}: {error}") from error
 
 
 def build_schema(arguments: type[Struct]) -> JsonObject:
-    """The JSON schema of a struct, with nothing that refers elsewhere: not every provider follows references.
+    """Return the JSON schema of a struct without references: not every provider supports them.
 
-    Raises `InvalidOperation` for what has none.
+    Raises `InvalidOperation` if the struct has no JSON schema.
     """
     try:
         (schema,), components = msgspec.json.schema_components([arguments], schema_hook=_build_path_schema)
@@ -137,7 +136,7 @@ def build_schema(arguments: type[Struct]) -> JsonObject:
 
 def _build_path_schema(kind: type) -> JsonObject:
     if not issubclass(kind, PurePath):
-        raise TypeError(f"{kind.__name__} is no type that JSON has")
+        raise TypeError(f"{kind.__name__} has no JSON schema")
     return {"type": "string"}
 
 
@@ -156,18 +155,18 @@ def tool(
     paths: tuple[str, ...] = (),
     command: str | None = None,
 ) -> Any:
-    """A `Tool` from a Python function: its name, docstring and signature say the rest.
+    """Create a `Tool` from a Python function, with its name, docstring and signature.
 
-    Parameters are typed; `Annotated[int, msgspec.Meta(description="…")]` explains one. A parameter of type
-    `ToolContext` gets the call and is not shown to the model. A function that is not async runs in a thread of
-    its own. What it returns is a `ToolOutput`, a text, or a value that becomes JSON. `does`, `paths` and `command` tell
-    permissions what the tool does, and which parameters their rules match.
+    Parameters need types; `Annotated[int, msgspec.Meta(description="…")]` describes one to the model. A parameter of
+    type `ToolContext` receives the call and is hidden from the model. A function that is not async runs in its own
+    thread. It returns a `ToolOutput`, a string, or a value that is converted to JSON. `does`, `paths` and `command`
+    declare the effect of the tool and the parameters that permission rules match.
     """
 
     def build_tool(function: Callable[..., Any]) -> Tool:
         called = name or getattr(function, "__name__", None)
         if called is None:
-            raise InvalidOperation(f"{function!r} cannot be a tool: it is no function")
+            raise InvalidOperation(f"{function!r} cannot be a tool: it is not a function")
         try:
             hints = get_type_hints(function, include_extras=True)
         except (NameError, AttributeError, SyntaxError, TypeError) as error:
@@ -177,7 +176,7 @@ def tool(
         for parameter in inspect.signature(function).parameters.values():
             kind = hints.get(parameter.name)
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-                raise InvalidOperation(f"{called} cannot be a tool: {parameter} has no name that a model could give")
+                raise InvalidOperation(f"{called} cannot be a tool: parameter {parameter} cannot be passed by name")
             if kind is None:
                 raise InvalidOperation(f"{called} cannot be a tool: its parameter {parameter.name!r} has no type")
             if kind is ToolContext:
@@ -194,10 +193,10 @@ def tool(
                 given[context_name] = context
             return normalize_output(await call(function, **given))
 
-        said = description if description is not None else inspect.getdoc(function) or ""
+        text = description if description is not None else inspect.getdoc(function) or ""
         return Tool(
             name=called,
-            description=said,
+            description=text,
             run=run,
             arguments=arguments,
             concurrent=concurrent,
@@ -210,7 +209,7 @@ def tool(
 
 
 def _build_field(name: str, kind: Any, default: Any) -> tuple[str, Any, Any]:
-    """A field of a struct. A default that could be changed in place is made anew for each call."""
+    """Return a struct field. A mutable default is copied for each call."""
     if isinstance(default, str | int | float | None | msgspec.UnsetType):
         return name, kind, default
     shown = msgspec.Meta(extra_json_schema={"default": make_jsonable(default)})
@@ -218,7 +217,7 @@ def _build_field(name: str, kind: Any, default: Any) -> tuple[str, Any, Any]:
 
 
 def normalize_output(value: Any) -> ToolOutput:
-    """Whatever a tool returned, as its answer: what is neither a text nor text and image blocks becomes JSON."""
+    """Convert the return value of a tool to an output. Values other than text and content blocks become JSON."""
     if value is None:
         return ToolOutput(content="Done.")
     if not isinstance(value, ToolOutput):
@@ -243,5 +242,5 @@ def _is_block(value: Any) -> bool:
 
 
 def _encode_json(value: Any) -> str:
-    made = make_jsonable(value)
-    return made if isinstance(made, str) else msgspec.json.encode(made).decode()
+    converted = make_jsonable(value)
+    return converted if isinstance(converted, str) else msgspec.json.encode(converted).decode()

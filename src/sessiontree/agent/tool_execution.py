@@ -1,4 +1,4 @@
-"""Tool calls: which may run together, and how one is carried out from the question to handlers to its output."""
+"""Run tool calls: group concurrent calls, ask handlers and permissions, and build the results."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from sessiontree.hooks.events import (
 )
 
 ABORTED_OUTPUT = ToolOutput(content="The call was aborted.", is_error=True)
-NOT_RUN_OUTPUT = ToolOutput(content="The call was not made: the run was aborted before.", is_error=True)
+NOT_RUN_OUTPUT = ToolOutput(content="The call was not run: the run was aborted before it.", is_error=True)
 CUT_OFF_OUTPUT = ToolOutput(
-    content="The call was not made: your answer was cut off at its limit, so the arguments may not be whole.",
+    content="The call was not run: your answer reached its length limit, so the arguments may be incomplete.",
     is_error=True,
 )
 
 
 def group_calls(calls: Iterable[ToolCall], tools: Mapping[str, Tool]) -> Iterator[list[ToolCall]]:
-    """Calls in their order, those together that may run at the same time."""
+    """Yield the calls in order; calls of concurrent tools are grouped."""
     group: list[ToolCall] = []
     for call in calls:
         tool = tools.get(call.name)
@@ -62,10 +62,9 @@ async def run_tool_call(
     agent: Any,
     permissions: Permissions | None = None,
 ) -> ToolOutput:
-    """What a call brings. Whatever goes wrong is an output too, so that the model can go on.
+    """Run a call and return its output. Failures are outputs too: the model sees them and continues.
 
-    `permissions` decide whether it is made, after handlers had their say and with the arguments that they left;
-    `None` allows everything.
+    Handlers may change the arguments; after that, `permissions` decide whether the call runs. `None` allows all calls.
     """
     asked, answer = await hooks.ask(BeforeToolCall(call=call))
     if answer.cancel:
@@ -92,10 +91,10 @@ async def run_tool_call(
 async def _check_permission(
     permissions: Permissions, call: ToolCall, tools: Mapping[str, Tool], hooks: Hooks, cwd: str
 ) -> ToolOutput | None:
-    """What the model is told of a call that is not allowed; `None` for one that may be made."""
+    """Return the output for a call that is denied; `None` if the call is allowed."""
     tool = tools.get(call.name)
     if tool is None:
-        return None  # and nothing runs
+        return None  # the call fails later: the tool is unknown
 
     def warn(text: str) -> None:
         hooks.notify_listeners(Notice(level="warning", text=text))
@@ -103,9 +102,9 @@ async def _check_permission(
     try:
         denial = await permissions.check(tool, call, tool.parse(call.arguments), cwd, warn)
     except ToolError:
-        return None  # nothing runs with these arguments
-    except Exception as error:  # noqa: BLE001 - a check that fails allows nothing
-        why = f"permissions could not be checked: {type(error).__name__}: {error}"
+        return None  # the call fails later: its arguments are invalid
+    except Exception as error:  # noqa: BLE001 - a check that fails denies the call
+        why = f"the permission check failed: {type(error).__name__}: {error}"
         denial = Denial(call=call, title=call.name, reason=why, rule=None)
     if denial is None:
         return None
@@ -119,8 +118,8 @@ async def _run_tool(
 ) -> ToolOutput:
     tool = tools.get(call.name)
     if tool is None:
-        known = f"there are {', '.join(tools)}" if tools else "there are none"
-        return ToolOutput(content=f"There is no tool {call.name!r}; {known}.", is_error=True)
+        known = f"tools: {', '.join(tools)}" if tools else "no tools are available"
+        return ToolOutput(content=f"Tool {call.name!r} not found; {known}.", is_error=True)
     try:
         context = ToolContext(
             call=call,
@@ -133,12 +132,12 @@ async def _run_tool(
         return normalize_output(await tool.run(context))
     except ToolError as error:
         return ToolOutput(content=str(error), is_error=True)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything, and the model is to know
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool may raise anything, and the model sees the error
         return ToolOutput(content=f"{call.name} failed with {type(error).__name__}: {error}", is_error=True)
 
 
 def _build_update_callback(call: ToolCall, hooks: Hooks) -> Callable[[str], None]:
-    """What shows output while a tool runs: in the loop from whichever thread, in order, and before the call ends."""
+    """Return a callback that shows output while a tool runs. Any thread may call it."""
     loop, home = asyncio.get_running_loop(), threading.get_ident()
 
     def update(text: str) -> None:
@@ -146,14 +145,14 @@ def _build_update_callback(call: ToolCall, hooks: Hooks) -> Callable[[str], None
         if threading.get_ident() == home:
             hooks.notify_listeners(event)
         else:
-            with suppress(RuntimeError):  # the loop has ended: nobody looks on any more
+            with suppress(RuntimeError):  # the event loop is closed
                 loop.call_soon_threadsafe(hooks.notify_listeners, event)
 
     return update
 
 
 def get_denied_title(message: JsonObject) -> str | None:
-    """What a result that was written says permissions did not allow; `None` for another message."""
+    """Return the title of the call that a tool result reports as denied; `None` for other messages."""
     match message:
         case {"role": "toolResult", "isError": True, "details": {"denied": str(), "title": str(title)}}:
             return title
@@ -162,12 +161,12 @@ def get_denied_title(message: JsonObject) -> str | None:
 
 
 def build_result_message(call: ToolCall, output: ToolOutput) -> Message:
-    """What is written of a call. An output that cannot be is an error that says so: the call has been made.
+    """Return the result message of a call. An output that cannot be encoded is replaced by an error.
 
-    One that is too long for an entry is as it is: the rest of it will be in a file.
+    An output that is too long stays as it is; the writer moves the rest to a file.
     """
-    made = tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
-    fault = find_write_problem(made.message, inf)
-    if fault is None:
-        return made
-    return tool_result(call.id, call.name, f"The call was made, but its result is not kept: {fault}.", error=True)
+    message = tool_result(call.id, call.name, output.content, error=output.is_error, details=output.details)
+    problem = find_write_problem(message.message, inf)
+    if problem is None:
+        return message
+    return tool_result(call.id, call.name, f"The call ran, but its result cannot be written: {problem}.", error=True)

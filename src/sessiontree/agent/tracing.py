@@ -1,6 +1,6 @@
-"""Tracing: spans of OpenTelemetry for runs of agents, calls of models and calls of tools, by the GenAI conventions.
+"""Tracing: OpenTelemetry spans for agent runs, model calls and tool calls, following the GenAI conventions.
 
-They say which model and tool, how long and how much. What was said is not in them.
+Spans have the model, the tool, the duration and the usage. They do not contain messages.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
 PROVIDER_NAMES = {"google": "gcp.gemini", "mistral": "mistral_ai"}
-"""What the conventions call providers, where it is something else."""
+"""Names of providers in the conventions, where they differ from ours."""
 FINISH_REASONS = {"toolUse": "tool_calls"}
-"""And reasons to stop."""
+"""Names of finish reasons in the conventions, where they differ from ours."""
 
 
 def is_configured() -> bool:
-    """Whether something in this process collects spans."""
+    """Return whether this process uses the OpenTelemetry SDK."""
     return "opentelemetry.sdk.trace" in sys.modules
 
 
 def trace(hooks: Hooks, tracer: Tracer | None = None) -> Callable[[], None]:
-    """Make spans of what agents with these hooks do. Returns what ends it.
+    """Create spans for all agents with these hooks. Return a function that stops it.
 
-    Raises `ModuleNotFoundError` where OpenTelemetry is not installed.
+    Raises `ModuleNotFoundError` if OpenTelemetry is not installed.
     """
     from opentelemetry.trace import get_tracer
 
     runs = _OpenSpans(get_tracer("sessiontree") if tracer is None else tracer)
-    offs = [
+    removers = [
         hooks.on(event, handler, source="tracing")
         for event, handler in (
             (RunStart, runs.on_run_start),
@@ -50,14 +50,14 @@ def trace(hooks: Hooks, tracer: Tracer | None = None) -> Callable[[], None]:
     ]
 
     def remove_handlers() -> None:
-        for each in offs:
-            each()
+        for remove in removers:
+            remove()
 
     return remove_handlers
 
 
 class _OpenSpans:
-    """The spans that are open, those of each agent by what they are of: the run, the model, and calls by their ids."""
+    """The open spans by agent: `run`, `model`, and tool calls by their ids."""
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -157,7 +157,7 @@ def _get_message(entry: Entry) -> JsonObject:
 
 
 def _end_span(span: Span, failure: str | None) -> None:
-    """End a span; of one that failed, say with which kind of failure."""
+    """End a span, with the kind of failure if it failed."""
     from opentelemetry.trace import StatusCode
 
     if failure is not None:

@@ -1,7 +1,7 @@
-"""Rescue: an answer was paid for and a tool has run, so what a session cannot take of them is kept elsewhere.
+"""Keep messages that do not fit into an entry or cannot be written.
 
-A message that is too long for an entry keeps what fits; the rest is in a file that the message names. Messages that
-cannot be written at all are saved in the temporary folder, and stay in memory until they can be.
+If a message is too long for an entry, the entry has the first part and names a file with the rest. Messages that cannot
+be written at all are saved in the temporary folder, and stay in memory until they can be written.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from sessiontree.store.files import (
 )
 
 OVERFLOW_FOLDER = "answers"
-"""The folder in the home with the rests of answers of sessions that have no file."""
+"""The folder in the home for long messages of sessions without a file."""
 OVERFLOW_SUFFIX = ".rest"
-"""Stands behind a session's name in the names of files with rests of its messages."""
+"""Follows the name of the session in the names of such files."""
 NOTE_BYTES = 1 << 13
-"""Bytes kept free for what is said of the rest: paths may be long."""
+"""Bytes reserved for the note that names the file."""
 CHUNK_CHARS = 1 << 20
-"""Characters that are measured at once."""
+"""Characters that are measured in one step."""
 
 
 class UnsavedMessages(StoreError):
-    """Something arrived that could not be written in the session."""
+    """Messages could not be written to the session."""
 
     def __init__(self, cause: StoreError, messages: Sequence[JsonObject], path: str | None) -> None:
-        what = "answer" if any(get_role(message) == "assistant" for message in messages) else "result of a tool"
-        advice = "make room and prompt again, which writes it first, or save it with /save-unsaved FILE"
-        kept = f"it is in memory only: {advice}" if path is None else f"it is saved in {path}"
+        what = "answer" if any(get_role(message) == "assistant" for message in messages) else "tool result"
+        advice = "free some disk space and send the next prompt, or save it with /save-unsaved FILE"
+        kept = f"it is only in memory: {advice}" if path is None else f"it is saved in {path}"
         super().__init__(cause.location, f"{cause.reason}; the {what} could not be written: {kept}")
         self.cause = cause
-        """Why the session did not take them."""
+        """The error of the store."""
         self.messages = tuple(messages)
         self.path = path
-        """The file that has them instead; `None` where none could be written."""
+        """The file with the messages; `None` if it could not be written."""
         self._description = what
 
     def build_exit_error(self, remaining_copy: str) -> StoreError:
-        """The same error for a program that keeps nothing in memory: `left` is all that still has the messages."""
+        """Return the error for a program that exits now: only `remaining_copy` still has the messages."""
         if self.path is not None:
             return self
         reason = f"{self.cause.reason}; the {self._description} could not be saved: only {remaining_copy} has it"
@@ -63,22 +63,22 @@ class UnsavedMessages(StoreError):
 
 
 class FittedMessage(NamedTuple):
-    """A message as an entry can hold it, and the blocks that are left over."""
+    """A message that fits into an entry, and the blocks that do not fit."""
 
     message: JsonObject
     overflow: list[JsonObject]
 
 
 def fit_message(message: JsonObject, limit: int = MAX_MESSAGE_BYTES) -> FittedMessage:
-    """As much of a message as fits into `limit` bytes. What is left over begins in the block that did not fit.
+    """Split a message: as much as fits into `limit` bytes, and the rest from the first block that does not fit.
 
-    Of a tool's result that does not fit, only as much is kept as a model is shown of the output of built-in tools.
+    A tool result that is too long is cut to the size that built-in tools show to a model.
     """
     try:
         if len(write_value(message)) <= limit:
             return FittedMessage(message, [])
     except (SessionTreeError, TypeError, ValueError, RecursionError):
-        return FittedMessage(message, [])  # not for its length
+        return FittedMessage(message, [])  # it cannot be encoded at all
     if get_role(message) == "toolResult":
         limit = min(limit, MAX_BYTES + NOTE_BYTES)
     rest: list[JsonObject] = []
@@ -86,15 +86,15 @@ def fit_message(message: JsonObject, limit: int = MAX_MESSAGE_BYTES) -> FittedMe
     bare = {key: value for key, value in message.items() if key != "content"}
     if "details" in bare and len(write_value(bare)) > limit // 2:
         rest.append({"type": "details", "details": bare.pop("details")})
-    room = limit - NOTE_BYTES - len(write_value(bare))
+    space = limit - NOTE_BYTES - len(write_value(bare))
     cut = False
     content = message.get("content")
     for block in content if is_list(content) else build_text_blocks(coerce_string(content)):
         size = len(write_value(block)) + 1
-        if not cut and size <= room:
+        if not cut and size <= space:
             kept.append(block)
-            room -= size
-        elif not cut and is_object(block) and (parts := _split_block(block, room)) is not None:
+            space -= size
+        elif not cut and is_object(block) and (parts := _split_block(block, space)) is not None:
             cut = True
             kept.append(parts[0])
             rest.append(parts[1])
@@ -104,31 +104,31 @@ def fit_message(message: JsonObject, limit: int = MAX_MESSAGE_BYTES) -> FittedMe
     return FittedMessage({**bare, "content": kept}, rest)
 
 
-def _split_block(block: JsonObject, room: int) -> tuple[JsonObject, JsonObject] | None:
-    """A block of words in two, the first of which fits; `None` for one of another kind."""
+def _split_block(block: JsonObject, space: int) -> tuple[JsonObject, JsonObject] | None:
+    """Split a text block so the first part fits; `None` for other blocks."""
     kind = coerce_string(block.get("type"))
-    words = block.get(kind) if kind in ("text", "thinking") else None
-    if not isinstance(words, str):
+    text = block.get(kind) if kind in ("text", "thinking") else None
+    if not isinstance(text, str):
         return None
-    at = _count_fitting_chars(words, room - len(write_value({"type": kind, kind: ""})))
-    # A signature is one of the whole.
-    return {"type": kind, kind: words[:at]}, {"type": kind, kind: words[at:]}
+    at = _count_fitting_chars(text, space - len(write_value({"type": kind, kind: ""})))
+    # A signature is dropped: it is only valid for the complete block.
+    return {"type": kind, kind: text[:at]}, {"type": kind, kind: text[at:]}
 
 
-def _count_fitting_chars(words: str, room: int) -> int:
-    """How many characters of a text take no more than so many bytes in JSON."""
+def _count_fitting_chars(text: str, space: int) -> int:
+    """Return how many characters of a text fit into `space` bytes of JSON."""
     at, step = 0, CHUNK_CHARS
-    while step and at < len(words):
-        size = len(write_value(words[at : at + step])) - 2
-        if size <= room:
-            at, room = min(at + step, len(words)), room - size
+    while step and at < len(text):
+        size = len(write_value(text[at : at + step])) - 2
+        if size <= space:
+            at, space = min(at + step, len(text)), space - size
         else:
             step //= 2
     return at
 
 
 def add_overflow_note(fitted: FittedMessage, path: str, size: int) -> JsonObject:
-    """A message that names the file with its rest."""
+    """Return the message with a note that names the file with the rest."""
     what = "result" if get_role(fitted.message) == "toolResult" else "answer"
     note = f"[This {what} is too long for one entry. The remaining {size} bytes are in {path}]"
     content = [*fitted.message["content"], {"type": "text", "text": note}]
@@ -136,10 +136,10 @@ def add_overflow_note(fitted: FittedMessage, path: str, size: int) -> JsonObject
 
 
 def write_overflow(session: Session, overflow: Sequence[JsonObject]) -> tuple[str, int]:
-    """Write the rest of a message to a new file, and say which and how long it is. Raises `StoreError`.
+    """Write the rest of a message to a new file. Return its path and size in bytes. Raises `StoreError`.
 
-    It stands beside the session's file; where there is none, in the user's folder; where neither takes it, in the
-    temporary one. A text is written as it is, anything else as JSON.
+    The file is next to the session file, or in the home for a session without a file, or in the temporary folder if
+    that fails. Text is written as it is, other blocks as JSON.
     """
     if len(overflow) == 1 and overflow[0].get("type") == "text":
         data, suffix = coerce_string(overflow[0].get("text")).encode("utf-8", "surrogatepass"), ".txt"
@@ -164,7 +164,7 @@ def _list_overflow_paths(session: Session) -> Iterator[str]:
 
 
 def _write_new_file(place: str, suffix: str, data: bytes) -> str:
-    """A new file of this name, with a number in it, for this user alone; whole and on the disk, or not there."""
+    """Write a new private file with a number in its name, and sync it. Remove it if writing fails."""
     folder = os.path.dirname(place)
     make_private_directory(folder)
     try:
@@ -189,13 +189,13 @@ def _write_new_file(place: str, suffix: str, data: bytes) -> str:
 
 
 def save_messages(path: str | os.PathLike[str], messages: Iterable[JsonObject]) -> None:
-    """Write messages to a new file, one a line as JSON, for this user alone. Raises `StoreError`."""
+    """Write messages to a new private file, one JSON object per line. Raises `StoreError`."""
     data = b"".join(write_value(message) + b"\n" for message in messages)
     write_private(os.path.abspath(path), data, overwrite=False)
 
 
 def save_to_temporary_file(messages: Sequence[JsonObject]) -> str | None:
-    """Write messages to a new file in the temporary folder; its path, or `None` where it cannot be written."""
+    """Write messages to a new temporary file. Return its path, or `None` if it cannot be written."""
     data = b"".join(write_value(message) + b"\n" for message in messages)
     place = os.path.join(tempfile.gettempdir(), f"sessiontree-unsaved-{os.getpid()}")
     try:

@@ -1,8 +1,7 @@
-"""The shell: commands that a person runs in a session, beside its agent or where there is none.
+"""Shell commands of the user in a session, with or without an agent.
 
-What a command printed is written where it was begun, behind what has been said there meanwhile; if the branch has been
-moved elsewhere, as a late result. A `Shell` knows what is under way, so that no session is closed before that is
-written. How a process is run is in `tools.process`.
+The output of a command is written after the messages that came since it started, or as a late entry if the branch was
+moved. `UserShell` tracks running commands: `shutdown` waits until their output is written.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sessiontree.hooks.events import ToolUpdate
 from sessiontree.session import Branch
 
 WriteMessage: TypeAlias = Callable[[BackgroundWriter, Message], Awaitable[None]]
-"""Writes a message on a record, at a time that suits a run that goes on there."""
+"""Writes a message with a writer, between the turns of a run."""
 
 
 class UserShell:
@@ -30,7 +29,7 @@ class UserShell:
         self._hooks = hooks
         self._write = write
         self._running: set[asyncio.Task[CommandResult]] = set()
-        """Commands that nobody has given up. Each is given up once: it needs some time to end what it has started."""
+        """Commands that were not cancelled. Each is cancelled once; ending its processes takes some time."""
         self._writing: set[asyncio.Task[CommandResult]] = set()
 
     async def run(
@@ -43,10 +42,10 @@ class UserShell:
         in_context: bool = True,
         timeout: float | None = None,
     ) -> CommandResult:
-        """Run a command, and write down what it printed, for the model to see or not.
+        """Run a command and write its output; `in_context` decides whether the model sees it.
 
-        It gets the same clean environment as commands of the model, since what it prints goes the same way.
-        Cancelling it gives the command up, and waits until that is written down.
+        It gets the same clean environment as commands of the model, because its output goes to the model too.
+        Cancelling the call ends the command and waits until its output is written.
         """
         call = ToolCall("", "bash", {"command": command})
 
@@ -72,8 +71,8 @@ class UserShell:
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
-            if writing.cancelled():  # and not this
-                raise CommandError(command, "it was given up first") from None
+            if writing.cancelled():  # the writing task was cancelled, not this call
+                raise CommandError(command, "it was cancelled before it started") from None
             self._cancel(running)
             await asyncio.wait([writing])
             raise
@@ -81,20 +80,20 @@ class UserShell:
     async def _write_result(
         self, running: asyncio.Task[CommandResult], writer: BackgroundWriter, command: str, in_context: bool
     ) -> CommandResult:
-        ran = await running
+        result = await running
         message = build_bash_execution(
             command,
-            ran.output,
-            exit_code=ran.exit_code,
-            truncated=ran.truncated,
-            full_output=ran.full_output,
+            result.output,
+            exit_code=result.exit_code,
+            truncated=result.truncated,
+            full_output=result.full_output,
             in_context=in_context,
         )
         await self._write(writer, message)
-        return ran
+        return result
 
     def abort(self) -> None:
-        """Give up all commands."""
+        """Cancel all commands."""
         for running in tuple(self._running):
             self._cancel(running)
 
@@ -104,7 +103,7 @@ class UserShell:
             running.cancel()
 
     async def shutdown(self) -> None:
-        """Give up all commands, and wait until what they printed is written."""
+        """Cancel all commands, and wait until their output is written."""
         while self._writing:
             self.abort()
             await asyncio.wait(self._writing)

@@ -1,4 +1,4 @@
-"""The command line. Nothing but the entry point here, so that `--version` answers at once."""
+"""The command line. This module imports almost nothing, so that `--version` is fast."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command; the exit codes are in `app`."""
+    """Run the command and exit with one of the codes in `app`."""
     if sys.argv[1:] == ["--version"] and _write_version():
         return
     from sessiontree.cli.app import run
@@ -15,7 +15,7 @@ def main() -> None:
 
 
 def _write_version() -> bool:
-    """Whether it could be written; if not, the command tells why."""
+    """Return whether the version was written. If not, `run` reports the error."""
     import os
 
     from sessiontree._version import __version__

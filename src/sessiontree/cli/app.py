@@ -1,6 +1,6 @@
-"""The `sessiontree` command: its group, what commands share, and how errors are told.
+"""The `sessiontree` command group, error handling, and options that commands share.
 
-Commands live in the modules that `MODULES` names; each opens a session, calls the library, and prints.
+`COMMAND_GROUPS` maps each command to its module. A command opens a session, calls the library and prints the result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHELL_SAFE = re.compile(r"[\w@][\w.,:@%+/-]*")
-"""Words that no shell takes for anything else."""
+"""Matches words that need no quoting in a shell."""
 
 FAILED, WRONG_USAGE, MODEL_FAILED, STOPPED = 1, 2, 3, 130
 """Exit codes."""
@@ -40,13 +40,13 @@ EPILOG = """\
 \b
 Short forms:
   sessiontree            open the app in a new session, on a terminal
-  sessiontree -c         open it in the most recent session of this folder
+  sessiontree -c         open the app in the most recent session of this folder
   sessiontree -r         choose the session to open
-  sessiontree -p "TEXT"  prompt once and print the answer; with -c, go on
+  sessiontree -p "TEXT"  prompt once and print the answer; add -c to continue
 
-SESSION is a path, an id, its beginning or end, a name, or @ for the most recent one here.
-PLACE is HEAD, root, HEAD@{n}, a branch, a label, or an entry id or its first 8 characters;
-each may be followed by ~n.
+SESSION is a path, an id, the start or end of an id, a name, or @ for the most recent session here.
+PLACE is HEAD, root, HEAD@{n}, a branch, a label, or the first 8 or more characters of an entry id.
+Append ~n for the n-th ancestor.
 
 \b
 Examples:
@@ -58,7 +58,7 @@ Examples:
 
 
 class LazyGroup(click.Group):
-    """The commands, each imported when it is asked for."""
+    """A group that imports the module of a command when it is first used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMAND_MODULES)
@@ -82,32 +82,35 @@ class LazyGroup(click.Group):
 
 
 COMMAND_GROUPS = {
-    "Asking a model": {
+    "Ask a model": {
         "chat": "chat",
         "prompt": "prompt",
         "fan-out": "fan_out",
         "ab": "experiment",
         "swarm": "swarm",
     },
-    "Making and writing": dict.fromkeys(("new", "append", "label", "rename"), "edit"),
-    "Branches and moves": {
+    "Create and edit": dict.fromkeys(("new", "append", "label", "rename"), "edit"),
+    "Branches": {
         "branch": "edit",
         "branches": "inspect",
         "switch": "edit",
         "navigate": "branch_ops",
         "undo": "edit",
     },
-    "Looking": dict.fromkeys(("tree", "log", "show", "context", "compare", "diff", "doctor"), "inspect"),
-    "Many sessions": dict.fromkeys(("ls", "search"), "sessions"),
-    "Putting aside": dict.fromkeys(("archive", "delete"), "sessions"),
+    "Inspect": {
+        **dict.fromkeys(("tree", "log", "show", "context", "compare", "diff"), "inspect"),
+        "doctor": "doctor",
+    },
+    "List and search": dict.fromkeys(("ls", "search"), "sessions"),
+    "Archive and delete": dict.fromkeys(("archive", "delete"), "sessions"),
     "Files": {
         "fork": "edit",
         "migrate": "edit",
         "export": "transfer",
-        "copy": "copy",
-        "verify": "copy",
+        "copy": "transfer",
+        "verify": "transfer",
     },
-    "Summaries and copies": dict.fromkeys(
+    "Summarize and combine": dict.fromkeys(
         ("pop", "merge", "cherry-pick", "rebase", "compact", "uncompact", "promote"), "branch_ops"
     ),
     "Other": {
@@ -119,7 +122,7 @@ COMMAND_GROUPS = {
         "completion": "app",
     },
 }
-"""The commands as help lists them, each with the module that it is in."""
+"""Commands by help group, each with its module."""
 COMMAND_MODULES = {name: module for group in COMMAND_GROUPS.values() for name, module in group.items()}
 
 
@@ -131,18 +134,18 @@ COMMAND_MODULES = {name: module for group in COMMAND_GROUPS.values() for name, m
 )
 @click.version_option(__version__, prog_name="sessiontree", message="%(prog)s %(version)s")
 @click.option(
-    "--color/--no-color", default=None, help="Colours: by default only on a terminal, and never with NO_COLOR."
+    "--color/--no-color", default=None, help="Use colors. Default: only on a terminal, never if NO_COLOR is set."
 )
 @click.pass_context
 def app(ctx: click.Context, color: bool | None) -> None:
-    """Conversations of LLM agents, kept as trees: branch, go back, compare, and lose nothing."""
+    """Store conversations of LLM agents as trees: branch, go back, compare, and lose nothing."""
     ctx.color = False if color is None and os.environ.get("NO_COLOR") else color
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command and return its exit code. Errors are one clear sentence, never a traceback."""
+    """Run the command and return its exit code. Print errors as one line, never as a traceback."""
     _replace_closed_streams()
     lock_wait.report = warn
     lock_wait.resume_waiting()
@@ -156,8 +159,8 @@ def run(arguments: list[str]) -> int:
     except click.ClickException as error:
         if isinstance(error, click.UsageError):
             path = error.ctx.command_path if error.ctx is not None else "sessiontree"
-            told = " ".join(error.format_message().split())  # click lists choices below one another
-            return fail(f"{told.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
+            message = " ".join(error.format_message().split())  # click lists choices on separate lines
+            return fail(f"{message.rstrip('.')} (see `{path} --help`)", WRONG_USAGE)
         return fail(error.format_message())
     except SessionTreeError as error:
         if isinstance(error, LockTimeout) and lock_wait.has_stopped_waiting():
@@ -177,13 +180,13 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if os.environ.get("SESSIONTREE_DEBUG"):
             raise
-        return fail(f"internal error, {type(error).__name__}: {error} (SESSIONTREE_DEBUG=1 shows where)")
+        return fail(f"internal error, {type(error).__name__}: {error} (set SESSIONTREE_DEBUG=1 for a traceback)")
 
 
 def _expand_short_forms(arguments: list[str]) -> list[str]:
-    """`-p` among options and files, before any command, means the command `prompt`; other options, the app.
+    """Insert the command that a short form stands for.
 
-    So does nothing at all, on a terminal.
+    `-p` stands for `prompt`. Other options, and no arguments on a terminal, stand for `chat`.
     """
     first = next((word for word in arguments if word not in ("--color", "--no-color")), "")
     at = arguments.index(first) if first else len(arguments)
@@ -198,26 +201,26 @@ def _expand_short_forms(arguments: list[str]) -> list[str]:
 
 
 def _replace_closed_streams() -> None:
-    """What is for an output that is closed goes nowhere; and no file that is opened takes its number."""
+    """Open the null device for closed output streams, so that no other file gets their descriptors."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process runs
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the process ends
 
 
 def _is_output_error(error: OSError) -> bool:
-    """Whether it was raised where something is printed: that names no file, and neither do some others."""
+    """Return whether printing raised the error. Errors of printing have no file name."""
     *_, (frame, _) = walk_tb(error.__traceback__)
     return frame.f_code in (click.echo.__code__, run.__code__)
 
 
 def _discard_output() -> None:
-    """Nobody takes what is left to print: Python shall not try again when it ends."""
-    with contextlib.suppress(OSError, ValueError):  # where there is no real standard output
+    """Redirect standard output to the null device, so that Python does not flush it again at exit."""
+    with contextlib.suppress(OSError, ValueError):  # standard output has no file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, where Ctrl-C also ends what waits for a lock in another thread."""
+    """Call `asyncio.run`. Ctrl-C also interrupts threads that wait for a lock."""
     import asyncio
     import signal
 
@@ -241,21 +244,21 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
 
 def fail(message: str, code: int = FAILED) -> int:
-    """Say what went wrong, and give the exit code that says so too."""
+    """Print an error and return the exit code."""
     warn(message)
     return code
 
 
-# What commands share
+# Shared by commands
 
 
 def is_terminal() -> bool:
-    """Whether somebody is there to read and to answer."""
+    """Return whether standard input and output are a terminal."""
     return sys.stdout.isatty() and can_answer()
 
 
 def can_answer() -> bool:
-    """Whether somebody is there to answer. There is no standard input where the shell closed it."""
+    """Return whether standard input is a terminal. It is `None` if the shell closed it."""
     return sys.stdin is not None and sys.stdin.isatty()  # pyright: ignore[reportUnnecessaryComparison]
 
 
@@ -265,17 +268,17 @@ def open_session(session: str, *, read_only: bool = False) -> Session:
 
 @contextlib.contextmanager
 def edit_session(session: str, *, read_only: bool = False) -> Generator[Session]:
-    """A session to write to, closed in the end. What was in the way is told, also when something fails."""
-    changed = open_session(session, read_only=read_only)
+    """Open a session for writing and close it. Warn about torn lines that were moved, even after an error."""
+    opened = open_session(session, read_only=read_only)
     try:
-        with changed:
-            yield changed
+        with opened:
+            yield opened
     finally:
-        warn_set_aside(changed)
+        warn_set_aside(opened)
 
 
 def format_id(id: str | None) -> str:
-    """An entry id as people are shown it."""
+    """Return a short form of an entry id."""
     return "root" if id is None else escape_line(shorten_id(id))
 
 
@@ -304,13 +307,13 @@ def branch_option(*names: str, **options: Any) -> Callable[[F], F]:
 
 
 def warn_set_aside(session: Session) -> None:
-    """Say where an unfinished last line went that was in the way."""
+    """Warn about incomplete last lines that were moved to another file."""
     for path in session.torn_files:
-        warn(f"an unfinished last line was moved to {path}")
+        warn(f"incomplete last line moved to {path}")
 
 
 def json_option(function: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print compact JSON, for programs.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print compact JSON.")(function)
 
 
 def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
@@ -318,7 +321,7 @@ def _complete_session(ctx: click.Context, param: click.Parameter, incomplete: st
 
     try:
         names = {summary.name for summary in catalog.sessions() if summary.name}
-    except SessionTreeError:  # the current folder was deleted, or a database is not there
+    except SessionTreeError:  # the current folder was deleted, or the database is unreachable
         names = set[str]()
     ids = [parse_session_id(location) for location in catalog.list_locations()]
     known = [
@@ -340,15 +343,15 @@ def _complete_branch(ctx: click.Context, param: click.Parameter, incomplete: str
 
 
 def filter_completions(names: Iterable[str], prefix: str) -> list[str]:
-    """Those that begin so and mean themselves to a shell: names in session files may be anything."""
+    """Return the names with this prefix that are safe in a shell. Names in session files can contain anything."""
     return [name for name in names if name.startswith(prefix) and SHELL_SAFE.fullmatch(name)]
 
 
 def _open_typed_session(ctx: click.Context) -> Session | None:
-    # While the value of an option is typed, click has not told the arguments apart yet.
-    given = ctx.params.get("session") or next(iter(ctx.args), None)
+    # While an option value is completed, click has not assigned the arguments yet.
+    name = ctx.params.get("session") or next(iter(ctx.args), None)
     try:
-        return None if given is None else open_session(given, read_only=True)
+        return None if name is None else open_session(name, read_only=True)
     except (SessionTreeError, OSError):
         return None
 

@@ -1,6 +1,6 @@
-"""Commands of operations: navigate, pop, compact, uncompact, merge, promote, cherry-pick, rebase.
+"""Commands that move, summarize and combine branches: navigate, pop, compact, merge, promote, cherry-pick, rebase.
 
-A model is looked for only when a summary is to be made. What an operation needs is imported when it runs.
+A command selects a model only if it needs a summary, and imports an operation only when it runs it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from sessiontree.cli.agent_setup import RunningController, StderrUi, extension_option, print_notice
+from sessiontree.cli.agent_setup import ExtensionSetup, extension_option, model_option, print_notice
 from sessiontree.cli.app import (
     F,
     app,
@@ -26,7 +26,7 @@ from sessiontree.cli.app import (
     session_argument,
     warn_set_aside,
 )
-from sessiontree.cli.edit import plan_to_wire, print_plan
+from sessiontree.cli.edit import encode_plan, print_plan
 from sessiontree.cli.output import dim, echo, echo_json, escape_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan, plan_move
@@ -34,8 +34,6 @@ from sessiontree.core.tree import Tree
 from sessiontree.session import Branch, Place, Session
 
 if TYPE_CHECKING:
-    from sessiontree.config import Config
-    from sessiontree.hooks.bus import Hooks
     from sessiontree.model.base import Model
     from sessiontree.ops.merge import CopyOutcome, MergeOutcome
     from sessiontree.ops.navigate import NavigateOutcome
@@ -43,13 +41,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-model_option = click.option(
-    "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
+focus_option = click.option("--focus", metavar="TEXT", help="What the summary should focus on.")
+summary_option = click.option(
+    "--summary", metavar="TEXT", help="Use this text as the summary instead of asking a model."
 )
-focus_option = click.option("--focus", metavar="TEXT", help="What the summary should pay attention to.")
-summary_option = click.option("--summary", metavar="TEXT", help="The summary itself, in your own words.")
-label_option = click.option("--label", metavar="TEXT", help="A label for the summary, or else for the place.")
-instructions_option = click.option("--instructions", metavar="TEXT", help="Ask the model for this instead.")
+label_option = click.option(
+    "--label", metavar="TEXT", help="Label for the summary, or for the new place if there is none."
+)
+instructions_option = click.option("--instructions", metavar="TEXT", help="Replace the instructions for the summary.")
 
 
 def summary_options(function: F) -> F:
@@ -58,29 +57,23 @@ def summary_options(function: F) -> F:
     return function
 
 
-def _check_exclusive(**given: str | bool | None) -> None:
-    named = [f"--{name}" for name, value in given.items() if value]
-    if len(named) > 1:
-        raise click.UsageError(f"give one of {' and '.join(named)}")
+def _check_exclusive(**values: str | bool | None) -> None:
+    given = [f"--{name}" for name, value in values.items() if value]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} are mutually exclusive")
 
 
 class _Operation:
-    """One operation on one session: its hooks, and its model once that is needed."""
+    """One operation: its settings, its hooks, and the model if it needs one."""
 
-    def __init__(self, session: Session, model: str | None) -> None:
-        from sessiontree import config
-        from sessiontree.hooks.bus import Hooks
-
-        self.session = session
-        self.settings: Config = config.load()
-        self.hooks: Hooks = Hooks()
-        self.hooks.listen(print_notice)
+    def __init__(self, setup: ExtensionSetup, model: str | None) -> None:
+        self.settings = setup.settings
+        self.hooks = setup.hooks
+        self._setup = setup
         self._model_name = model
 
     def resolve_model(self, branch: Branch) -> Model:
-        from sessiontree.cli.prompt import select_model
-
-        return select_model(self._model_name, branch, self.settings, self.hooks)
+        return self._setup.select_model(self._model_name, branch)
 
     def request_summary(self, branch: Branch, options: Mapping[str, str | None]) -> SummaryRequest:
         """Return a request for a summary by the model, with the instructions in the options."""
@@ -102,24 +95,20 @@ def _run_operation(
     extensions: tuple[str, ...],
     model: str | None = None,
 ) -> T:
-    """Carry out an operation with the extensions loaded, so that their handlers are asked and told."""
-
-    from sessiontree.agent.setup import AgentOptions
-    from sessiontree.commands.controller import SessionController
-
-    work = _Operation(session, model)
-    desk = SessionController(session, options=AgentOptions(settings=work.settings), hooks=work.hooks, ui=StderrUi())
+    """Run an operation with the extensions loaded, so that their handlers are called."""
+    setup = ExtensionSetup(extensions)
+    setup.hooks.listen(print_notice)
 
     async def run() -> T:
-        async with RunningController(desk, extensions):
-            return await operation(work)
+        async with setup.attach(session):
+            return await operation(_Operation(setup, model))
 
     outcome = run_async(run())
     warn_set_aside(session)
     return outcome
 
 
-# Moving
+# Navigation
 
 
 @app.command(
@@ -128,9 +117,9 @@ def _run_operation(
 )
 @session_argument
 @place_argument("place", metavar="PLACE")
-@click.option("--dry-run", is_flag=True, help="Only say what would happen.")
-@place_option("--from", "start", help="With --dry-run: as if the head were here.")
-@click.option("--summarize", is_flag=True, help="Write a summary of what is left at the new place.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen and change nothing.")
+@place_option("--from", "start", help="With --dry-run: start from this place instead of the head.")
+@click.option("--summarize", is_flag=True, help="Write a summary of the branch you leave at the new place.")
 @summary_options
 @extension_option
 @json_option
@@ -146,27 +135,27 @@ def navigate(
 ) -> None:
     """Move the current branch to a place.
 
-    Choosing a user's message goes to its parent and gives back its text, to be said anew. Nothing
-    is lost: the old leaf stays in the tree, and `undo` goes back.
+    If the place is a user message, the branch moves to its parent and the text is printed so that you can edit and
+    send it again. Nothing is lost: the old leaf stays in the tree, and `undo` goes back.
     """
     if start is not None and not dry_run:
-        raise click.UsageError("--from goes with --dry-run")
+        raise click.UsageError("--from requires --dry-run")
     _check_exclusive(focus=options["focus"], instructions=options["instructions"], summary=options["summary"])
     for option in ("focus", "instructions", "model"):
         if options[option] is not None and not summarize:
-            raise click.UsageError(f"--{option} goes with --summarize")
+            raise click.UsageError(f"--{option} requires --summarize")
     if dry_run:
-        read = open_session(session, read_only=True)
-        print_plan(read.tree, read.plan_navigate(place, start=start or "HEAD"), as_json=as_json)
+        opened = open_session(session, read_only=True)
+        print_plan(opened.tree, opened.plan_navigate(place, start=start or "HEAD"), as_json=as_json)
         return
-    with open_session(session) as changed:
-        _run_navigate(changed, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
+    with open_session(session) as opened:
+        _run_navigate(opened, place, summarize=summarize, options=options, extensions=extensions, as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree pop @ --summary "A cache needs too much memory."')
 @session_argument
 @place_argument("place", metavar="[PLACE]", required=False)
-@click.option("--no-summary", is_flag=True, help="Write no summary of what is left.")
+@click.option("--no-summary", is_flag=True, help="Write no summary of the branch you leave.")
 @summary_options
 @extension_option
 @json_option
@@ -178,19 +167,17 @@ def pop(
     as_json: bool,
     **options: str | None,
 ) -> None:
-    """Go back to before the user's last message, or to a place, with a summary of what is left.
+    """Go back to before the last user message, or to a place, and summarize the branch you leave.
 
-    The text of the message is given back, to be said anew.
+    The text of the message is printed so that you can edit and send it again.
     """
     from sessiontree.ops.navigate import find_previous_prompt
 
     given = {option: options[option] for option in ("focus", "instructions", "summary")}
     _check_exclusive(**given, **{"no-summary": no_summary})
-    with open_session(session) as changed:
-        target = find_previous_prompt(changed.head) if place is None else place
-        _run_navigate(
-            changed, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json
-        )
+    with open_session(session) as opened:
+        target = find_previous_prompt(opened.head) if place is None else place
+        _run_navigate(opened, target, summarize=not no_summary, options=options, extensions=extensions, as_json=as_json)
 
 
 def _run_navigate(
@@ -225,21 +212,21 @@ def _print_move(tree: Tree, plan: NavigatePlan, outcome: NavigateOutcome, *, as_
     moved = msgspec.structs.replace(plan, new_leaf=outcome.new_leaf)
     entry = None if outcome.summary_entry is None else outcome.summary_entry.id
     if as_json:
-        echo_json({**plan_to_wire(moved), "summaryEntry": entry, "cancelled": outcome.cancelled})
+        echo_json({**encode_plan(moved), "summaryEntry": entry, "cancelled": outcome.cancelled})
     elif outcome.cancelled:
         echo("cancelled")
     else:
         if entry is not None:
-            echo(entry, dim("a summary of what is left"))
+            echo(entry, dim("summary of the branch you left"))
         print_plan(tree, moved, as_json=False)
 
 
-# Compacting
+# Compaction
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree compact @ --focus "the open questions"')
 @session_argument
-@branch_option("--branch", help="The branch to compact; the current one by default.")
+@branch_option("--branch", help="Branch to compact. Default: the current branch.")
 @focus_option
 @summary_option
 @model_option
@@ -254,16 +241,16 @@ def compact(
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Put a summary in the place of the older part of the context.
+    """Replace the older part of the context with a summary.
 
-    No entry is changed: the tree keeps everything, and `uncompact` goes on from before the summary.
+    No entry is changed: the tree keeps everything, and `uncompact` continues from before the summary.
     """
     from sessiontree.core.entries import Compaction
     from sessiontree.ops import compact as ops
 
     _check_exclusive(focus=focus, summary=summary)
-    with open_session(session) as changed:
-        on = changed.head if branch is None else changed.branch(branch)
+    with open_session(session) as opened:
+        on = opened.head if branch is None else opened.branch(branch)
 
         async def run(work: _Operation) -> ops.CompactOutcome:
             if summary is not None:
@@ -273,7 +260,7 @@ def compact(
             settings = work.settings.get_compaction_settings(request.model.info.name)
             return await ops.compact(on, work.hooks, summary=request, settings=settings)
 
-        outcome = _run_operation(changed, run, extensions, model)
+        outcome = _run_operation(opened, run, extensions, model)
     body = None if outcome.entry is None else outcome.entry.body
     entry = None if outcome.entry is None else outcome.entry.id
     kept = body.first_kept if isinstance(body, Compaction) and body.first_kept != entry else None
@@ -286,11 +273,11 @@ def compact(
     elif entry is None:
         echo("nothing to compact")
     else:
-        keeps = "keeping nothing" if kept is None else f"keeping {format_id(kept)} and what follows"
+        keeps = "nothing kept" if kept is None else f"kept from {format_id(kept)}"
         echo(
             entry,
             dim(
-                f"on {escape_line(on.name)}, {keeps}; there were "
+                f"on {escape_line(on.name)}, {keeps}; before: "
                 f"{pluralize(tokens or 0, 'token', shown=f'{tokens or 0:,}')}"
             ),
         )
@@ -298,30 +285,30 @@ def compact(
 
 @app.command(epilog="\b\nExample:\n  sessiontree uncompact @ --branch cache")
 @session_argument
-@branch_option("--branch", help="The branch; the current one by default.")
+@branch_option("--branch", help="Branch to change. Default: the current branch.")
 @extension_option
 @json_option
 def uncompact(session: str, branch: str | None, extensions: tuple[str, ...], as_json: bool) -> None:
-    """Go on from before the last compaction.
+    """Continue from before the last compaction.
 
-    What was said after it stays in the tree, and `undo` goes back.
+    Messages after the compaction stay in the tree, and `undo` goes back.
     """
-    from sessiontree.ops.compact import uncompact as take_back
+    from sessiontree.ops.compact import uncompact as run_uncompact
 
-    with open_session(session) as changed:
-        on = changed.head if branch is None else changed.branch(branch)
-        outcome = _run_operation(changed, lambda work: take_back(on, work.hooks), extensions)
-        plan = plan_move(changed.tree, outcome.old_leaf, outcome.new_leaf)
-    _print_move(changed.tree, plan, outcome, as_json=as_json)
+    with open_session(session) as opened:
+        on = opened.head if branch is None else opened.branch(branch)
+        outcome = _run_operation(opened, lambda work: run_uncompact(on, work.hooks), extensions)
+        plan = plan_move(opened.tree, outcome.old_leaf, outcome.new_leaf)
+    _print_move(opened.tree, plan, outcome, as_json=as_json)
 
 
-# Merging
+# Merge
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree merge @ dict --summary "Look up by key: 25 ms."')
 @session_argument
 @branch_argument("branch", metavar="BRANCH")
-@branch_option("--into", help="The branch that gets the summary; the current one by default.")
+@branch_option("--into", help="Branch that gets the summary. Default: the current branch.")
 @focus_option
 @summary_option
 @model_option
@@ -337,30 +324,32 @@ def merge(
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Write a summary of another branch at the head of this one."""
-    from sessiontree.ops.merge import merge as bring_back
+    """Append a summary of another branch to this one."""
+    from sessiontree.ops.merge import merge as run_merge
 
     _check_exclusive(focus=focus, summary=summary)
-    with open_session(session) as changed:
-        source, target = changed.branch(branch), changed.head if into is None else changed.branch(into)
+    with open_session(session) as opened:
+        source, target = opened.branch(branch), opened.head if into is None else opened.branch(into)
 
         async def run(work: _Operation) -> MergeOutcome:
-            return await bring_back(
+            return await run_merge(
                 source,
                 target,
                 hooks=work.hooks,
                 summary=work.request_summary(target, {"focus": focus}) if summary is None else summary,
             )
 
-        outcome = _run_operation(changed, run, extensions, model)
+        outcome = _run_operation(opened, run, extensions, model)
     _print_merge(outcome, target.name, f"a summary of {escape_line(branch)}", as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree promote @ dict --summary "The cache grew without bound."')
 @session_argument
 @branch_argument("winner", metavar="WINNER")
-@branch_option("--into", help="The branch that goes on from the winner; the current one by default.")
-@branch_option("--over", multiple=True, help="A branch it was chosen over; all that go on from there by default.")
+@branch_option("--into", help="Branch that continues from the winner. Default: the current branch.")
+@branch_option(
+    "--over", multiple=True, help="Branch that lost; repeatable. Default: all branches that start at the same place."
+)
 @focus_option
 @summary_option
 @model_option
@@ -377,18 +366,18 @@ def promote(
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Go on from the head of one branch, with a summary of the others.
+    """Continue from the head of one branch, with a summary of the others.
 
-    The winner and the others are archived: hidden from listings, and kept.
+    The winner and the others are archived: kept, but hidden from listings.
     """
     from sessiontree.ops.merge import find_other_branches
-    from sessiontree.ops.merge import promote as choose
+    from sessiontree.ops.merge import promote as run_promote
     from sessiontree.ops.summarize import SummaryRequest
 
     _check_exclusive(focus=focus, summary=summary)
-    with open_session(session) as changed:
-        best, target = changed.branch(winner), changed.head if into is None else changed.branch(into)
-        rest = [changed.branch(name) for name in over] or find_other_branches(target, best)
+    with open_session(session) as opened:
+        best, target = opened.branch(winner), opened.head if into is None else opened.branch(into)
+        rest = [opened.branch(name) for name in over] or find_other_branches(target, best)
 
         async def run(work: _Operation) -> MergeOutcome:
             request: SummaryRequest | str = SummaryRequest()
@@ -396,9 +385,9 @@ def promote(
                 request = summary
             elif rest:
                 request = work.request_summary(target, {"focus": focus})
-            return await choose(best, target, rest, hooks=work.hooks, summary=request)
+            return await run_promote(best, target, rest, hooks=work.hooks, summary=request)
 
-        outcome = _run_operation(changed, run, extensions, model)
+        outcome = _run_operation(opened, run, extensions, model)
     what = f"a summary of {escape_line(', '.join(branch.name for branch in rest))}" if rest else "nothing to summarize"
     _print_merge(outcome, target.name, what, as_json=as_json)
 
@@ -413,40 +402,40 @@ def _print_merge(outcome: MergeOutcome, into: str, what: str, *, as_json: bool) 
         echo(outcome.new_leaf or "root", dim(f"on {escape_line(into)}, {what}"))
 
 
-# Copying
+# Copies
 
 
 @app.command("cherry-pick", epilog="\b\nExample:\n  sessiontree cherry-pick @ dict~1 dict")
 @session_argument
 @place_argument("places", metavar="PLACE...", nargs=-1, required=True)
-@branch_option("--onto", help="The branch that gets the copies; the current one by default.")
+@branch_option("--onto", help="Branch that gets the copies. Default: the current branch.")
 @extension_option
 @json_option
 def cherry_pick(
     session: str, places: tuple[str, ...], onto: str | None, extensions: tuple[str, ...], as_json: bool
 ) -> None:
-    """Copy messages to the head of a branch, tool calls and their results together."""
-    from sessiontree.ops.merge import cherry_pick as pick
+    """Copy messages to the head of a branch. Tool calls are copied together with their results."""
+    from sessiontree.ops.merge import cherry_pick as run_cherry_pick
 
-    with open_session(session) as changed:
-        on = changed.head if onto is None else changed.branch(onto)
-        outcome = _run_operation(changed, lambda work: pick(on, places, hooks=work.hooks), extensions)
+    with open_session(session) as opened:
+        on = opened.head if onto is None else opened.branch(onto)
+        outcome = _run_operation(opened, lambda work: run_cherry_pick(on, places, hooks=work.hooks), extensions)
     _print_copied_entries(outcome, on.name, as_json=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree rebase @ dict --branch cache")
 @session_argument
 @place_argument("place", metavar="PLACE")
-@branch_option("--branch", help="The branch to move; the current one by default.")
+@branch_option("--branch", help="Branch to move. Default: the current branch.")
 @extension_option
 @json_option
 def rebase(session: str, place: str, branch: str | None, extensions: tuple[str, ...], as_json: bool) -> None:
-    """Have a branch go on from another place, with copies of its entries. The originals stay."""
-    from sessiontree.ops.merge import rebase as move
+    """Copy the entries of a branch to another place and move the branch there. The originals stay."""
+    from sessiontree.ops.merge import rebase as run_rebase
 
-    with open_session(session) as changed:
-        on = changed.head if branch is None else changed.branch(branch)
-        outcome = _run_operation(changed, lambda work: move(on, place, hooks=work.hooks), extensions)
+    with open_session(session) as opened:
+        on = opened.head if branch is None else opened.branch(branch)
+        outcome = _run_operation(opened, lambda work: run_rebase(on, place, hooks=work.hooks), extensions)
     _print_copied_entries(outcome, on.name, as_json=as_json)
 
 
@@ -458,5 +447,5 @@ def _print_copied_entries(outcome: CopyOutcome, branch: str, *, as_json: bool) -
     elif outcome.cancelled:
         echo("cancelled")
     else:
-        moved = f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}"
-        echo(moved, dim(f"on {escape_line(branch)}, {pluralize(len(ids), 'copy', 'copies')}"))
+        copies = f"{pluralize(len(ids), 'copy', 'copies')} on {escape_line(branch)},"
+        echo(copies, dim(f"head moved from {format_id(outcome.old_leaf)} to {format_id(outcome.new_leaf)}"))

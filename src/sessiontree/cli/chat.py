@@ -1,4 +1,4 @@
-"""Starting the terminal app: `sessiontree` without a command, on a terminal."""
+"""The `chat` command: open the terminal app. `sessiontree` without a command runs it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,28 @@ import os
 
 import click
 
-from sessiontree.cli.agent_setup import cwd_option
+from sessiontree.cli.agent_setup import (
+    build_permissions,
+    cwd_option,
+    extension_option,
+    model_option,
+    permission_options,
+)
 from sessiontree.cli.app import app, branch_option, is_terminal, open_session, session_option
-from sessiontree.cli.permissions import build_permissions, permission_options
 from sessiontree.config import PermissionMode
 from sessiontree.errors import InvalidOperation
 from sessiontree.library import catalog
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree chat -c\n  sessiontree chat --session auth --branch cache")
-@click.option("-c", "--continue", "recent", is_flag=True, help="Go on in the most recent session of this folder.")
-@click.option("-r", "--resume", "pick", is_flag=True, help="Choose the session to go on in.")
-@session_option("--session", help="Go on in this session.")
-@branch_option("--branch", help="The branch to go on; the current one by default.")
+@click.option("-c", "--continue", "recent", is_flag=True, help="Continue the most recent session of this folder.")
+@click.option("-r", "--resume", "pick", is_flag=True, help="Choose a session to continue.")
+@session_option("--session", help="Continue this session.")
+@branch_option("--branch", help="Branch to continue. Default: the current branch.")
 @cwd_option
 @permission_options
-@click.option("-e", "--extension", "extensions", metavar="FILE", multiple=True, help="Load this extension too.")
-@click.option(
-    "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
-)
+@extension_option
+@model_option
 def chat(
     recent: bool,
     pick: bool,
@@ -36,20 +39,20 @@ def chat(
     extensions: tuple[str, ...],
     model: str | None,
 ) -> None:
-    """Open the terminal app. `sessiontree` alone is short for it, on a terminal."""
+    """Open the terminal app. Short form: `sessiontree`, on a terminal."""
     if sum(map(bool, (recent, pick, session))) > 1:
-        raise click.UsageError("give one of --continue, --resume and --session")
+        raise click.UsageError("--continue, --resume and --session are mutually exclusive")
     if not is_terminal():
-        raise InvalidOperation("the app needs a terminal: `sessiontree -p` prompts without one")
+        raise InvalidOperation("the app needs a terminal; use `sessiontree -p` without one")
     try:
         from sessiontree.tui.app import AppOptions, SessionApp
     except ModuleNotFoundError as error:
-        raise InvalidOperation("the app is not installed: `pip install 'sessiontree[tui]'` gets it") from error
+        raise InvalidOperation("the app needs an extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
     from sessiontree.tui.theme import has_light_background
 
     settings = config.load()
-    build_permissions(settings, permission_mode, allow)  # what is wrong with them is said before the app is there
+    build_permissions(settings, permission_mode, allow)  # report invalid options before the app starts
     fresh = not (recent or pick or session or branch)
     if pick:
         chosen = None

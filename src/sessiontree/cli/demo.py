@@ -1,4 +1,4 @@
-"""The tour: a real session made, branched, compared and forked before one's eyes."""
+"""The `demo` command: a tour that creates, branches, compares and forks a real session."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from sessiontree.cli.app import app
 from sessiontree.cli.output import bold, dim, echo
 
 TOUR = """\
-# A session is a file. It exists from the first moment on.
+# A session is a file.
 new --name tour -o tour.jsonl
-# Messages go to the head of the current branch.
+# Append messages to the current branch.
 append tour.jsonl --role user 'How do I make this faster?'
 append tour.jsonl --role assistant 'A cache, or a dict?' --usage '{"input":900,"output":60,"cost":0.004}'
-# A label is a bookmark.
+# Bookmark a place with a label.
 label tour.jsonl HEAD two-ways
-# Try one way on a branch of its own ...
+# Try one approach on its own branch.
 branch tour.jsonl cache --description 'remember results'
 append tour.jsonl --role assistant 'With a cache: 40 ms.' --usage '{"input":1500,"output":300,"cost":0.05}'
-# ... and another way from the same place.
+# Try another approach from the same place.
 branch tour.jsonl dict --at two-ways --description 'look up by key'
 append tour.jsonl --role assistant 'With a dict: 25 ms.' --usage '{"input":1200,"output":200,"cost":0.03}'
 # The tree keeps both.
 tree tour.jsonl
-# What did each cost, from where they part?
+# Compare their costs.
 compare tour.jsonl cache dict
-# Going back is one command; so is changing one's mind.
+# Go back, and undo it.
 navigate tour.jsonl two-ways
 undo tour.jsonl
-# What does the model see, and why?
+# Show which entries the model sees.
 context tour.jsonl --explain
-# A fork is a session of its own.
+# Fork a branch into a new session.
 fork tour.jsonl --at cache --name 'cache only' -o cache.jsonl
-# Nothing is wrong with any of it.
+# Check the session for damage.
 doctor tour.jsonl
 """
 
 MODEL_TOUR = """\
-# A small model that runs here answers. Any other would: `sessiontree models` lists them.
+# Ask a small local model. `sessiontree models` lists others.
 prompt 'In one sentence: what is a cache?' --session tour.jsonl --model local --no-tools
-# Leave that behind, with a summary that the model makes of it.
+# Go back, with a summary from the model.
 navigate tour.jsonl two-ways --summarize --model local
 tree tour.jsonl
 """
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree demo --app")
-@click.option("--app", "open_app", is_flag=True, help="Open the app on the tour's session, once it was played.")
+@click.option("--app", "open_app", is_flag=True, help="Open the session of the tour in the app afterwards.")
 @click.pass_context
 def demo(ctx: click.Context, open_app: bool) -> None:
-    """Play a short tour with a real session in a temporary place."""
+    """Play a short tour with a real session in a temporary folder."""
     import shlex
     import tempfile
 
@@ -72,6 +72,6 @@ def demo(ctx: click.Context, open_app: bool) -> None:
             echo(dim(f"$ sessiontree {line}"))
             run_line(line)
     click.echo()
-    echo(f"The files are in {directory}: look at them, they are plain JSON lines.")
+    echo(f"The session files are in {directory}. They contain plain JSON lines.")
     if open_app:
         run_line("chat --session tour.jsonl" + (" --model local" if has_model else ""))

@@ -1,4 +1,4 @@
-"""Commands that write: new, append, branch, switch, undo, label, fork, rename, migrate."""
+"""Commands that create and change sessions: new, append, branch, switch, undo, label, rename, fork, migrate."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from sessiontree.core.messages import (
     tool_result,
     user,
 )
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
@@ -44,22 +45,28 @@ from sessiontree.library import catalog
 from sessiontree.session import NewEntry, Session
 
 file_option = click.option(
-    "-o", "--output", "file", type=click.Path(dir_okay=False), help="The file to make; by default one in the catalog."
+    "-o",
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False),
+    help="File to create. Default: a new file in the catalog.",
 )
 dir_option = click.option(
-    "--dir", "folder", type=click.Path(file_okay=False), help="The folder to make the file in, instead of the catalog."
+    "--dir", "folder", type=click.Path(file_okay=False), help="Folder to create the file in, instead of the catalog."
 )
 ROLES = ("user", "assistant", "toolResult", "custom")
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree new --name auth --cwd ~/project")
-@click.option("--name", help="A name to find it by.")
-@click.option("--cwd", default=".", type=click.Path(), help="The folder that it is about; this one by default.")
+@click.option("--name", help="Name of the session.")
+@click.option(
+    "--cwd", default=".", type=click.Path(), help="Working folder of the session. Default: the current folder."
+)
 @file_option
 @dir_option
 @json_option
 def new(name: str | None, cwd: str, file: str | None, folder: str | None, as_json: bool) -> None:
-    """Make a new session."""
+    """Create a session."""
     _check_target(file, folder)
     with catalog.create(name, cwd=cwd, dir=folder, file=file) as session:
         if as_json:
@@ -70,7 +77,7 @@ def new(name: str | None, cwd: str, file: str | None, folder: str | None, as_jso
 
 def _check_target(file: str | None, folder: str | None) -> None:
     if file is not None and folder is not None:
-        raise click.UsageError("give --output or --dir")
+        raise click.UsageError("--output and --dir are mutually exclusive")
 
 
 @app.command(
@@ -80,17 +87,19 @@ def _check_target(file: str | None, folder: str | None) -> None:
 )
 @session_argument
 @click.argument("text", required=False)
-@click.option("--role", type=click.Choice(ROLES), help="Who speaks; the text is TEXT, or standard input for -.")
-@click.option("--message", metavar="JSON", help="A whole message, with its role and content.")
-@click.option("--entry", metavar="JSON", help="Any entry, with its type and fields.")
-@branch_option("--branch", help="The branch to write on; the current one by default.")
-@place_option("--at", help="Write under this place instead of the branch's head; the branch moves there.")
-@click.option("--provider", help="The provider of an assistant's message.")
-@click.option("--model", help="The model of an assistant's message.")
-@click.option("--usage", metavar="JSON", help='What an assistant\'s message took: {"input":10,"output":5,"cost":0.01}.')
-@click.option("--call", metavar="ID", help="The tool call that a result answers; the last unanswered one by default.")
-@click.option("--error", is_flag=True, default=None, help="The tool failed.")
-@click.option("--custom-type", help="The kind of a custom message; note by default.")
+@click.option(
+    "--role", type=click.Choice(ROLES), help="Role of the message. TEXT is its content; - reads standard input."
+)
+@click.option("--message", metavar="JSON", help="Complete message, with role and content.")
+@click.option("--entry", metavar="JSON", help="Entry of any type, with its fields.")
+@branch_option("--branch", help="Branch to append to. Default: the current branch.")
+@place_option("--at", help="Parent of the entry. The branch moves there. Default: the head of the branch.")
+@click.option("--provider", help="Provider of an assistant message.")
+@click.option("--model", help="Model of an assistant message.")
+@click.option("--usage", metavar="JSON", help='Usage of an assistant message: {"input":10,"output":5,"cost":0.01}.')
+@click.option("--call", metavar="ID", help="Tool call of a result. Default: the last call without a result.")
+@click.option("--error", is_flag=True, default=None, help="Mark the tool result as an error.")
+@click.option("--custom-type", help="Type of a custom message. Default: note.")
 @json_option
 def append(
     session: str,
@@ -105,13 +114,13 @@ def append(
 ) -> None:
     """Append one entry to a branch."""
     if sum(value is not None for value in (role, message, entry)) != 1:
-        raise click.UsageError("give one of --role, --message and --entry")
+        raise click.UsageError("exactly one of --role, --message and --entry is required")
     if (role is None) != (text is None):
-        raise click.UsageError("TEXT goes with --role")
+        raise click.UsageError("TEXT and --role require each other")
     for option, value in given.items():
         if value is not None and option not in ROLE_OPTIONS.get(role or "", ()):
             fitting = next(name for name, options in ROLE_OPTIONS.items() if option in options)
-            raise click.UsageError(f"--{option.replace('_', '-')} goes with --role {fitting}")
+            raise click.UsageError(f"--{option.replace('_', '-')} requires --role {fitting}")
     words = _read_stdin() if text == "-" else text or ""
     with edit_session(session) as to:
         target = UNSET if branch is None else to.branch(branch).name
@@ -147,7 +156,7 @@ def _build_body(
     place: str,
     given: dict[str, Any],
 ) -> tuple[Body, JsonObject]:
-    """What is to be appended, and further fields of its line."""
+    """Return the body to append and the other fields of its line."""
     if role is not None:
         return _build_role_body(to, role, words, place, given), {}
     option, text = ("--entry", entry) if message is None else ("--message", message)
@@ -157,16 +166,16 @@ def _build_body(
             check_message(wire)
             return Message(wire), {}
         body, extra = parse_entry(wire)
-    except IncompleteEntry as lacking:
-        raise click.UsageError(f"{option} needs {lacking}") from None
+    except IncompleteEntry as missing:
+        raise click.UsageError(f"{option} needs {missing}") from None
     if isinstance(body, BranchPoint):
-        raise click.UsageError("`sessiontree branch` makes branches")
+        raise click.UsageError("--entry cannot create a branch; use `sessiontree branch`")
     return body, extra
 
 
 def _read_stdin() -> str:
-    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - it is, where the shell closed it
-        raise click.UsageError("there is no standard input")
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison] - `None` if the shell closed it
+        raise click.UsageError("standard input is closed")
     return sys.stdin.read()
 
 
@@ -174,7 +183,7 @@ def _parse_object(text: str, option: str) -> JsonObject:
     try:
         return read_object((_read_stdin() if text == "-" else text).encode("utf-8", "surrogatepass"))
     except NotJson as error:
-        raise click.UsageError(f"{option} is no JSON object: {error}") from None
+        raise click.UsageError(f"{option}: not a JSON object: {error}") from None
 
 
 def _build_role_body(session: Session, role: str, text: str, place: str, given: dict[str, Any]) -> Body:
@@ -209,20 +218,22 @@ def _parse_usage(text: str) -> JsonObject:
 def _check_numbers(given: JsonObject, known: tuple[str, ...]) -> None:
     for name, value in given.items():
         if name not in known:
-            raise click.UsageError(f"--usage has no {name!r}: there are {', '.join(known)}")
+            raise click.UsageError(f"--usage: unknown field {name!r}; fields: {', '.join(known)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise click.UsageError(f"--usage: {name} {value!r} is not a number from 0 on")
+            raise click.UsageError(f"--usage: {name} must be a number of at least 0, not {value!r}")
 
 
 def _find_tool_call(path: list[Entry], wanted: str | None) -> tuple[str, str]:
-    """The call with the id `wanted`, or the last one on the path that has no result."""
+    """Return the id and name of the call `wanted`, or of the last call on the path without a result."""
     messages = [entry.body.message for entry in path if isinstance(entry.body, Message)]
     answered = {get_answered_call(message) for message in messages}
     calls = [call for message in messages for call in get_tool_calls(message)]
     fitting = [call for call in calls if (call.id not in answered if wanted is None else call.id == wanted)]
     if not fitting:
         raise click.UsageError(
-            "no tool call waits for a result here" if wanted is None else f"no tool call {wanted!r} on this path"
+            "no tool call without a result on this path"
+            if wanted is None
+            else f"tool call {wanted!r} not found on this path"
         )
     return fitting[-1].id, fitting[-1].name
 
@@ -232,25 +243,25 @@ def _find_tool_call(path: list[Entry], wanted: str | None) -> tuple[str, str]:
 )
 @session_argument
 @branch_argument("name")
-@place_option("--at", default="HEAD", show_default=True, help="Where the branch begins.")
-@click.option("--description", help="What the branch is for.")
-@click.option("--rename", metavar="NEW", help="Give an existing branch another name.")
+@place_option("--at", default="HEAD", show_default=True, help="Place that the branch starts from.")
+@click.option("--description", help="Description of the branch.")
+@click.option("--rename", metavar="NEW", help="Rename an existing branch.")
 @click.option("--archive/--unarchive", default=None, help="Hide an existing branch from listings, or show it again.")
 @json_option
 def branch(
     session: str, name: str, at: str, description: str | None, rename: str | None, archive: bool | None, as_json: bool
 ) -> None:
-    """Make a branch and go on there; or rename or archive one."""
+    """Create a branch and switch to it, or rename or archive a branch."""
     if rename is not None and archive is not None:
-        raise click.UsageError("give --rename or --archive")
-    with edit_session(session) as changed:
+        raise click.UsageError("--rename and --archive are mutually exclusive")
+    with edit_session(session) as opened:
         if rename is not None:
-            changed.rename_branch(name, rename)
+            opened.rename_branch(name, rename)
         elif archive is not None:
-            changed.archive_branch(name, archived=archive)
+            opened.archive_branch(name, archived=archive)
         else:
-            changed.create_branch(name, at=at, description=description)
-        echo_branches(changed, as_json=as_json)
+            opened.create_branch(name, at=at, description=description)
+        echo_branches(opened, as_json=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree switch @ cache")
@@ -258,30 +269,30 @@ def branch(
 @place_argument("place", metavar="NAME|PLACE")
 @json_option
 def switch(session: str, place: str, as_json: bool) -> None:
-    """Make another branch current.
+    """Switch to another branch.
 
-    A place that is no branch's head: the current branch moves there, without the rules of selection.
+    If the place is not a branch, the current branch moves exactly there, even to a user message.
     """
-    with edit_session(session) as changed:
-        changed.switch(place)
-        echo_branches(changed, as_json=as_json)
+    with edit_session(session) as opened:
+        opened.switch(place)
+        echo_branches(opened, as_json=as_json)
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree undo @")
 @session_argument
 @json_option
 def undo(session: str, as_json: bool) -> None:
-    """Undo the last move, switch, merge or promotion; again, the one before it."""
-    with edit_session(session) as changed:
-        before = changed.heads.current
-        plan = changed.undo()
-        on = changed.heads.current
+    """Undo the last navigation, switch, merge or promotion. Repeat to go further back."""
+    with edit_session(session) as opened:
+        before = opened.heads.current
+        plan = opened.undo()
+        on = opened.heads.current
         if not as_json:
             echo("undid", escape_line(plan.undo_description or ""))
-        print_plan(changed.tree, plan, as_json=as_json, on=None if on == before else on)
+        print_plan(opened.tree, plan, as_json=as_json, on=None if on == before else on)
 
 
-def plan_to_wire(plan: NavigatePlan) -> JsonObject:
+def encode_plan(plan: NavigatePlan) -> JsonObject:
     return {
         "oldLeaf": plan.old_leaf,
         "newLeaf": plan.new_leaf,
@@ -293,15 +304,15 @@ def plan_to_wire(plan: NavigatePlan) -> JsonObject:
 
 
 def print_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None = None) -> None:
-    """What a move did: what is no more on the path, and `on` which branch one is, if on another."""
+    """Print the result of a move. `on` is the current branch, if it has changed."""
     if as_json:
-        echo_json(plan_to_wire(plan))
+        echo_json(encode_plan(plan))
         return
     left = sum(not entry.is_annotation for entry in tree.find_abandoned(plan.old_leaf, plan.new_leaf))
-    behind = f"leaving {left} {'entry' if left == 1 else 'entries'} behind"
+    behind = f"leaving {pluralize(left, 'entry', 'entries')} behind"
     if on is not None:
         behind += f", on branch {escape_line(on)}"
-    echo(f"{format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}", dim(behind))
+    echo(f"moved from {format_id(plan.old_leaf)} to {format_id(plan.new_leaf)},", dim(behind))
     if plan.editor_text is not None:
         click.echo(escape_lines(plan.editor_text))
 
@@ -312,33 +323,33 @@ def print_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None 
 @session_argument
 @place_argument("place", metavar="PLACE")
 @click.argument("text", required=False)
-@click.option("--clear", is_flag=True, help="Take the label away.")
+@click.option("--clear", is_flag=True, help="Remove the label.")
 @json_option
 def label(session: str, place: str, text: str | None, clear: bool, as_json: bool) -> None:
-    """Put a label on a place, or show the one it has."""
+    """Set or show the label of a place."""
     if clear and text is not None:
-        raise click.UsageError("give a text or --clear")
-    with edit_session(session, read_only=text is None and not clear) as changed:
-        target = changed.resolve_place(place)
+        raise click.UsageError("TEXT and --clear are mutually exclusive")
+    with edit_session(session, read_only=text is None and not clear) as opened:
+        target = opened.resolve_place(place)
         if text is not None or clear:
-            changed.label(target, text)
-        shown = None if target is None else changed.tree.label(target)
+            opened.label(target, text)
+        shown = None if target is None else opened.tree.label(target)
     _print_value("label", shown, as_json=as_json)
 
 
 @app.command(epilog='\b\nExample:\n  sessiontree rename @ "make it fast"')
 @session_argument
 @click.argument("name", required=False)
-@click.option("--clear", is_flag=True, help="Take the name away.")
+@click.option("--clear", is_flag=True, help="Remove the name.")
 @json_option
 def rename(session: str, name: str | None, clear: bool, as_json: bool) -> None:
-    """Give a session another name, or show the one it has."""
+    """Set or show the name of a session."""
     if clear and name is not None:
-        raise click.UsageError("give a name or --clear")
-    with edit_session(session, read_only=name is None and not clear) as changed:
+        raise click.UsageError("NAME and --clear are mutually exclusive")
+    with edit_session(session, read_only=name is None and not clear) as opened:
         if name is not None or clear:
-            changed.rename(name)
-        shown = changed.name
+            opened.rename(name)
+        shown = opened.name
     _print_value("name", shown, as_json=as_json)
 
 
@@ -351,38 +362,40 @@ def _print_value(key: str, value: str | None, *, as_json: bool) -> None:
 
 @app.command(epilog="\b\nExample:\n  sessiontree fork @ --at checkpoint-1 -o other.jsonl")
 @session_argument
-@place_option("--at", default="HEAD", show_default=True, help="The new session ends here.")
+@place_option("--at", default="HEAD", show_default=True, help="Place where the new session ends.")
 @click.option("--whole", is_flag=True, help="Copy the whole tree instead of one path.")
-@click.option("--name", help="A name for the new session.")
+@click.option("--name", help="Name of the new session.")
 @file_option
 @dir_option
 @json_option
 def fork(
     session: str, at: str, whole: bool, name: str | None, file: str | None, folder: str | None, as_json: bool
 ) -> None:
-    """Make a new session from a path of another. The source is not touched."""
+    """Create a session from a path of another. The source does not change."""
     _check_target(file, folder)
     source = open_session(session, read_only=True)
-    with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as made:
+    with catalog.fork(source, at=at, whole=whole, name=name, dir=folder, file=file) as forked:
         if as_json:
-            echo_json({"session": made.id, "file": str(made.file or made.location), "forkedFrom": made.forked_from})
+            echo_json(
+                {"session": forked.id, "file": str(forked.file or forked.location), "forkedFrom": forked.forked_from}
+            )
         else:
-            echo(made.id, dim(escape_line(str(made.file or made.location))))
+            echo(forked.id, dim(escape_line(str(forked.file or forked.location))))
 
 
 @app.command(epilog="\b\nExample:\n  sessiontree migrate old.jsonl")
 @session_argument
 @json_option
 def migrate(session: str, as_json: bool) -> None:
-    """Rewrite a file of an older version, keeping a backup beside it."""
-    with edit_session(session) as changed:
-        dialect, version = changed.dialect, changed.header.version
-        migrated = changed.migrate()
+    """Rewrite a file of an older version and keep a backup next to it."""
+    with edit_session(session) as opened:
+        dialect, version = opened.dialect, opened.header.version
+        migrated = opened.migrate()
         if as_json:
-            problems = [encode_problem(problem) for problem in changed.problems]
-            file = str(changed.file or changed.location)
+            problems = [encode_problem(problem) for problem in opened.problems]
+            file = str(opened.file or opened.location)
             echo_json({"migrated": migrated, "from": version, "file": file, "problems": problems})
         elif migrated:
-            echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is beside the file"))
+            echo(f"migrated from version {version}", dim(f"({dialect or 'no entries'}); a backup is next to the file"))
         else:
             echo("nothing to migrate")

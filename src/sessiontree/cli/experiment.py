@@ -1,4 +1,4 @@
-"""Experiments from the shell: several ways on from one place, each many times, and which of them is better."""
+"""The `ab` command: run several variants from one place many times and compare them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
+from sessiontree.cli.agent_setup import (
+    AgentSetup,
+    RunningController,
+    budget_options,
+    build_budget,
+    cwd_option,
+    extension_option,
+    permission_options,
+    print_denials,
+    print_notice,
+    select_tools,
+)
 from sessiontree.cli.app import (
     MODEL_FAILED,
     app,
@@ -20,10 +31,7 @@ from sessiontree.cli.app import (
     session_argument,
     warn_set_aside,
 )
-from sessiontree.cli.budget import budget_options, build_budget
-from sessiontree.cli.live import ProgressTable
-from sessiontree.cli.output import bold, dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.cli.permissions import load_options, permission_options, print_denials
+from sessiontree.cli.output import ProgressTable, bold, dim, echo, echo_json, escape_line, print_table, warn
 from sessiontree.config import ThinkingLevel
 from sessiontree.core.number_text import format_dollars, pluralize
 from sessiontree.errors import SessionTreeError
@@ -70,31 +78,35 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
 
 @app.command(epilog=EPILOG)
 @session_argument
-@place_option("--at", default="HEAD", show_default=True, help="The place that every run goes on from.")
-@click.option("--arm", "arms", metavar="NAME=PROMPT", multiple=True, help="An arm, and what is said there.")
-@click.option("--arm-model", "arm_models", metavar="NAME=MODEL", multiple=True, help="The model of an arm.")
-@click.option("--arm-thinking", "arm_levels", metavar="NAME=LEVEL", multiple=True, help="The thinking level of an arm.")
-@click.option("--arm-system", "arm_systems", metavar="NAME=TEXT", multiple=True, help="The system prompt of an arm.")
-@click.option("--prompt", metavar="TEXT", help="What is said in arms that say nothing else.")
-@click.option("--model", metavar="NAME", help="The model of arms that name none.")
-@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="How many of each arm.")
+@place_option("--at", default="HEAD", show_default=True, help="Place that every run starts from.")
+@click.option("--arm", "arms", metavar="NAME=PROMPT", multiple=True, help="Arm and its prompt; repeatable.")
+@click.option("--arm-model", "arm_models", metavar="NAME=MODEL", multiple=True, help="Model of an arm.")
+@click.option("--arm-thinking", "arm_levels", metavar="NAME=LEVEL", multiple=True, help="Thinking level of an arm.")
+@click.option("--arm-system", "arm_systems", metavar="NAME=TEXT", multiple=True, help="System prompt of an arm.")
+@click.option("--prompt", metavar="TEXT", help="Prompt of arms without one.")
+@click.option("--model", metavar="NAME", help="Model of arms without one.")
+@click.option("--runs", type=click.IntRange(1), default=5, show_default=True, help="Number of runs per arm.")
 @click.option(
     "--score",
     "scores",
     metavar="KIND",
     multiple=True,
-    help="Score answers: exact=TEXT, matches=PATTERN, judge, or judge=RUBRIC; may be given again.",
+    help="Score answers: exact=TEXT, matches=PATTERN, judge, or judge=RUBRIC; repeatable.",
 )
-@click.option("--judge", metavar="NAME", help="The model that judges; the one of the arms by default.")
-@click.option("--metric", metavar="NAME", help="What decides: cost, tokens, time or a score; the first score, or cost.")
-@click.option("--name", metavar="NAME", help="A name for the experiment and its branches; ab-1 and so on by default.")
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many runs at once.")
-@budget_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Decides the order of the runs.")
+@click.option("--judge", metavar="NAME", help="Model that judges. Default: the model of the arms.")
 @click.option(
-    "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
+    "--metric",
+    metavar="NAME",
+    help="Metric that decides: cost, tokens, time or a score. Default: the first score, else cost.",
 )
-@click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@click.option("--name", metavar="NAME", help="Name of the experiment and its branches. Default: ab-1, ab-2, …")
+@click.option(
+    "--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Maximum number of runs at a time."
+)
+@budget_options
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for the order of the runs.")
+@click.option("--tools", metavar="NAMES", help="Built-in tools that the agents may use, comma-separated. Default: all.")
+@click.option("--no-tools", is_flag=True, help="Give the agents no built-in tools.")
 @cwd_option
 @permission_options
 @extension_option
@@ -102,9 +114,9 @@ def _complete_experiment(ctx: click.Context, param: click.Parameter, incomplete:
     "--resume",
     metavar="NAME",
     shell_complete=_complete_experiment,
-    help="Go on with an experiment: make what is missing or failed.",
+    help="Resume an experiment: repeat failed runs and make the missing ones.",
 )
-@click.option("--promote", "promoted", is_flag=True, help="If there is a winner, go on from its best run.")
+@click.option("--promote", "promoted", is_flag=True, help="If there is a winner, continue from its best run.")
 @json_option
 def ab(
     session: str,
@@ -135,80 +147,70 @@ def ab(
     promoted: bool,
     as_json: bool,
 ) -> int:
-    """Find out which of several ways on is better, by many runs of each.
+    """Compare several variants ("arms") from one place by running each many times.
 
-    Every run is on a branch of its own; the current branch stays where it is. A winner is named only when the runs
-    tell one. Without an arm, the experiments that the session has are shown.
+    Every run has its own branch; the current branch does not move. A winner is declared only if the difference is
+    significant. Without an arm, list the experiments of the session.
     """
     named = any((arms, arm_models, arm_levels, arm_systems))
     if resume is not None and any(
         (named, prompt, model, scores, judge, metric, name, _is_any_given("at", "runs", "seed"))
     ):
-        planned = "arms, models, prompts, scores, names, places, runs or seeds"
-        raise click.UsageError(f"--resume goes on with what was planned: give no {planned}")
+        fixed = "arms, models, prompts, scores, names, places, runs or seeds"
+        raise click.UsageError(f"--resume uses the plan of the experiment: remove options for {fixed}")
     if not named and resume is None:
         if promoted or any((prompt, model, scores, judge, metric, name)):
-            raise click.UsageError("there are no arms: --arm or --arm-model names one, and --resume an experiment")
+            raise click.UsageError("no arms: add one with --arm or --arm-model, or resume an experiment with --resume")
         return _list_experiments(session, as_json=as_json)
-    from sessiontree import config
-    from sessiontree.cli.prompt import select_model, select_tools
-    from sessiontree.commands.controller import SessionController
-    from sessiontree.hooks.bus import Hooks
     from sessiontree.swarm.experiment.experiment import Experiment
 
-    ways = _parse_arms(arms, arm_models, arm_levels, arm_systems, prompt)
+    parsed_arms = _parse_arms(arms, arm_models, arm_levels, arm_systems, prompt)
     limits = build_budget(max_cost, max_tokens, max_time)
-    chosen, settings, hooks = select_tools(tools, no_tools), config.load(), Hooks()
-    options = load_options(settings, permission_mode, allow, tools=chosen, cwd=cwd)
-    with open_session(session) as changed:
+    setup = AgentSetup(select_tools(tools, no_tools), extensions, cwd=cwd, permission_mode=permission_mode, allow=allow)
+    setup.hooks.listen(print_notice)
+    with open_session(session) as opened:
 
         def resolve_model(name: str | None) -> Model:
-            return select_model(name, changed.head, settings, hooks)
+            return setup.select_model(name, opened.head)
 
-        usual = resolve_model(model) if resume is None and any(way.model is None for way in ways) else None
+        default = resolve_model(model) if resume is None and any(arm.model is None for arm in parsed_arms) else None
         scorers = [
-            _parse_scorer(given, lambda: resolve_model(judge) if judge else usual or resolve_model(model))
-            for given in scores
+            _parse_scorer(score, lambda: resolve_model(judge) if judge else default or resolve_model(model))
+            for score in scores
         ]
-        shown = _ExperimentProgress(quiet=as_json)
+        display = _ExperimentProgress(quiet=as_json)
 
-        def build_experiment(desk: SessionController) -> Experiment:
-            given: ExperimentOptions = {
-                "model": usual,
+        def build_experiment(controller: SessionController) -> Experiment:
+            options: ExperimentOptions = {
+                "model": default,
                 "model_of": resolve_model,
-                "tools": desk.tools,
-                "hooks": hooks,
-                "settings": settings,
+                "tools": controller.tools,
+                "hooks": setup.hooks,
+                "settings": setup.settings,
                 "concurrency": concurrency,
                 "budget": limits,
-                "watch": shown.update,
-                "permissions": options.permissions,
+                "watch": display.update,
+                "permissions": setup.permissions,
             }
             if resume is not None:
-                return Experiment.open(changed, resume, **given)
-            decides = metric or (scorers[0].name if scorers else "cost")
+                return Experiment.open(opened, resume, **options)
+            deciding = metric or (scorers[0].name if scorers else "cost")
             return Experiment.create(
-                changed, at, ways, runs=runs, scorers=scorers, metric=decides, seed=seed, name=name, **given
+                opened, at, parsed_arms, runs=runs, scorers=scorers, metric=deciding, seed=seed, name=name, **options
             )
 
-        desk = SessionController(
-            changed,
-            options=options,
-            hooks=hooks,
-            ui=StderrUi(),
-        )
-        result = _run_experiment(RunningController(desk, extensions), build_experiment, shown, promoted=promoted)
-        warn_set_aside(changed)
-    print_denials(options.permissions)
+        result = _run_experiment(setup.attach(opened), build_experiment, display, promoted=promoted)
+        warn_set_aside(opened)
+    print_denials(setup.permissions)
     _print_result(result, as_json=as_json)
     return 0 if all(run.ok for run in result.runs) else MODEL_FAILED
 
 
-# What is asked for
+# Options
 
 
 def _is_any_given(*options: str) -> bool:
-    """Whether any of these was, though it may have the value that it has by default."""
+    """Return whether any of these options was given, even with its default value."""
     source = click.get_current_context().get_parameter_source
     return any(source(option) is not click.core.ParameterSource.DEFAULT for option in options)
 
@@ -216,28 +218,28 @@ def _is_any_given(*options: str) -> bool:
 def _parse_arms(
     prompts: Sequence[str], models: Sequence[str], levels: Sequence[str], systems: Sequence[str], prompt: str | None
 ) -> list[Arm]:
-    """The arms, in the order in which they are first named."""
+    """Return the arms in the order in which the options name them first."""
     from sessiontree.swarm.experiment.experiment import Arm
 
-    said: dict[str, dict[str, str]] = {}
-    for field, option, given in (
+    named: dict[str, dict[str, str]] = {}
+    for field, option, values in (
         ("prompt", "--arm", prompts),
         ("model", "--arm-model", models),
         ("thinking", "--arm-thinking", levels),
         ("system", "--arm-system", systems),
     ):
-        for one in given:
-            name, sign, value = one.partition("=")
+        for item in values:
+            name, sign, value = item.partition("=")
             if not (name and sign and value):
-                raise click.UsageError(f"{option} takes NAME=VALUE, not {one!r}")
-            if field in said.setdefault(name, {}):
-                raise click.UsageError(f"{option} is given twice for {name!r}")
-            said[name][field] = value
-    for name, fields in said.items():
+                raise click.UsageError(f"{option}: expected NAME=VALUE, not {item!r}")
+            if field in named.setdefault(name, {}):
+                raise click.UsageError(f"{option}: arm {name!r} has two values")
+            named[name][field] = value
+    for name, fields in named.items():
         level = fields.get("thinking")
         if level is not None and level not in THINKING_LEVELS:
             raise click.UsageError(
-                f"there is no thinking level {level!r} for {name!r}: choose one of {', '.join(THINKING_LEVELS)}"
+                f"--arm-thinking: unknown level {level!r} for arm {name!r}; levels: {', '.join(THINKING_LEVELS)}"
             )
     return [
         Arm(
@@ -247,14 +249,14 @@ def _parse_arms(
             thinking=fields.get("thinking"),
             system=fields.get("system"),
         )
-        for name, fields in said.items()
+        for name, fields in named.items()
     ]
 
 
-def _parse_scorer(given: str, judge: Callable[[], Model]) -> Scorer:
+def _parse_scorer(score: str, judge: Callable[[], Model]) -> Scorer:
     from sessiontree.swarm.experiment.scoring import RUBRIC, exact, judge_with, matches
 
-    kind, sign, value = given.partition("=")
+    kind, sign, value = score.partition("=")
     match kind:
         case "exact" if sign:
             return exact(value)
@@ -263,14 +265,16 @@ def _parse_scorer(given: str, judge: Callable[[], Model]) -> Scorer:
         case "judge":
             return judge_with(judge(), value or RUBRIC)
         case _:
-            raise click.UsageError(f"--score takes exact=TEXT, matches=PATTERN, judge or judge=RUBRIC, not {given!r}")
+            raise click.UsageError(
+                f"--score: expected exact=TEXT, matches=PATTERN, judge or judge=RUBRIC, not {score!r}"
+            )
 
 
-# Carrying it out
+# Run
 
 
 class _ExperimentProgress:
-    """How far the experiment is, for those who wait."""
+    """Shows the progress of an experiment."""
 
     def __init__(self, *, quiet: bool) -> None:
         self.progress = ProgressTable(self._build_rows, quiet=quiet)
@@ -296,7 +300,7 @@ class _ExperimentProgress:
 
 
 def _format_run(run: ExperimentRun) -> str:
-    """A run in a few words."""
+    """Return one line about a run."""
     if not run.ok:
         return f"{run.branch} failed: {run.error}"
     metrics = [*(name for name in ("cost", "tokens") if name in run.measured), "time", *run.scores]
@@ -304,7 +308,7 @@ def _format_run(run: ExperimentRun) -> str:
 
 
 def _run_experiment(
-    working: RunningController,
+    running: RunningController,
     build_experiment: Callable[[SessionController], Experiment],
     display: _ExperimentProgress,
     *,
@@ -313,24 +317,23 @@ def _run_experiment(
     import asyncio
 
     async def run() -> ExperimentResult:
-        async with working as desk:
-            experiment = build_experiment(desk)
+        async with running as controller:
+            experiment = build_experiment(controller)
             try:
                 async with display.progress:
                     result = await experiment.run()
             except asyncio.CancelledError:
-                warn(f"`sessiontree ab … --resume {experiment.name}` goes on with what is left")
+                warn(f"interrupted; resume with `sessiontree ab … --resume {experiment.name}`")
                 raise
             if promoted and result.best is not None:
-                await _promote(desk.session, result, desk.hooks)
+                await _promote(controller.session, result, controller.hooks)
             return result
 
-    working.controller.hooks.listen(print_notice)
     return run_async(run())
 
 
 async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> None:
-    """Go on from the winner's best run; what is said of the others is what the experiment found."""
+    """Continue from the winner's best run, with the results of the experiment as the summary."""
     from sessiontree.ops.merge import promote
 
     assert result.best is not None
@@ -346,7 +349,7 @@ async def _promote(session: Session, result: ExperimentResult, hooks: Hooks) -> 
     )
 
 
-# Telling
+# Output
 
 
 def _list_experiments(session: str, *, as_json: bool) -> int:
@@ -378,16 +381,16 @@ def _print_result(result: ExperimentResult, *, as_json: bool) -> None:
             echo("failed:", escape_line(f"{run.branch}: {run.error}"))
     for arm in result.arms:
         if arm.failed_tokens or arm.failed_cost:
-            took = f"{_format_tokens(arm.failed_tokens)}, {format_dollars(arm.failed_cost)}"
-            echo(dim(escape_line(f"failed runs of {arm.arm} took {took}, not counted above")))
+            usage = f"{_format_tokens(arm.failed_tokens)}, {format_dollars(arm.failed_cost)}"
+            echo(dim(escape_line(f"failed runs of {arm.arm} used {usage}, not counted above")))
     if result.judging_tokens:
-        took = f"{_format_tokens(result.judging_tokens)}, {format_dollars(result.judging_cost)}"
-        echo(dim(f"scoring took {took}, not counted above"))
+        usage = f"{_format_tokens(result.judging_tokens)}, {format_dollars(result.judging_cost)}"
+        echo(dim(f"scoring used {usage}, not counted above"))
     if result.winner is None:
         echo(bold("no winner:"), escape_line(result.reason))
     else:
         echo(bold(f"winner: {escape_line(result.winner)}"), dim(escape_line(f"({result.reason})")))
-        echo(dim(escape_line(f"its best run is {result.best}")))
+        echo(dim(escape_line(f"best run: {result.best}")))
 
 
 def _build_result_rows(result: ExperimentResult) -> list[list[str]]:
@@ -399,14 +402,14 @@ def _build_result_rows(result: ExperimentResult) -> list[list[str]]:
     return rows
 
 
-def _format_estimate(metric: str, found: Estimate) -> str:
-    """A mean and its interval."""
-    if found.mean is None:
+def _format_estimate(metric: str, estimate: Estimate) -> str:
+    """Return the mean and its confidence interval."""
+    if estimate.mean is None:
         return "-"
-    if found.low is None or found.high is None:
-        return _format_metric(metric, found.mean)
-    low, high = _format_metric(metric, found.low), _format_metric(metric, found.high)
-    return f"{_format_metric(metric, found.mean)} ({low} to {high})"
+    if estimate.low is None or estimate.high is None:
+        return _format_metric(metric, estimate.mean)
+    low, high = _format_metric(metric, estimate.low), _format_metric(metric, estimate.high)
+    return f"{_format_metric(metric, estimate.mean)} ({low} to {high})"
 
 
 def _format_metric(metric: str, value: float | None) -> str:
@@ -418,6 +421,6 @@ def _format_metric(metric: str, value: float | None) -> str:
         case "tokens":
             return f"{value:,.0f}"
         case "time":
-            return f"{round(value, 1) + 0:.1f}s"  # not -0.0
+            return f"{round(value, 1) + 0:.1f}s"  # avoid -0.0
         case _:
             return f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Fanning out from the shell: one place continued in several ways at once."""
+"""The `fan-out` command: continue one place in several ways at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
+from sessiontree.cli.agent_setup import (
+    AgentSetup,
+    RunningController,
+    cwd_option,
+    extension_option,
+    permission_options,
+    print_denials,
+    print_notice,
+    select_tools,
+)
 from sessiontree.cli.app import (
     MODEL_FAILED,
     app,
@@ -21,7 +30,6 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.output import bold, echo, echo_json, escape_line, escape_lines, warn
-from sessiontree.cli.permissions import load_options, permission_options, print_denials
 
 if TYPE_CHECKING:
     from sessiontree.agent.fan_out import Attempt, Variant
@@ -34,14 +42,12 @@ if TYPE_CHECKING:
     "  sessiontree fan-out @ --at HEAD~1 --model openai:gpt-5.5 --model anthropic:claude-sonnet-5",
 )
 @session_argument
-@place_option("--at", default="HEAD", show_default=True, help="The place to go on from.")
-@click.option("--prompt", "prompts", metavar="TEXT", multiple=True, help="What is said there; may be given again.")
-@click.option("--model", "models", metavar="NAME", multiple=True, help="A model that goes on; may be given again.")
-@click.option("--name", "names", metavar="NAME", multiple=True, help="A name for each branch, in their order.")
-@click.option(
-    "--tools", metavar="NAMES", help="Which built-in tools they may use, with commas between; all by default."
-)
-@click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@place_option("--at", default="HEAD", show_default=True, help="Place to continue from.")
+@click.option("--prompt", "prompts", metavar="TEXT", multiple=True, help="User message to send there; repeatable.")
+@click.option("--model", "models", metavar="NAME", multiple=True, help="Model to continue with; repeatable.")
+@click.option("--name", "names", metavar="NAME", multiple=True, help="Name of a branch; give one for each, in order.")
+@click.option("--tools", metavar="NAMES", help="Built-in tools that the agents may use, comma-separated. Default: all.")
+@click.option("--no-tools", is_flag=True, help="Give the agents no built-in tools.")
 @cwd_option
 @permission_options
 @extension_option
@@ -60,60 +66,47 @@ def fan_out(
     extensions: tuple[str, ...],
     as_json: bool,
 ) -> int:
-    """Go on from one place in several ways at once, each on a branch of its own.
+    """Continue one place in several ways at once, each on its own branch.
 
-    Every prompt goes to every model. Without a prompt, the models answer what is there. The current branch stays where
-    it is; `promote` makes one of the others the way on.
+    Every prompt goes to every model. Without a prompt, the models answer the last message. The current branch does not
+    move; use `promote` to continue from one of the others.
     """
-
-    from sessiontree import config
     from sessiontree.agent.fan_out import Variant
-    from sessiontree.cli.prompt import select_model, select_tools
-    from sessiontree.commands.controller import SessionController
-    from sessiontree.hooks.bus import Hooks
 
     pairs = list(product(prompts or (None,), models or (None,)))
     if names and len(names) != len(pairs):
-        raise click.UsageError(f"every way to go on takes one --name: {len(pairs)} in all, not {len(names)}")
-    settings, hooks = config.load(), Hooks()
-    options = load_options(settings, permission_mode, allow, tools=select_tools(tools, no_tools), cwd=cwd)
-    with open_session(session) as changed:
-        asked = {name: select_model(name, changed.head, settings, hooks) for _, name in pairs}
-        desk = SessionController(
-            changed,
-            model=asked[pairs[0][1]],
-            options=options,
-            hooks=hooks,
-            ui=StderrUi(),
-        )
+        raise click.UsageError(f"--name: expected {len(pairs)}, one for each branch, not {len(names)}")
+    setup = AgentSetup(select_tools(tools, no_tools), extensions, cwd=cwd, permission_mode=permission_mode, allow=allow)
+    setup.hooks.listen(print_notice)
+    with open_session(session) as opened:
+        selected = {name: setup.select_model(name, opened.head) for _, name in pairs}
         variants = [
-            Variant(prompt=prompt, model=asked[name], name=branch)
+            Variant(prompt=prompt, model=selected[name], name=branch)
             for (prompt, name), branch in zip(pairs, names or [None] * len(pairs), strict=True)
         ]
-        attempts = run_async(_run_variants(RunningController(desk, extensions), at, variants))
-        warn_set_aside(changed)
+        attempts = run_async(_run_variants(setup.attach(opened, model=selected[pairs[0][1]]), at, variants))
+        warn_set_aside(opened)
         for attempt, variant in zip(attempts, variants, strict=True):
             _print_attempt(attempt, variant, as_json=as_json)
-        print_denials(options.permissions)
+        print_denials(setup.permissions)
     return 0 if all(attempt.outcome.ok for attempt in attempts) else MODEL_FAILED
 
 
-async def _run_variants(working: RunningController, at: str, variants: list[Variant]) -> list[Attempt]:
-    from sessiontree.agent.fan_out import fan_out as continue_in_each
+async def _run_variants(running: RunningController, at: str, variants: list[Variant]) -> list[Attempt]:
+    from sessiontree.agent.fan_out import fan_out as run_fan_out
     from sessiontree.hooks.events import Event, Notice
 
     def watch(branch: str, event: Event) -> None:
         if isinstance(event, Notice):
             warn(f"{branch}: {event.text}")
 
-    working.controller.hooks.listen(print_notice)
-    async with working as desk:
-        return await continue_in_each(
-            desk.session,
+    async with running as controller:
+        return await run_fan_out(
+            controller.session,
             at,
             variants,
-            options=msgspec.structs.replace(desk.options, tools=desk.tools, cwd=desk.cwd),
-            hooks=desk.hooks,
+            options=msgspec.structs.replace(controller.options, tools=controller.tools, cwd=controller.cwd),
+            hooks=controller.hooks,
             watch=watch,
         )
 

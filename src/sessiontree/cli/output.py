@@ -1,11 +1,11 @@
-"""Output: what commands print, made safe. JSON is one compact line with control characters escaped."""
+"""Output of commands: escaped text, JSON, tables and progress."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,12 +13,17 @@ from sessiontree.core.sanitize import escape_json, escape_raw
 from sessiontree.core.sanitize import escape_line as escape_line
 from sessiontree.core.sanitize import escape_lines as escape_lines
 
+if TYPE_CHECKING:
+    import asyncio
+
 SLOW_SECONDS = 0.5
-"""Progress is shown of what takes longer."""
+"""Show progress after this time."""
 FLUSH_CHARS = 1 << 16
-"""Characters of JSON that are printed at once."""
+"""Characters to buffer before printing."""
 MAX_LIST_CHARS = 240
-"""Characters of a name or a sentence that a list shows."""
+"""Longest name or message in a list."""
+REDRAW_SECONDS = 0.25
+"""Seconds between two updates of a table."""
 
 
 def echo_json(value: Any) -> None:
@@ -26,18 +31,18 @@ def echo_json(value: Any) -> None:
 
 
 def format_json(value: Any) -> str:
-    """A value as compact JSON that a terminal can be sent."""
+    """Return a value as one line of compact JSON without control characters."""
     import json
 
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except ValueError:  # a number too large for a float, which JSON cannot name: as null, like everybody else
+    except ValueError:  # JSON has no infinity; write null, as other libraries do
         text = json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None), separators=(",", ":"))
     return escape_json(text)
 
 
 def echo_json_parts(begin: dict[str, Any], name: str, items: Iterable[Any], end: dict[str, Any]) -> None:
-    """One JSON object with a long list in it, printed as the list is made: `begin`, the list as `name`, and `end`."""
+    """Print one JSON object while its long list `name` is generated, between the fields of `begin` and `end`."""
     buffer = [f"{format_json(begin)[:-1]},{format_json(name)}:["]
     size = 0
     for index, item in enumerate(items):
@@ -50,13 +55,13 @@ def echo_json_parts(begin: dict[str, Any], name: str, items: Iterable[Any], end:
 
 
 def echo_raw(raw: bytes) -> None:
-    """A line of a session as it is, but for characters that a terminal would obey."""
+    """Print a line of a session file, with control characters escaped."""
     text = raw.decode("utf-8", "replace").strip().replace("\r", " ")
     click.echo(escape_raw(text))
 
 
 def shorten(text: str) -> str:
-    """`text`, safe and short enough for a list: names and ids in files may be of any length."""
+    """Escape a text and shorten it for a list. Names and ids in files can have any length."""
     return escape_line(text if len(text) <= MAX_LIST_CHARS else f"{text[: MAX_LIST_CHARS - 1]}…")
 
 
@@ -65,12 +70,12 @@ def echo(*parts: str) -> None:
 
 
 def join_parts(*parts: str) -> str:
-    """Those of `parts` that say something, on one line."""
+    """Join the parts that are not empty."""
     return " ".join(part for part in parts if part)
 
 
 def echo_lines(lines: Iterable[str]) -> None:
-    """Many lines, printed as they are made, but not each alone."""
+    """Print many lines in large blocks while they are generated."""
     buffer: list[str] = []
     size = 0
     for line in lines:
@@ -84,7 +89,7 @@ def echo_lines(lines: Iterable[str]) -> None:
 
 
 def warn(text: str) -> None:
-    """A line beside the output, on standard error; it is made safe here."""
+    """Print an escaped line on standard error."""
     click.echo(f"sessiontree: {escape_line(text)}", err=True)
 
 
@@ -101,15 +106,15 @@ def colorize(text: str, color: str) -> str:
 
 
 def print_table(rows: list[list[str]]) -> None:
-    """Columns that line up; the first row is the heading."""
+    """Print aligned columns. The first row is the heading."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for index, row in enumerate(rows):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         click.echo(bold(line) if index == 0 else line)
 
 
-def create_progress(what: str) -> Callable[[int, int], None] | None:
-    """Tells how far it is, on a terminal, once it takes long."""
+def create_progress(action: str) -> Callable[[int, int], None] | None:
+    """Return a callback that shows a percentage on a terminal, or `None` if there is no terminal."""
     if not sys.stderr.isatty():
         return None
     start = time.monotonic()
@@ -120,6 +125,62 @@ def create_progress(what: str) -> Callable[[int, int], None] | None:
         percent = done * 100 // max(total, 1)
         if percent != shown and time.monotonic() - start > SLOW_SECONDS:
             shown = percent
-            click.echo(f"\r\x1b[K{what}: {percent} %" if done < total else "\r\x1b[K", nl=False, err=True)
+            click.echo(f"\r\x1b[K{action}: {percent} %" if done < total else "\r\x1b[K", nl=False, err=True)
 
     return report
+
+
+class ProgressTable:
+    """Shows a table on standard error while the context is entered. Without a terminal, `print_line` prints lines."""
+
+    def __init__(self, rows: Callable[[], Sequence[Sequence[str]]], *, quiet: bool = False) -> None:
+        """`rows` returns escaped texts, the heading first."""
+        self._rows = rows
+        self._quiet = quiet
+        self._live: Any = None
+        self._redraw_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> ProgressTable:
+        if not self._quiet and sys.stderr.isatty():
+            try:
+                from rich.console import Console
+                from rich.live import Live
+            except ModuleNotFoundError:  # rich is installed with the terminal app
+                return self
+            import asyncio
+
+            console = Console(stderr=True)
+            self._live = Live(get_renderable=self._build_table, console=console, transient=True, auto_refresh=False)
+            self._live.start()
+            self._redraw_task = asyncio.create_task(self._redraw())
+        return self
+
+    async def __aexit__(self, *_: Any) -> None:
+        if self._redraw_task is not None:
+            import asyncio
+
+            self._redraw_task.cancel()
+            await asyncio.wait([self._redraw_task])
+            self._live.stop()
+
+    def print_line(self, line: str) -> None:
+        """Print an escaped line if no table is shown."""
+        if not self._quiet and self._live is None:
+            click.echo(line, err=True)
+
+    async def _redraw(self) -> None:
+        import asyncio
+
+        while True:
+            self._live.refresh()
+            await asyncio.sleep(REDRAW_SECONDS)
+
+    def _build_table(self) -> Any:
+        from rich.table import Table
+        from rich.text import Text
+
+        heading, *rows = self._rows()
+        table = Table(*heading, box=None, pad_edge=False)
+        for row in rows:
+            table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
+        return table

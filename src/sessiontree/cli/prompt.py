@@ -1,4 +1,4 @@
-"""Prompting without a terminal: `sessiontree -p`. One prompt, one answer, as text or as events for programs."""
+"""The `prompt` command (`sessiontree -p`): send one prompt and print the answer as text or as JSON events."""
 
 from __future__ import annotations
 
@@ -12,9 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
-from sessiontree.cli.agent_setup import RunningController, StderrUi, cwd_option, extension_option, print_notice
+from sessiontree.cli.agent_setup import (
+    AgentSetup,
+    RunningController,
+    cwd_option,
+    extension_option,
+    model_option,
+    permission_options,
+    print_denials,
+    print_notice,
+    select_tools,
+)
 from sessiontree.cli.app import (
     FAILED,
     MODEL_FAILED,
@@ -28,26 +37,23 @@ from sessiontree.cli.app import (
     warn_set_aside,
 )
 from sessiontree.cli.output import dim, echo_json, escape_line, escape_lines, warn
-from sessiontree.cli.permissions import load_options, permission_options, print_denials
 from sessiontree.config import CHOICES
 from sessiontree.core.entries import Header, JsonObject
 from sessiontree.core.number_text import pluralize
 from sessiontree.errors import LockTimeout, SessionTreeError
 from sessiontree.format.codec import read_object
 from sessiontree.library import catalog
-from sessiontree.session import Branch, Session
+from sessiontree.session import Session
 
 if TYPE_CHECKING:
     from sessiontree.agent.loop import Outcome
-    from sessiontree.agent.tool import Tool
     from sessiontree.commands.controller import SessionController, SubmitResult
-    from sessiontree.config import Config, PermissionMode
-    from sessiontree.hooks.bus import Hooks
+    from sessiontree.config import PermissionMode
     from sessiontree.hooks.events import Event
     from sessiontree.model.base import Model
 
 ABORT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""That abort the run."""
+"""Signals that abort the run."""
 
 
 @app.command(
@@ -56,22 +62,23 @@ ABORT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     '  sessiontree -p --mode json --model openai:gpt-5.5 "List the tests"'
 )
 @click.argument("words", nargs=-1, metavar="[TEXT | @FILE]...")
-@click.option("-c", "--continue", "recent", is_flag=True, help="Go on in the most recent session of this folder.")
-@session_option("--session", help="Go on in this session.")
-@session_option("--fork", help="Go on in a copy of this session's path.")
-@click.option("--no-session", is_flag=True, help="Keep nothing.")
-@branch_option("--branch", help="The branch to go on; the current one by default.")
-@click.option(
-    "--model", metavar="NAME", help="The model, as provider:model; the session's or the usual one by default."
-)
-@click.option("--thinking", type=click.Choice(CHOICES["thinking"]), help="How much the model thinks before it answers.")
-@click.option("--tools", metavar="NAMES", help="Which built-in tools it may use, with commas between; all by default.")
-@click.option("--no-tools", is_flag=True, help="It may use none of them.")
+@click.option("-c", "--continue", "recent", is_flag=True, help="Continue the most recent session of this folder.")
+@session_option("--session", help="Continue this session.")
+@session_option("--fork", help="Continue in a fork of this session.")
+@click.option("--no-session", is_flag=True, help="Do not save the conversation.")
+@branch_option("--branch", help="Branch to continue. Default: the current branch.")
+@model_option
+@click.option("--thinking", type=click.Choice(CHOICES["thinking"]), help="Thinking level of the model.")
+@click.option("--tools", metavar="NAMES", help="Built-in tools that the agent may use, comma-separated. Default: all.")
+@click.option("--no-tools", is_flag=True, help="Give the agent no built-in tools.")
 @cwd_option
 @permission_options
 @extension_option
 @click.option(
-    "--mode", type=click.Choice(["text", "json"]), default="text", help="Print the answer, or every event a line."
+    "--mode",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="Print the answer as text, or one JSON event per line.",
 )
 def prompt(
     words: tuple[str, ...],
@@ -90,36 +97,31 @@ def prompt(
     extensions: tuple[str, ...],
     mode: str,
 ) -> int:
-    """Prompt the model once and print its answer. `sessiontree -p` is short for it.
+    """Prompt the model once and print its answer. Short form: `sessiontree -p`.
 
-    A text that begins with a slash is a command: `/help` lists them. What is piped in follows the text.
+    Text that starts with a slash is a command; `/help` lists the commands. Piped input is appended to the text.
 
-    The model may read files of this folder. What else it may do, --allow and --permission-mode say, and the user's
-    rules; what was denied is told at the end.
+    The agent may read files in this folder. Your permission rules, --allow and --permission-mode decide what else it
+    may do. Denied calls are listed at the end.
 
-    Exit codes: 0, 1 for an error, 3 when the model failed, 130 when aborted.
+    Exit codes: 0 on success, 1 on an error, 3 if the model failed, 130 if aborted.
     """
     if sum(map(bool, (recent, session, fork, no_session))) > 1:
-        raise click.UsageError("give one of --continue, --session, --fork and --no-session")
+        raise click.UsageError("--continue, --session, --fork and --no-session are mutually exclusive")
     if branch is not None and no_session:
-        raise click.UsageError("--branch needs a session")
-    from sessiontree import config
-    from sessiontree.commands.controller import SessionController
-    from sessiontree.hooks.bus import Hooks
+        raise click.UsageError("--branch and --no-session are mutually exclusive")
     from sessiontree.model.selection import NoModel
 
     text, images, is_command = _build_prompt(words)
-    chosen = select_tools(tools, no_tools)
-    settings, hooks = config.load(), Hooks()
-    options = load_options(settings, permission_mode, allow, tools=chosen, cwd=cwd)
+    setup = AgentSetup(select_tools(tools, no_tools), extensions, cwd=cwd, permission_mode=permission_mode, allow=allow)
     source: Session | None = None
     if recent or session or fork or branch:
         source = open_session(fork or session or catalog.RECENT_ALIAS, read_only=fork is not None)
-    before = None if source is None else source.head if branch is None else source.branch(branch)
-    asked: Model | None = None
+    start = None if source is None else source.head if branch is None else source.branch(branch)
+    selected: Model | None = None
     no_model: str | None = None
     try:
-        asked = select_model(model, before, settings, hooks)
+        selected = setup.select_model(model, start)
     except NoModel as error:
         if not is_command:
             return fail(str(error), MODEL_FAILED)
@@ -129,76 +131,57 @@ def prompt(
     else:
         folder = os.path.abspath(cwd or ".")
         target = source or (catalog.memory(cwd=folder) if no_session else catalog.create(cwd=folder))
-    level = thinking or (settings.thinking if before is None or before.leaf is None else None)
+    level = thinking or (setup.settings.thinking if start is None or start.leaf is None else None)
     if target.unreadable_lines:
-        _warn_unread(target)
-    if thinking not in (None, "off") and asked is not None and not asked.info.thinking:
-        warn(f"{asked.info.name} does not think, so --thinking does nothing")
+        _warn_unreadable(target)
+    if thinking not in (None, "off") and selected is not None and not selected.info.thinking:
+        warn(f"{selected.info.name} does not support thinking; --thinking is ignored")
     try:
         with target:
-            on = before if before is not None and target is source else target.head
-            desk = SessionController(
-                target,
-                branch=on,
-                model=asked,
-                options=msgspec.structs.replace(options, thinking=level),
-                hooks=hooks,
-                ui=StderrUi(),
-            )
-            desk.no_model_message = no_model or desk.no_model_message
-            code = _run_and_report(RunningController(desk, extensions), text, images, mode, is_command=is_command)
+            on = start if start is not None and target is source else target.head
+            running = setup.attach(target, branch=on, model=selected, thinking=level)
+            running.controller.no_model_message = no_model or running.controller.no_model_message
+            code = _run_and_report(running, text, images, mode, is_command=is_command)
             warn_set_aside(target)
     finally:
-        print_denials(options.permissions)
+        print_denials(setup.permissions)
         if source is None and not no_session:
             _drop_if_unused(target)
     return code
 
 
 def _drop_if_unused(session: Session) -> None:
-    """Remove a new session in which nothing was said: it would be the most recent one."""
+    """Delete a new session without messages, so that it does not become the most recent one."""
     from sessiontree.library import trash
 
-    with suppress(SessionTreeError):  # what was asked for is done, or why it was not is what matters
+    with suppress(SessionTreeError):  # do not hide the result or the error of the run
         trash.purge_unused(session, lambda tree: not len(tree))
 
 
-def _warn_unread(session: Session) -> None:
-    lines, it = pluralize(session.unreadable_lines, "line"), "it" if session.unreadable_lines == 1 else "them"
-    message = f"{lines} of this session cannot be read, so the model does not see {it}"
-    warn(f"{message} (`sessiontree doctor {session.location}` tells more)")
+def _warn_unreadable(session: Session) -> None:
+    lines = pluralize(session.unreadable_lines, "unreadable line")
+    warn(f"{lines} in this session, hidden from the model (run `sessiontree doctor {session.location}` for details)")
 
 
-def select_tools(names: str | None, none: bool) -> tuple[Tool, ...]:
-    """The built-in tools of these names, or all."""
-    from sessiontree.agent.tools import builtin_tools
-
-    if names is not None and none:
-        raise click.UsageError("give --tools or --no-tools")
-    if none:
-        return ()
-    return builtin_tools() if names is None else builtin_tools(*filter(None, map(str.strip, names.split(","))))
-
-
-# What is said
+# The prompt
 
 
 def _build_prompt(words: Sequence[str]) -> tuple[str, list[JsonObject], bool]:
-    """The text and the images of the prompt: files first, then what was typed, then what was piped in.
+    """Return the text and images of the prompt, and whether it is a command.
 
-    And whether it is a command, which only what was typed can be.
+    The text consists of the files, the words and the piped input, in this order. Only words can be a command.
     """
-    from sessiontree.commands.registry import parse_line as called
+    from sessiontree.commands.registry import parse_line
 
     files = [word[1:] for word in words if word.startswith("@")]
     typed = " ".join(word for word in words if not word.startswith("@"))
-    included = [_read_attachment(path) for path in files]
-    parts = [*(part for part in included if isinstance(part, str)), typed, _read_piped().rstrip("\n")]
+    attachments = [_read_attachment(path) for path in files]
+    parts = [*(part for part in attachments if isinstance(part, str)), typed, _read_piped().rstrip("\n")]
     text = "\n\n".join(part for part in parts if part)
-    images = [part for part in included if not isinstance(part, str)]
+    images = [part for part in attachments if not isinstance(part, str)]
     if not text.strip() and not images:
-        raise click.UsageError("there is nothing to say: give a TEXT, or pipe one in")
-    return text, images, not included and called(typed) is not None
+        raise click.UsageError("empty prompt: give TEXT or pipe it in")
+    return text, images, not attachments and parse_line(typed) is not None
 
 
 def _read_attachment(path: str) -> str | JsonObject:
@@ -210,18 +193,18 @@ def _read_attachment(path: str) -> str | JsonObject:
             return image
         data = file.read()
     if is_binary(data):
-        raise click.UsageError(f"{path} is neither text nor an image")
+        raise click.UsageError(f"{path}: not a text or image file")
     return f'<file path="{path}">\n{data.decode("utf-8", "replace")}\n</file>'
 
 
 def _read_piped() -> str:
-    """What is piped in, or comes from a file; nobody is waited for who might type."""
+    """Read standard input if it is a pipe, a file or a socket. Never wait for a terminal."""
     stdin: Any = sys.stdin
     if stdin is None or stdin.isatty():
         return ""
     try:
         mode = os.fstat(stdin.fileno()).st_mode
-    except OSError:  # it is no file, but was put in its place
+    except OSError:  # a replacement object without a file descriptor
         return stdin.read()
     return stdin.read() if stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode) else ""
 
@@ -230,17 +213,17 @@ def _read_piped() -> str:
 
 
 def _run_and_report(
-    working: RunningController, text: str, images: list[JsonObject], mode: str, *, is_command: bool
+    running: RunningController, text: str, images: list[JsonObject], mode: str, *, is_command: bool
 ) -> int:
     from sessiontree.agent.unsaved_messages import UnsavedMessages
     from sessiontree.model.base import ModelError
     from sessiontree.store.lock_wait import has_stopped_waiting
 
-    desk = working.controller
-    printer = _JsonPrinter(desk.session.header) if mode == "json" else _TextPrinter()
-    guard = _BrokenPipeGuard(desk, printer)
-    desk.hooks.listen(guard.show)
-    outcome = run_async(_run_until_signal(working, guard, text, images, is_command=is_command))
+    controller = running.controller
+    printer = _JsonPrinter(controller.session.header) if mode == "json" else _TextPrinter()
+    guard = _BrokenPipeGuard(controller, printer)
+    controller.hooks.listen(guard.show)
+    outcome = run_async(_run_until_signal(running, guard, text, images, is_command=is_command))
     if guard.broken:
         raise BrokenPipeError
     if outcome is None:
@@ -253,13 +236,13 @@ def _run_and_report(
         return fail(f"aborted: {text}", STOPPED) if interrupted else fail(text)
     if outcome.error is not None:
         return fail(str(outcome.error), MODEL_FAILED if isinstance(outcome.error, ModelError) else FAILED)
-    return fail("a handler did not let it happen") if outcome.cancelled else 0
+    return fail("cancelled by a handler") if outcome.cancelled else 0
 
 
 async def _run_until_signal(
-    working: RunningController, guard: _BrokenPipeGuard, text: str, images: list[JsonObject], *, is_command: bool
+    running: RunningController, guard: _BrokenPipeGuard, text: str, images: list[JsonObject], *, is_command: bool
 ) -> Outcome | None:
-    """Run, and abort at the first signal; a second one ends the program."""
+    """Run the prompt. The first signal aborts the run, the second one ends the process."""
     import asyncio
 
     from sessiontree.commands.controller import SubmitResult
@@ -268,48 +251,38 @@ async def _run_until_signal(
     loop = asyncio.get_running_loop()
     signals = [
         number for number in ABORT_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
-    ]  # as `nohup` has it
+    ]  # for example under `nohup`
 
     def abort() -> None:
         for number in signals:
             loop.remove_signal_handler(number)
-        stop_waiting()  # for a lock that another process keeps
-        working.controller.abort()
+        stop_waiting()  # for a lock that another process holds
+        running.controller.abort()
 
     try:
         for number in signals:
             loop.add_signal_handler(number, abort)
-    except (RuntimeError, ValueError):  # not in the main thread: somebody else's signals
+    except (RuntimeError, ValueError):  # not in the main thread, so signals are not ours to handle
         pass
-    async with working as desk:
-        await desk.wait_until_idle()  # an extension may have triggered a run when it was set up
+    async with running as controller:
+        await controller.wait_until_idle()  # an extension may have started a run during its setup
         if is_command:
-            submitted = await desk.submit(text)
+            submitted = await controller.submit(text)
         else:
-            submitted = SubmitResult(outcome=await desk.agent.prompt(text, images))
+            submitted = SubmitResult(outcome=await controller.agent.prompt(text, images))
         guard.end(submitted)
         outcome = submitted.outcome
-        while (triggered := await desk.wait_for_triggered_run()) is not None:
+        while (triggered := await controller.wait_for_triggered_run()) is not None:
             guard.end(SubmitResult(outcome=triggered))
             outcome = triggered
     return outcome
 
 
-def select_model(name: str | None, branch: Branch | None, settings: Config, hooks: Hooks) -> Model:
-    """The model that was named, or that the session had, or the usual one; it tries again what may pass."""
-    from sessiontree.commands.models import ConfiguredModels, choose_model
-
-    found, warning = choose_model(ConfiguredModels(settings, hooks), name, None if branch is None else branch.state)
-    if warning is not None:
-        warn(warning)
-    return found
-
-
 class _BrokenPipeGuard:
-    """Shows events to a printer. When nobody takes what it prints any more, the run is given up."""
+    """Passes events to a printer, and aborts the run if standard output is closed."""
 
-    def __init__(self, desk: SessionController, printer: _JsonPrinter | _TextPrinter) -> None:
-        self._controller = desk
+    def __init__(self, controller: SessionController, printer: _JsonPrinter | _TextPrinter) -> None:
+        self._controller = controller
         self._printer = printer
         self.broken = False
 
@@ -330,7 +303,7 @@ class _BrokenPipeGuard:
 
 
 class _JsonPrinter:
-    """Every event a line, after the header of the session."""
+    """Prints the session header and then one JSON event per line."""
 
     def __init__(self, header: Header) -> None:
         echo_json(read_object(header.raw))
@@ -348,12 +321,12 @@ class _JsonPrinter:
 
 
 class _TextPrinter:
-    """The answer: on a terminal all that is said, as it comes; otherwise the last message, when it is whole."""
+    """Prints the answer: streamed on a terminal, otherwise the complete last message."""
 
     def __init__(self) -> None:
         self._is_streaming = sys.stdout.isatty()
         self._is_line_open = False
-        """Whether a line was begun."""
+        """Whether the current line has no newline yet."""
 
     def show(self, event: Event) -> None:
         from sessiontree.hooks.events import CompactFailed, MessageDelta, MessageEnd, ToolStart
@@ -368,16 +341,16 @@ class _TextPrinter:
             case ToolStart(call=call) if self._is_streaming:
                 click.echo(dim(escape_line(f"{call.name} {call.arguments}")[:200]), err=True)
             case CompactFailed(error=error, aborted=False):
-                warn(f"the conversation could not be compacted: {error}")
+                warn(f"compaction failed: {error}")
             case _:
                 print_notice(event)
 
     def end(self, submitted: SubmitResult) -> None:
-        for said in filter(None, (submitted.text, submitted.editor_text)):
-            click.echo(escape_lines(said))
+        for text in filter(None, (submitted.text, submitted.editor_text)):
+            click.echo(escape_lines(text))
         if submitted.outcome is None:
             return
         if not self._is_streaming and submitted.outcome.text:
             click.echo(escape_lines(submitted.outcome.text))
         if submitted.outcome.cut_off:
-            warn("the answer was cut off at the length that the model may write")
+            warn("the answer was cut off at the output limit of the model")

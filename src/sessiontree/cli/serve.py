@@ -1,4 +1,4 @@
-"""The commands of the server: serving sessions over HTTP with the page, and the tokens that let others in."""
+"""The `serve` and `token` commands: serve sessions over HTTP, and manage links and tokens."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from sessiontree import config
-from sessiontree.cli.agent_setup import project_option
+from sessiontree.cli.agent_setup import build_permissions, permission_options, project_option
 from sessiontree.cli.app import F, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table
-from sessiontree.cli.permissions import build_permissions, permission_options
 from sessiontree.commands.formatting import format_local_time
 from sessiontree.config import PermissionMode
 from sessiontree.core.entries import JsonObject
@@ -31,27 +30,33 @@ if TYPE_CHECKING:
 
 PORT = 7373
 LINK_LIFETIME_SECONDS = 3600.0
-"""How long the link that is printed at the start works, unless it is used."""
+"""How long the link that `serve` prints is valid, unless it is used."""
 
 
 @app.command(
     epilog="\b\nExamples:\n  sessiontree serve\n  sessiontree serve --port 8080 --allow-run --open\n"
     "  sessiontree serve --host 0.0.0.0 --allow-remote --name tower.local"
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=PORT, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one.")
-@click.option("--allow-remote", is_flag=True, help="Listen where other machines can reach it.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port",
+    default=PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for a free port.",
+)
+@click.option("--allow-remote", is_flag=True, help="Allow an address that other machines can reach.")
 @click.option(
     "--name",
     "names",
     metavar="NAME",
     multiple=True,
-    help="A further name that it goes by, perhaps with a port; may be given again.",
+    help="Additional host name of the server, optionally with a port; repeatable.",
 )
 @project_option
-@click.option("--allow-run", is_flag=True, help="Let requests run agents, which use tools and spend money.")
+@click.option("--allow-run", is_flag=True, help="Allow requests to run agents, which use tools and cost money.")
 @permission_options
-@click.option("--open", "open_", is_flag=True, help="Open the page in a browser.")
+@click.option("--open", "open_", is_flag=True, help="Open the dashboard in a browser.")
 def serve(
     host: str,
     port: int,
@@ -63,16 +68,16 @@ def serve(
     allow: tuple[str, ...],
     open_: bool,
 ) -> None:
-    """Serve sessions over HTTP, with a page to look at them.
+    """Serve sessions over HTTP, with a dashboard.
 
-    The link that is printed signs one browser in and works once; `sessiontree token link` prints more. Nobody is
-    answered without signing in or a token. Ctrl-C ends the server, and what runs in it.
+    The printed link signs in one browser and works once; `sessiontree token link` prints another. Every request needs
+    a signed-in browser or a token. Ctrl-C stops the server and its agents.
     """
     try:
         from sessiontree.server.app import create_app
         from sessiontree.server.http_server import HttpServer, bind_socket
     except ModuleNotFoundError as error:
-        raise InvalidOperation("serving needs the extra: pip install 'sessiontree[web]'") from error
+        raise InvalidOperation("the server needs an extra: pip install 'sessiontree[web]'") from error
     from sessiontree.server.auth import SCOPES, TokenStore, announce_server, get_time_now, get_token_path, issue_token
     from sessiontree.server.request_checks import (
         ServerLimits,
@@ -82,15 +87,15 @@ def serve(
         is_loopback,
     )
 
-    build_permissions(config.load(), permission_mode, allow)  # what is wrong with them is said before it listens
+    build_permissions(config.load(), permission_mode, allow)  # report invalid options before listening
     check_listen_host(host, allow_remote=allow_remote)
     for name in names:
         check_host_name(name)
     listening = bind_socket(host, port)
     port = listening.getsockname()[1]
-    own = issue_token(SCOPES, created=get_time_now())
-    tokens = TokenStore([own.token])
-    tokens.read_stored()  # a file that does not tell is said now, not at the first request
+    server_token = issue_token(SCOPES, created=get_time_now())
+    tokens = TokenStore([server_token.token])
+    tokens.read_stored()  # report an invalid token file now, not at the first request
     hosts = build_allowed_hosts(host, port, [*names, *([socket.gethostname()] if allow_remote else [])])
     limits = ServerLimits()
     address = _build_url(host, port, names)
@@ -100,24 +105,26 @@ def serve(
 
     def announce() -> None:
         echo("serving at", link)
-        echo(dim("the link signs one browser in and works once; sessiontree token link prints another"))
+        echo(dim("the link signs in one browser and works once; `sessiontree token link` prints another"))
         if not is_loopback(host):
             echo(
-                "warning: this is plain HTTP: what is sent, the link and the sign-in too, can be read on the network. "
-                f"Rather listen on 127.0.0.1 and tunnel, ssh -L {port}:127.0.0.1:{port} HOST, or put a proxy with TLS "
-                "in front and give its name with --name"
+                "warning: plain HTTP is not encrypted: others on the network can read everything, including the link. "
+                f"Listen on 127.0.0.1 and use a tunnel (ssh -L {port}:127.0.0.1:{port} HOST), or use a TLS proxy and "
+                "give its name with --name"
             )
-        echo(dim(f"agents run: {'yes' if allow_run else 'no (--allow-run lets them)'}; Ctrl-C ends it"))
+        echo(
+            dim(f"running agents: {'allowed' if allow_run else 'not allowed (use --allow-run)'}; press Ctrl+C to stop")
+        )
         sys.stdout.flush()
         if open_:
-            # By way of a file: what a browser is started with, others on this machine can see.
+            # Pass the link in a private file, because other users can see the arguments of the browser.
             write_private(page, f'<meta http-equiv="refresh" content="0; url={link}">\n'.encode())
             click.launch(page)
 
     make_private_directory(get_home())
-    write_private(file, own.secret.encode() + b"\n")
+    write_private(file, server_token.secret.encode() + b"\n")
     try:
-        made = create_app(
+        web_app = create_app(
             hosts=hosts,
             tokens=tokens,
             limits=limits,
@@ -126,7 +133,7 @@ def serve(
             permission_mode=permission_mode,
             allow=allow,
         )
-        server = HttpServer(made, limits, announce)
+        server = HttpServer(web_app, limits, announce)
         with (
             contextlib.suppress(KeyboardInterrupt),
             announce_server(port, address),
@@ -143,7 +150,7 @@ def serve(
 
 @contextlib.contextmanager
 def _handle_signals(server: HttpServer) -> Generator[None]:
-    """Have the server end cleanly at a signal. It does so itself at SIGTERM, but gives that again when it has ended."""
+    """Stop the server cleanly on SIGTERM and SIGHUP. The server raises SIGTERM again after it has stopped."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -152,7 +159,7 @@ def _handle_signals(server: HttpServer) -> Generator[None]:
         server.handle_exit(signal.SIGTERM, None)
 
     wanted = {signal.SIGTERM: stop, signal.SIGHUP: handle_hangup}
-    ignored = [number for number in wanted if signal.getsignal(number) is signal.SIG_IGN]  # as `nohup` has it
+    ignored = [number for number in wanted if signal.getsignal(number) is signal.SIG_IGN]  # for example under `nohup`
     before = {number: signal.signal(number, handler) for number, handler in wanted.items() if number not in ignored}
     try:
         yield
@@ -162,7 +169,7 @@ def _handle_signals(server: HttpServer) -> Generator[None]:
 
 
 def _build_url(host: str, port: int, names: tuple[str, ...] = ()) -> str:
-    """The address of the page, which works from other machines if the server can be reached from there."""
+    """Return the URL of the dashboard, reachable from other machines if the server is."""
     if names:
         name, _, given = names[0].partition(":") if not names[0].startswith("[") else (names[0], "", "")
         scheme = "https" if given == "443" else "http"
@@ -175,8 +182,8 @@ def _build_url(host: str, port: int, names: tuple[str, ...] = ()) -> str:
 
 
 def _find_own_address(family: socket.AddressFamily) -> str | None:
-    """The address of this machine by which others reach it. Nothing is sent to find it."""
-    outside = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"  # nobody has these
+    """Return the address at which other machines reach this one. Sends no packet."""
+    outside = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"  # reserved for documentation
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect((outside, 9))
         return asking.getsockname()[0]
@@ -184,20 +191,20 @@ def _find_own_address(family: socket.AddressFamily) -> str | None:
 
 
 def _make_link(address: str, scopes: tuple[Scope, ...], projects: tuple[str, ...] | None, seconds: float) -> str:
-    """A link to the page that signs one browser in, once."""
+    """Create a link that signs in one browser, once."""
     from sessiontree.server.auth import TokenStore, add_seconds, get_time_now, issue_token
 
     now = get_time_now()
-    made = issue_token(scopes, projects, created=now, expires=add_seconds(now, seconds), kind="code")
-    TokenStore().add(made.token)
-    return f"{address}/#code={made.secret}"
+    issued = issue_token(scopes, projects, created=now, expires=add_seconds(now, seconds), kind="code")
+    TokenStore().add(issued.token)
+    return f"{address}/#code={issued.secret}"
 
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Lifetime(click.ParamType[float]):
-    """A time such as `90m`, `12h` or `7d`, in seconds."""
+    """A duration such as `90m`, `12h` or `7d`, in seconds."""
 
     name = "time"
 
@@ -206,7 +213,7 @@ class Lifetime(click.ParamType[float]):
             return value
         found = re.fullmatch(r"([1-9][0-9]{0,4})([smhdw])", str(value))
         if found is None:
-            self.fail(f"{value!r} is no time; write a number and s, m, h, d or w, as in 7d", param, ctx)
+            self.fail(f"{value!r} is not a duration; use a number and s, m, h, d or w, as in 7d", param, ctx)
         return float(found[1]) * UNITS[found[2]]
 
 
@@ -214,7 +221,7 @@ LIFETIME = Lifetime()
 
 
 def rights_options(scope_help: str) -> Callable[[F], F]:
-    """`--scope` and `--project`, as `scopes` and `projects`: what whoever signs in may do, and where."""
+    """Add `--scope` and `--project`, as `scopes` and `projects`, which restrict a token."""
     scope = click.option(
         "--scope", "scopes", multiple=True, type=click.Choice(["read", "write", "run"]), help=scope_help
     )
@@ -223,7 +230,7 @@ def rights_options(scope_help: str) -> Callable[[F], F]:
         "projects",
         multiple=True,
         type=click.Path(file_okay=False),
-        help="Only sessions of this folder; may be given again.",
+        help="Restrict to sessions of this folder; repeatable.",
     )
     return lambda function: scope(project(function))
 
@@ -233,73 +240,77 @@ def rights_options(scope_help: str) -> Callable[[F], F]:
     "  sessiontree token ls\n  sessiontree token revoke 1f2e3d4c"
 )
 def token() -> None:
-    """Make links and tokens for the server, list and revoke them."""
+    """Create, list and revoke links and tokens for the server."""
 
 
 @token.command(epilog="\b\nExamples:\n  sessiontree token link\n  sessiontree token link --scope read --expires 15m")
-@rights_options("What the browser may do; all by default.")
-@click.option("--expires", type=LIFETIME, default="1h", show_default=True, help="How long the link works if not used.")
-@click.option("--url", help="The address of the server; by default that of the one that runs here.")
+@rights_options("What the browser may do; repeatable. Default: everything.")
+@click.option(
+    "--expires", type=LIFETIME, default="1h", show_default=True, help="How long the link is valid if not used."
+)
+@click.option("--url", help="Address of the server. Default: the running server on this machine.")
 @json_option
 def link(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float, url: str | None, as_json: bool) -> None:
-    """Print a link that signs one browser in to the server. It works once."""
+    """Print a link that signs in one browser. It works once."""
     from sessiontree.server.auth import SCOPES, list_server_addresses
 
     found = [url.rstrip("/")] if url is not None else list_server_addresses()
     if len(found) != 1:
-        there = f"{len(found)} servers run here: {', '.join(found)}" if found else "no server runs here"
-        raise InvalidOperation(f"{there}; name one with --url, such as --url http://127.0.0.1:{PORT}")
-    made = _make_link(found[0], scopes or SCOPES, projects or None, expires)
+        state = f"{len(found)} servers are running: {', '.join(found)}" if found else "no server is running"
+        raise InvalidOperation(f"{state}; choose one with --url, such as --url http://127.0.0.1:{PORT}")
+    printed = _make_link(found[0], scopes or SCOPES, projects or None, expires)
     if as_json:
-        echo_json({"link": made})
+        echo_json({"link": printed})
     else:
-        echo(made)
+        echo(printed)
 
 
 @token.command(epilog="\b\nExample:\n  sessiontree token create --scope read --scope write --project ~/project")
-@rights_options("What it may do; read by default.")
-@click.option("--expires", type=LIFETIME, help="How long it lasts, as 12h or 7d; until it is revoked by default.")
+@rights_options("What the program may do; repeatable. Default: read.")
+@click.option(
+    "--expires", type=LIFETIME, help="How long the token is valid, such as 12h or 7d. Default: until it is revoked."
+)
 @json_option
 def create(scopes: tuple[Scope, ...], projects: tuple[str, ...], expires: float | None, as_json: bool) -> None:
-    """Make a token for a program, which lasts until it expires or is revoked. It is shown once."""
+    """Create a token for a program. It is shown only once."""
     from sessiontree.server.auth import TokenStore, add_seconds, get_time_now, issue_token
 
     now = get_time_now()
     until = None if expires is None else add_seconds(now, expires)
-    made = issue_token(scopes or ("read",), projects or None, created=now, expires=until)
-    TokenStore().add(made.token)
+    issued = issue_token(scopes or ("read",), projects or None, created=now, expires=until)
+    TokenStore().add(issued.token)
     if as_json:
-        echo_json({"id": made.token.id, "token": made.secret, **_token_to_wire(made.token)})
+        echo_json({"id": issued.token.id, "token": issued.secret, **_encode_token(issued.token)})
     else:
-        of = () if made.token.projects is None else map(escape_line, made.token.projects)
+        of = () if issued.token.projects is None else map(escape_line, issued.token.projects)
         ends = () if until is None else (f"until {format_local_time(until)}",)
-        echo(made.secret, dim(", ".join((made.token.id, *made.token.scopes, *of, *ends))))
+        echo(issued.secret, dim(", ".join((issued.token.id, *issued.token.scopes, *of, *ends))))
 
 
-def _token_to_wire(one: Token) -> JsonObject:
+def _encode_token(one: Token) -> JsonObject:
     return {"scopes": one.scopes, "projects": one.projects, "expires": one.expires}
 
 
 @token.command(epilog="\b\nExample:\n  sessiontree token ls --json")
 @json_option
 def ls(as_json: bool) -> None:
-    """List tokens of programs, signed-in browsers and unused links. Secrets are not shown."""
+    """List tokens of programs, signed-in browsers and unused links, without their secrets."""
     from sessiontree.server.auth import TokenStore
 
     tokens = TokenStore()
-    kept = [one for one in tokens.read_stored() if tokens.is_valid(one)]
+    valid = [one for one in tokens.read_stored() if tokens.is_valid(one)]
     if as_json:
-        for one in kept:
-            echo_json({"id": one.id, "kind": one.kind, **_token_to_wire(one), "created": one.created})
+        for one in valid:
+            echo_json({"id": one.id, "kind": one.kind, **_encode_token(one), "created": one.created})
         return
-    rows = [["token", "kind", "made", "expires", "scopes", "projects"]]
-    for one in kept:
+    rows = [["token", "kind", "created", "expires", "scopes", "projects"]]
+    for one in valid:
         projects = "all" if one.projects is None else ", ".join(one.projects)
         kind = "link" if one.kind == "code" else one.kind
         ends = "never" if one.expires is None else format_local_time(one.expires)
         times = escape_line(format_local_time(one.created)), escape_line(ends)
         rows.append([escape_line(one.id), kind, *times, ", ".join(one.scopes), escape_line(projects)])
-    if kept:
+    if valid:
         print_table(rows)
     else:
         echo(dim("no tokens"))
@@ -309,11 +320,11 @@ def ls(as_json: bool) -> None:
 @click.argument("id", metavar="TOKEN")
 @json_option
 def revoke(id: str, as_json: bool) -> None:
-    """Revoke a token by its short name. A running server refuses it at once and signs out browsers that used it."""
+    """Revoke a token by its id. A running server rejects it at once and signs out its browsers."""
     from sessiontree.server.auth import TokenStore
 
-    gone = TokenStore().revoke(id)
+    revoked = TokenStore().revoke(id)
     if as_json:
-        echo_json({"revoked": gone.id})
+        echo_json({"revoked": revoked.id})
     else:
-        echo("revoked", escape_line(gone.id))
+        echo("revoked", escape_line(revoked.id))

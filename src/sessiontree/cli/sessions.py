@@ -1,4 +1,4 @@
-"""Commands over many sessions: ls, search, archive, delete."""
+"""Commands that list, search, archive and delete sessions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from sessiontree.library.index.session_search import Hit, encode_hit
 from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import parse_session_id
 
-all_option = click.option("--all", "everywhere", is_flag=True, help="Sessions of all folders.")
+all_option = click.option("--all", "everywhere", is_flag=True, help="Include sessions of all folders.")
 source_option = click.option(
-    "--source", type=click.Choice(["pi", "omp"]), help="The sessions of pi or oh-my-pi, read-only."
+    "--source", type=click.Choice(["pi", "omp"]), help="Sessions of pi or oh-my-pi, read-only."
 )
 dir_option = click.option(
-    "--dir", "folder", type=click.Path(file_okay=False), help="The files in this folder, whatever they are about."
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False),
+    help="Session files in this folder, regardless of their working folder.",
 )
 
 
@@ -27,8 +30,8 @@ dir_option = click.option(
     epilog="\b\nExamples:\n  sessiontree ls\n  sessiontree ls --all --json\n  sessiontree ls --source pi --all"
 )
 @all_option
-@click.option("--archived", is_flag=True, help="The archived sessions instead.")
-@click.option("--trash", "in_trash", is_flag=True, help="The deleted sessions instead, of all folders.")
+@click.option("--archived", is_flag=True, help="List archived sessions instead.")
+@click.option("--trash", "in_trash", is_flag=True, help="List deleted sessions of all folders instead.")
 @source_option
 @dir_option
 @json_option
@@ -36,7 +39,7 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
     """List the sessions of this folder, newest first."""
     _check_source_options(source, folder)
     if in_trash and (archived or source or folder):
-        raise click.UsageError("--trash goes with none of --archived, --source and --dir")
+        raise click.UsageError("--trash excludes --archived, --source and --dir")
     if in_trash:
         listed = trash.list_trash()
     else:
@@ -45,7 +48,8 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
         )
     if as_json:
         for summary in listed:
-            echo_json(encode_summary(summary))
+            more = {"messages": summary.message_count, "branch": summary.branch, "file": summary.file}
+            echo_json({**encode_summary(summary), **more})
         return
     shown = {(summary.id, summary.file) for summary in listed}
     by_file = _find_ambiguous_files(shown, outside=bool(source or folder), in_trash=in_trash)
@@ -53,12 +57,12 @@ def ls(everywhere: bool, archived: bool, in_trash: bool, source: str | None, fol
         with_folder = everywhere or in_trash or folder is not None
         _print_summary(summary, with_folder=with_folder, with_file=summary.file in by_file)
     if not listed:
-        echo(dim("no sessions" if everywhere or in_trash or folder is not None else "no sessions of this folder"))
+        echo(dim("no sessions" if everywhere or in_trash or folder is not None else "no sessions in this folder"))
 
 
 def _check_source_options(source: str | None, folder: str | None) -> None:
     if source and folder:
-        raise click.UsageError("give --source or --dir")
+        raise click.UsageError("--source and --dir are mutually exclusive")
 
 
 def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: bool) -> None:
@@ -73,7 +77,7 @@ def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: boo
     ]
     times = [
         f"modified {_format_time(summary.modified)}",
-        f"made {_format_time(summary.created)}" if summary.created else "",
+        f"created {_format_time(summary.created)}" if summary.created else "",
     ]
     fork = f"fork of {shorten(parse_session_id(summary.parent_session))}" if summary.parent_session else ""
     where = shorten(summary.cwd) if with_folder else ""
@@ -84,12 +88,12 @@ def _print_summary(summary: SessionSummary, *, with_folder: bool, with_file: boo
         echo("  " + escape_line(summary.first_message[:100]))
     if summary.damage:
         echo("  " + colorize(shorten(summary.damage), "red"))
-    if with_file:  # there is no other way to name it
+    if with_file:  # the id is ambiguous
         echo("  " + dim(escape_line(summary.file)))
 
 
 def _find_ambiguous_files(shown: set[tuple[str, str]], *, outside: bool, in_trash: bool = False) -> set[str]:
-    """Return the files to print because the id alone does not find them: all of them for another folder."""
+    """Return the files whose session ids are ambiguous. From `outside` the catalog, return all files."""
     return {file for _, file in shown} if outside else catalog.find_ambiguous(shown, in_trash=in_trash)
 
 
@@ -105,15 +109,15 @@ def _format_time(timestamp: str) -> str:
 @all_option
 @source_option
 @dir_option
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="The most hits to show.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1), help="Maximum number of matches.")
 @json_option
 def search(
     query: tuple[str, ...], everywhere: bool, source: str | None, folder: str | None, limit: int, as_json: bool
 ) -> None:
     """Search all entries of all branches, newest first.
 
-    All words of QUERY must be in an entry: a word, "a phrase", or begin* for the beginning of a
-    word. role:user asks who said it; since:7d (12h, 2w, 2026-01-31) how old it may be.
+    An entry matches if it contains all terms of QUERY. A term is a word, "a phrase", or a prefix such as begin*.
+    Filter by role with role:user, and by age with since:7d (12h, 2w, 2026-01-31).
     """
     _check_source_options(source, folder)
     unread: set[str] = set()
@@ -124,10 +128,10 @@ def search(
         dir=folder,
         limit=limit,
         on_unreadable=unread.add,
-        progress=create_progress("taking in words"),
+        progress=create_progress("indexing"),
     )
     if unread:
-        warn(f"{pluralize(len(unread), 'file')} could not be read, which ls tells of")
+        warn(f"cannot read {pluralize(len(unread), 'file')}; run `sessiontree ls` for details")
     if as_json:
         for hit in hits:
             echo_json(encode_hit(hit))
@@ -140,14 +144,14 @@ def search(
             before = hit.file
         _print_hit(hit)
     if not hits:
-        echo(dim("nothing found" if everywhere or folder is not None else "nothing found in sessions of this folder"))
+        echo(dim("no matches" if everywhere or folder is not None else "no matches in sessions of this folder"))
     elif len(hits) == limit:
-        echo(dim(f"these are the newest {limit}; --limit shows more"))
+        echo(dim(f"showing the newest {limit}; use --limit for more"))
 
 
 def _print_hit(hit: Hit) -> None:
     seen = colorize("in context", "green") if hit.in_context else dim("not in context")
-    branch = shorten(hit.branch) if hit.branch is not None else "on no branch"
+    branch = shorten(hit.branch) if hit.branch is not None else "no branch"
     echo(
         f"  {shorten(format_id(hit.entry))}",
         dim(_format_time(hit.timestamp)),
@@ -160,27 +164,27 @@ def _print_hit(hit: Hit) -> None:
 
 @app.command(epilog="\b\nExamples:\n  sessiontree archive @\n  sessiontree archive auth --undo")
 @session_argument
-@click.option("--undo", is_flag=True, help="Put it back into listings.")
+@click.option("--undo", is_flag=True, help="Show it in listings again.")
 @json_option
 def archive(session: str, undo: bool, as_json: bool) -> None:
-    """Take a session out of listings. It stays where it is."""
+    """Hide a session from listings. The file stays where it is."""
     file = trash.archive(session, archived=not undo)
     if as_json:
         echo_json({"archived": not undo, "file": file})
     else:
-        echo("back in listings" if undo else "archived", dim(escape_line(file)))
+        echo("unarchived" if undo else "archived", dim(escape_line(file)))
 
 
 @app.command(epilog="\b\nExamples:\n  sessiontree delete auth\n  sessiontree delete auth --restore")
 @session_argument
-@click.option("--restore", is_flag=True, help="Bring it back from the trash.")
-@click.option("--purge", is_flag=True, help="Remove it for good, from the trash or from where it lives.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--restore", is_flag=True, help="Restore it from the trash.")
+@click.option("--purge", is_flag=True, help="Delete it permanently, from the trash or its folder.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -> None:
-    """Move a session to the trash, bring it back, or remove it for good."""
+    """Move a session to the trash, restore it, or delete it permanently."""
     if restore and purge:
-        raise click.UsageError("give --restore or --purge")
+        raise click.UsageError("--restore and --purge are mutually exclusive")
     if restore:
         file, done = trash.restore(session), "restored"
     else:
@@ -194,23 +198,25 @@ def delete(session: str, restore: bool, purge: bool, yes: bool, as_json: bool) -
 
 
 def _confirm_deletion(session: str, purge: bool) -> str:
-    """Have the session that is meant named, and give where it is: `@` may be another one by the time of the answer."""
+    """Ask for confirmation and return the location: `@` may mean another session when the user has answered."""
     if not can_answer():
-        raise click.UsageError("there is no terminal to ask at: give --yes")
+        raise click.UsageError("no terminal to ask for confirmation; use --yes")
     place = trash.resolve_session(session, in_trash=purge)
-    named = _describe_session(place)
-    click.confirm(f"Remove {named} for good?" if purge else f"Move {named} to the trash?", abort=True, err=True)
+    description = _describe_session(place)
+    click.confirm(
+        f"Permanently delete {description}?" if purge else f"Move {description} to the trash?", abort=True, err=True
+    )
     return place
 
 
 def _describe_session(place: str) -> str:
-    """A session by its name, or else its id, and by what was said first in it, as far as it can be read."""
+    """Return the name or id of a session and its first message, or its location if it cannot be read."""
     from sessiontree.library.index.session_summary import build_tally
 
     try:
         with catalog.open(place, read_only=True) as session:
             first = build_tally(session).first_message
-            said = f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"
-            return f"{shorten(session.name or session.id)} {shorten(said)}"
+            quoted = f'"{first[:60]}{"…" if first[60:] else ""}"' if first else "(empty)"
+            return f"{shorten(session.name or session.id)} {shorten(quoted)}"
     except SessionTreeError:
-        return escape_line(place)  # there is no other way to name it: files of one folder differ where it ends
+        return escape_line(place)  # not shortened: paths of one folder differ at the end

@@ -1,4 +1,4 @@
-"""The command of workers: a process that takes the work of durable swarms, on this machine or any other."""
+"""The `worker` command: a process that runs the agents of durable swarms."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sessiontree.cli.agent_setup import RunningController, StderrUi, extension_option, project_option
+from sessiontree.cli.agent_setup import (
+    AgentSetup,
+    extension_option,
+    permission_options,
+    print_denials,
+    project_option,
+    select_tools,
+)
 from sessiontree.cli.app import STOPPED, app, json_option
 from sessiontree.cli.output import dim, echo, echo_json, escape_line, print_table, warn
-from sessiontree.cli.permissions import build_permissions, load_options, permission_options, print_denials
 from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ if TYPE_CHECKING:
 database_option = click.option(
     "--database",
     metavar="ADDRESS",
-    help="Where work is kept: PostgreSQL, or a SQLite file; SESSIONTREE_STORE, or a file in the home by default.",
+    help="Job queue: a PostgreSQL address or a SQLite file. Default: SESSIONTREE_STORE, else a file in the home.",
 )
 
 
@@ -34,20 +40,22 @@ database_option = click.option(
     epilog="\b\nExamples:\n  sessiontree worker\n  sessiontree worker --concurrency 8 --tools read,ls,grep\n"
     "  sessiontree worker --list"
 )
-@click.option("--concurrency", type=click.IntRange(1), default=4, show_default=True, help="How many agents at a time.")
+@click.option(
+    "--concurrency", type=click.IntRange(1), default=4, show_default=True, help="Maximum number of agents at a time."
+)
 @database_option
 @click.option(
     "--lease",
     type=click.FloatRange(min=1),
     metavar="SECONDS",
-    help="How long it may be out of reach before others take its work; 20 by default.",
+    help="How long the worker may be unreachable before other workers take its jobs. Default: 20.",
 )
-@click.option("--tools", metavar="NAMES", help="Which built-in tools agents may use, with commas between.")
-@click.option("--no-tools", is_flag=True, help="They may use none of them.")
+@click.option("--tools", metavar="NAMES", help="Built-in tools that agents may use, comma-separated. Default: all.")
+@click.option("--no-tools", is_flag=True, help="Give agents no built-in tools.")
 @project_option
 @permission_options
 @extension_option
-@click.option("--list", "listing", is_flag=True, help="Print which workers there are, and what they do.")
+@click.option("--list", "listing", is_flag=True, help="List the running workers and exit.")
 @json_option
 def worker(
     concurrency: int,
@@ -62,11 +70,11 @@ def worker(
     listing: bool,
     as_json: bool,
 ) -> int:
-    """Take the work of swarms that run with --durable, until it is told to end.
+    """Run agents of swarms that were started with --durable, until interrupted.
 
-    Models, tools, extensions and permissions are those of this machine. Ctrl-C lets the calls under way come to their
-    end, and leaves the rest to other workers; a second one ends it at once. It ends with 75 when it was out of reach
-    for so long that others have its work.
+    Models, tools, extensions and permissions are those of this machine. Ctrl-C finishes the calls in progress and
+    leaves the rest to other workers; a second Ctrl-C stops at once. The exit code is 75 if the worker was unreachable
+    for longer than its lease.
     """
     import asyncio
 
@@ -74,11 +82,9 @@ def worker(
         from sessiontree.swarm.durable.roster import LEASE
         from sessiontree.swarm.durable.worker import DurableWorker
     except ModuleNotFoundError as error:
-        raise InvalidOperation("workers need the extra: pip install 'sessiontree[swarm]'") from error
+        raise InvalidOperation("workers need an extra: pip install 'sessiontree[swarm]'") from error
     if listing:
         return _list_workers(database, as_json=as_json)
-    from sessiontree.cli.prompt import select_tools
-
     opener = _SwarmOpener(select_tools(tools, no_tools), extensions, projects, permission_mode, allow)
     asyncio.run(
         _run_until_signal(
@@ -95,7 +101,7 @@ def worker(
 
 
 class _SwarmOpener:
-    """Opens swarms with what this machine has."""
+    """Opens swarms with the models, tools and permissions of this machine."""
 
     def __init__(
         self,
@@ -105,10 +111,8 @@ class _SwarmOpener:
         mode: PermissionMode | None,
         allow: tuple[str, ...],
     ) -> None:
-        from sessiontree import config
-
-        self._settings = config.load()
-        build_permissions(self._settings, mode, allow)  # what is wrong with them is said before work is taken
+        # Report invalid settings and options before the worker takes a job.
+        self._settings = AgentSetup(tools, permission_mode=mode, allow=allow).settings
         self._mode: PermissionMode | None = mode
         self._allow = allow
         self._tools = tools
@@ -120,33 +124,33 @@ class _SwarmOpener:
         self, order: JobRequest, session: Session, hooks: Hooks, keep: WrapModel
     ) -> AsyncGenerator[Swarm]:
         from sessiontree.agent.sandbox import resolve_project_folder
-        from sessiontree.commands.controller import SessionController
         from sessiontree.swarm.swarm import Swarm
 
-        cwd = resolve_project_folder(session.cwd, self._projects)
-        options = load_options(self._settings, self._mode, self._allow, tools=self._tools, cwd=cwd)
-        desk = SessionController(
-            session,
-            options=options,
+        setup = AgentSetup(
+            self._tools,
+            self._extensions,
+            cwd=resolve_project_folder(session.cwd, self._projects),
+            permission_mode=self._mode,
+            allow=self._allow,
+            settings=self._settings,
             hooks=hooks,
-            ui=StderrUi(),
         )
-        async with RunningController(desk, self._extensions):
-            allowed = [tool for tool in desk.tools if order.tools is None or tool.name in order.tools]
+        async with setup.attach(session) as controller:
+            allowed = [tool for tool in controller.tools if order.tools is None or tool.name in order.tools]
             yield Swarm.open(
                 session,
                 order.work.swarm,
-                model=keep(desk.models.find()) if order.work.model is None else None,
-                model_of=lambda name: keep(desk.models.find(name)),
+                model=keep(controller.models.find()) if order.work.model is None else None,
+                model_of=lambda name: keep(controller.models.find(name)),
                 tools=allowed,
-                hooks=desk.hooks,
-                settings=desk.settings,
+                hooks=setup.hooks,
+                settings=setup.settings,
                 system=order.system,
                 thinking=order.thinking,
                 override_saved=True,
-                permissions=options.permissions,
+                permissions=setup.permissions,
             )
-        print_denials(options.permissions)
+        print_denials(setup.permissions)
 
 
 async def _run_until_signal(worker: DurableWorker) -> None:
@@ -159,7 +163,7 @@ async def _run_until_signal(worker: DurableWorker) -> None:
         if stop.is_set():
             worker.abandon(STOPPED)
         stop.set()
-        warn("no more work is taken, and the calls under way come to their end; once more ends them")
+        warn("finishing the calls in progress and taking no more jobs; press Ctrl+C again to stop at once")
 
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, handle_signal)
@@ -170,26 +174,21 @@ def _list_workers(database: str | None, *, as_json: bool) -> int:
     from sessiontree.swarm.durable.database import WorkDatabase
     from sessiontree.swarm.durable.roster import Roster
 
-    where = WorkDatabase(database)
-    where.migrate()
-    roster = Roster(where)
+    jobs = WorkDatabase(database)
+    jobs.migrate()
+    roster = Roster(jobs)
     roster.create_table()
-    there = roster.list_alive()
+    workers = roster.list_alive()
     roster.close()
     if as_json:
-        for one in there:
-            echo_json({"id": one.id, "host": one.host, "concurrency": one.concurrency, "work": one.work})
-    elif there:
-        rows = [["worker", "host", "at work"]]
-        print_table(
-            [
-                *rows,
-                *(
-                    [escape_line(one.id), escape_line(one.host), f"{len(one.work)} of {one.concurrency}"]
-                    for one in there
-                ),
-            ]
-        )
+        for worker in workers:
+            echo_json({"id": worker.id, "host": worker.host, "concurrency": worker.concurrency, "work": worker.work})
+    elif workers:
+        rows = [["worker", "host", "agents"]]
+        for worker in workers:
+            busy = f"{len(worker.work)} of {worker.concurrency}"
+            rows.append([escape_line(worker.id), escape_line(worker.host), busy])
+        print_table(rows)
     else:
         echo(dim("no workers"))
     return 0

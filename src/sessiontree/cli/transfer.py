@@ -1,16 +1,16 @@
-"""The command that gives a session away: as a page, Markdown, text, JSON or JSONL, with or without its secrets."""
+"""Commands that export a session to a file, and copy sessions between folders and databases: export, copy, verify."""
 
 from __future__ import annotations
 
 import os
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import click
 
-from sessiontree.cli.app import app, open_session, place_option, session_argument
-from sessiontree.cli.output import escape_line, escape_lines
+from sessiontree.cli.app import app, fail, json_option, open_session, place_option, session_argument
+from sessiontree.cli.output import bold, colorize, create_progress, dim, echo, echo_json, escape_line, escape_lines
 from sessiontree.core.number_text import pluralize
 from sessiontree.export import (
     FORMAT_BY_SUFFIX,
@@ -22,8 +22,10 @@ from sessiontree.export import (
     stream_export,
 )
 from sessiontree.home import list_user_homes
-from sessiontree.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.library.transfer import Progress, TransferResult, encode_transfer_result
+from sessiontree.library.transfer import copy as copy_sessions
+from sessiontree.library.transfer import verify as verify_sessions
+from sessiontree.store.files import write_private
 
 STDOUT = "-"
 
@@ -33,15 +35,24 @@ STDOUT = "-"
     epilog="\b\nExamples:\n  sessiontree export @ -o page.html\n  sessiontree export @ --format md --branch cache -o -",
 )
 @session_argument
-@click.option("-o", "--output", metavar="FILE", help="The file to write, or - for standard output.")
 @click.option(
-    "--format", "form", type=click.Choice(FORMATS), help="The form; by default as the file's name says, or html."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="File to write, or - for standard output. Default: a name with the id of the session.",
 )
-@place_option("--branch", help="Only the path to this place.")
-@place_option("--subtree", help="Only this entry and what hangs below it.")
-@click.option("--redact", is_flag=True, help="Take out keys, tokens, private keys and home paths.")
-@click.option("--pattern", "patterns", multiple=True, metavar="RE", help="With --redact: also what this matches.")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Format. Default: from the file name, else html.")
+@place_option("--branch", help="Export only the path to this place.")
+@place_option("--subtree", help="Export only this entry and its descendants.")
+@click.option("--redact", is_flag=True, help="Redact keys, tokens, private keys and home paths.")
+@click.option(
+    "--pattern",
+    "patterns",
+    multiple=True,
+    metavar="RE",
+    help="With --redact: also redact matches of this pattern; repeatable.",
+)
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def export_command(
     session: str,
     output: str | None,
@@ -52,19 +63,19 @@ def export_command(
     patterns: tuple[str, ...],
     force: bool,
 ) -> None:
-    """Export a session, or a part of it, as one file. Nothing is sent anywhere."""
+    """Export a session, or a part of it, to one file. Nothing is uploaded."""
     if patterns and not redact:
-        raise click.UsageError("--pattern needs --redact")
+        raise click.UsageError("--pattern requires --redact")
     if branch is not None and subtree is not None:
-        raise click.UsageError("--branch and --subtree do not go together")
+        raise click.UsageError("--branch and --subtree are mutually exclusive")
     chosen = form or _detect_format(output or "")
     with open_session(session, read_only=True) as source:
         redactor = Redactor(patterns, homes=list_user_homes()) if redact else None
         target = output or build_file_name(source.id, chosen)
         if source.file is not None and os.path.exists(target) and os.path.samefile(source.file, target):
-            raise click.ClickException(f"{target} is the session itself; export it to another file")
+            raise click.ClickException(f"{target} is the session file itself; choose another file")
         if chosen == "jsonl" and branch is None and subtree is None and redactor is None:
-            pieces = _read_bytes(source)
+            pieces = source.store.stream_bytes()
         else:
             pieces = stream_export(source.stream_lines(), chosen, branch=branch, subtree=subtree, redactor=redactor)
         if target == STDOUT:
@@ -77,34 +88,24 @@ def export_command(
 
 
 def _detect_format(file: str) -> str:
-    """The form that the name of a file speaks of; a name without an ending, and no name, are of a page."""
+    """Return the format for a file name. Default: html, if the name has no suffix."""
     form = detect_format(file)
     if form is None and os.path.splitext(file)[1]:
-        raise click.UsageError(
-            f"{file!r} does not end in one of {', '.join(FORMAT_BY_SUFFIX)}; --format says which form it has"
-        )
+        raise click.UsageError(f"{file!r}: unknown suffix; use one of {', '.join(FORMAT_BY_SUFFIX)}, or --format")
     return form or "html"
-
-
-def _read_bytes(session: Session) -> Iterator[bytes]:
-    """The whole session as it is: byte for byte the file, where there is one."""
-    if session.file is None:
-        yield from (line + b"\n" for line in session.read_lines())
-        return
-    yield from read_pieces(session.file.open("rb"))
 
 
 def _write_file(target: str, pieces: Iterable[bytes], *, force: bool) -> None:
     if os.path.lexists(target):
         if not force:
-            raise click.ClickException(f"{target} is there already (--force writes over it)")
+            raise click.ClickException(f"{target} already exists (--force overwrites it)")
         if not os.path.isfile(target):
-            raise click.ClickException(f"{target} is no regular file (-o - prints)")
+            raise click.ClickException(f"{target} is not a regular file (-o - prints to standard output)")
     write_private(os.path.realpath(target), pieces, overwrite=force)
 
 
 def _print_pieces(pieces: Iterable[bytes]) -> None:
-    """To a terminal only what it cannot obey, to everything else the bytes as they are."""
+    """Print the bytes unchanged, or with control characters escaped on a terminal."""
     if not sys.stdout.isatty() and hasattr(sys.stdout, "buffer"):
         for piece in pieces:
             click.echo(piece, nl=False)
@@ -120,7 +121,60 @@ def _format_size(count: int) -> str:
 
 
 def _print_redactions(report: RedactionReport) -> None:
-    """What was taken out, on standard error so that it never stands in the export."""
-    counts = ", ".join(f"{count} {what}" for what, count in report.counts.items())
-    left = f"; {pluralize(report.skipped_lines, 'unreadable line')} left out" if report.skipped_lines else ""
-    click.echo(f"redacted: {counts or 'nothing was found'}{left}", err=True)
+    """Print what was redacted on standard error, because standard output may be the export."""
+    counts = ", ".join(f"{count} {kind}" for kind, count in report.counts.items())
+    skipped = f"; skipped {pluralize(report.skipped_lines, 'unreadable line')}" if report.skipped_lines else ""
+    click.echo(f"redacted: {counts or 'nothing'}{skipped}", err=True)
+
+
+# Copies
+
+ENDPOINTS_HELP = (
+    "SRC and DST are a session, a folder of session files, or a database such as postgresql://host/database."
+)
+
+
+@app.command(
+    epilog=f"{ENDPOINTS_HELP}\n\n\b\nExamples:\n  sessiontree copy auth postgresql://db/talks\n"
+    "  sessiontree copy ~/.sessiontree/sessions postgresql://db/talks\n"
+    "  sessiontree copy postgresql://db/talks ./backup"
+)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@json_option
+@click.pass_context
+def copy(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
+    """Copy a session, or all sessions of a folder or database, unchanged. Resumes an interrupted copy."""
+    bar = create_progress("copying")
+    ctx.exit(_print_copies(copy_sessions(source, target, progress=bar), as_json, bar))
+
+
+@app.command(
+    epilog=f"{ENDPOINTS_HELP}\n\n\b\nExample:\n  sessiontree verify ~/.sessiontree/sessions postgresql://db/talks"
+)
+@click.argument("source", metavar="SRC")
+@click.argument("target", metavar="DST")
+@json_option
+@click.pass_context
+def verify(ctx: click.Context, source: str, target: str, as_json: bool) -> None:
+    """Compare sessions with their copies byte for byte. The exit code is 1 if any differ."""
+    bar = create_progress("comparing")
+    ctx.exit(_print_copies(verify_sessions(source, target, progress=bar), as_json, bar))
+
+
+def _print_copies(copies: Iterable[TransferResult], as_json: bool, bar: Progress | None) -> int:
+    failed = count = 0
+    for copied in copies:
+        if bar is not None:
+            click.echo("\r\x1b[K", nl=False, err=True)  # erase the progress line
+        count += 1
+        failed += not copied.is_ok
+        if as_json:
+            echo_json(encode_transfer_result(copied))
+            continue
+        state = copied.state if copied.is_ok else colorize(copied.state, "red")
+        location = copied.target or copied.source or ""
+        echo(bold(escape_line(copied.session)), state, escape_line(copied.reason or ""), dim(escape_line(location)))
+    if not count:
+        return fail("no sessions found")
+    return 1 if failed else 0

@@ -99,13 +99,13 @@ class SessionController:
         self.permissions = self.options.permissions
         self.reload: Callable[[], Awaitable[list[str]]] | None = None
         """Reloads extensions and prompt files and returns their names. Set by the extension loader."""
-        self.no_model_message = "there is no model: /model chooses one, and `sessiontree models` lists them"
+        self.no_model_message = "no model: choose one with /model; `sessiontree models` lists them"
         """The error message if a model is needed and there is none."""
         self._tools = {tool.name: tool for tool in self.options.tools}
         self._added_tools: dict[str, Tool] = {}
         self._moves = MoveGuard(self.hooks)
         self._shell = UserShell(self.hooks, self._write_shell_message)
-        """Runs shell commands while there is no agent."""
+        """Runs shell commands while no agent exists."""
         self._fresh = fresh
         self._editor_text: str | None = None
         self._branch = session.head if branch is None else branch
@@ -152,7 +152,7 @@ class SessionController:
 
     @property
     def agent(self) -> Agent:
-        """The agent. Raises `InvalidOperation` if there is no model."""
+        """The agent. Raises `InvalidOperation` without a model."""
         if self._agent is None:
             raise InvalidOperation(self.no_model_message)
         return self._agent
@@ -198,7 +198,7 @@ class SessionController:
     def begin_move(self) -> Generator[Signal]:
         """Start a move and yield the signal that `abort` sets. Raise `InvalidOperation` unless the controller is idle.
 
-        The handlers of the move find the controller idle, because the move is written by then.
+        The move is written before its handlers run. They find the controller idle.
         """
         self.ensure_idle()
         with self._moves.begin() as signal:
@@ -276,7 +276,7 @@ class SessionController:
     def add_tool(self, tool: Tool) -> Callable[[], None]:
         """Add a tool and return a function that removes it. It replaces a built-in tool of the same name."""
         if tool.name in self._added_tools:
-            raise InvalidOperation(f"there is a tool {tool.name!r} already, from another extension")
+            raise InvalidOperation(f"another extension already registered the tool {tool.name!r}")
         self._added_tools[tool.name] = tool
         self._update_agent_tools()
 
@@ -303,7 +303,7 @@ class SessionController:
         if line.startswith("!"):
             command = line.lstrip("!").strip()
             if not command:
-                raise InvalidOperation("there is nothing to run behind the `!`")
+                raise InvalidOperation("no command after `!`")
             ran = await self._run_shell_command(command, in_context=not line.startswith("!!"))
             return SubmitResult(text="\n".join(filter(None, [ran.output.rstrip("\n"), ran.note])))
         return SubmitResult(outcome=await self.send_prompt(line))
@@ -395,7 +395,7 @@ class SessionController:
         self.ensure_idle()
         if self.is_off_head:
             raise InvalidOperation(
-                f"undo may move the current branch, where others work, and {self.branch.name!r} is not it"
+                f"cannot undo on {self.branch.name!r}: it is not current, and undo would move the current branch"
             )
         plan = self.session.undo()
         self._branch = self.session.head
@@ -515,7 +515,7 @@ class SessionController:
         try:
             return self.models.find(name)
         except (NoModel, NotFound) as error:
-            instead = "there is none" if model is None else f"going on with {model.info.name}"
+            instead = "there is no model" if model is None else f"using {model.info.name}"
             self.hooks.notify_listeners(Notice(level="warning", text=f"{error}; {instead}"))
             return model
 

@@ -57,4 +57,4 @@ def draw_tree(session: Session, leaf: EntryId | None) -> str:
             format_hidden(row.branches_hidden, row.active_hidden),
         ]
         lines.append(f"{format_id(row.entry.id)}  {row.prefix}{' '.join(part for part in parts if part)}")
-    return "\n".join(lines) or "there is nothing in this session yet"
+    return "\n".join(lines) or "The session is empty."

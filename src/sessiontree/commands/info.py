@@ -40,7 +40,7 @@ FULL = "full"
 
 async def _run_context(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     if args and args[0] != FULL:
-        raise InvalidOperation(f"/context takes {FULL!r} or nothing")
+        raise InvalidOperation(f"usage: /context [{FULL}]")
     parts = controller.agent.build_system_parts() if controller.has_agent else []
     explanation = explain(controller.session.tree, controller.branch.leaf)
     if args:
@@ -53,14 +53,14 @@ async def _run_context(controller: SessionController, args: Sequence[str]) -> Co
     rows = [["system", part.name, f"~{len(part.text) // CHARACTERS_PER_TOKEN}", ""] for part in parts]
     for item in explanation.entries:
         if item.reaches_model or item.represented_by is not None:
-            stands = f"stood for by {format_id(item.represented_by)}" if item.represented_by else item.reason
+            stands = f"replaced by {format_id(item.represented_by)}" if item.represented_by else item.reason
             tokens = f"~{item.tokens}" if item.reaches_model else ""
             rows.append(
                 [format_id(item.entry.id), make_excerpt(format_entry_row(item.entry, calls), 48), tokens, stands]
             )
     unseen = sum(len(part.text) for part in parts) // CHARACTERS_PER_TOKEN
     window = f" of {format_count(controller.model.info.context_window)}" if controller.model is not None else ""
-    total = f"~{format_count(explanation.tokens + unseen)}{window} tokens, estimated; /context {FULL} shows the texts"
+    total = f"~{format_count(explanation.tokens + unseen)}{window} tokens (estimated); /context {FULL} shows the texts"
     return CommandOutcome(text="\n".join([*([format_table(rows)] if rows else []), total]))
 
 
@@ -73,7 +73,7 @@ def diff_places(controller: SessionController, args: Sequence[str]) -> Diff:
 async def _run_diff(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     found = diff_places(controller, args)
     calls = CallLookup(controller.session.tree)
-    lines = [f"from where they part, {format_id(found.common_ancestor)}"]
+    lines = [f"common ancestor: {format_id(found.common_ancestor)}"]
     for sign, entries, stats in zip("-+", found.entries, found.stats, strict=True):
         lines.append(f"{sign * 3} {stats.name}  {', '.join(format_usage(stats))}")
         lines += [f"{sign} {format_id(entry.id)} {make_excerpt(format_entry_row(entry, calls))}" for entry in entries]
@@ -94,7 +94,7 @@ async def _run_compare(controller: SessionController, args: Sequence[str]) -> Co
         cost = format_dollars(stats.cost) if "cost" in stats.measured else "-"
         counts = map(str, (stats.entries, stats.tool_calls, stats.errors))
         rows.append([stats.name, *counts, tokens, cost, f"{stats.time / 1000:.1f}s"])
-    ahead = f"ahead: {found.winner} ({found.reason})" if found.winner else f"none is ahead: {found.reason}"
+    ahead = f"winner: {found.winner} ({found.reason})" if found.winner else f"no winner: {found.reason}"
     return CommandOutcome(text=f"{format_table(rows)}\n{ahead}")
 
 
@@ -105,16 +105,16 @@ async def _run_copy(controller: SessionController, args: Sequence[str]) -> Comma
             if words:
                 told = controller.host.copy(words)
                 return CommandOutcome(text=words if told is None else told)
-    raise InvalidOperation("there is no answer to copy")
+    raise InvalidOperation("no answer to copy")
 
 
 async def _run_save_unsaved(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     messages = controller.agent.unsaved if controller.has_agent else []
     if not messages:
-        raise InvalidOperation("there is nothing unsaved: every answer is in the session")
+        raise InvalidOperation("nothing is unsaved: every answer is in the session")
     file = os.path.join(controller.cwd, os.path.expanduser(args[0]))
     save_messages(file, messages)
-    return CommandOutcome(text=f"saved in {file}")
+    return CommandOutcome(text=f"Saved to {file}.")
 
 
 CURRENT_MARK = " (current)"
@@ -146,9 +146,9 @@ async def _run_model(controller: SessionController, args: Sequence[str]) -> Comm
             try:
                 controller.models.remember(model)
             except StoreError as error:
-                controller.ui.notify(f"the choice holds for this session only: {error}", "warning")
-        return CommandOutcome(text=f"from here on: {model}")
-    return CommandOutcome(text="there is no model" if controller.model is None else controller.model.info.name)
+                controller.ui.notify(f"the choice applies to this session only: {error}", "warning")
+        return CommandOutcome(text=f"Model: {model}")
+    return CommandOutcome(text="No model." if controller.model is None else controller.model.info.name)
 
 
 async def _run_thinking(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -160,13 +160,13 @@ async def _run_thinking(controller: SessionController, args: Sequence[str]) -> C
     if level not in LEVELS:
         raise InvalidOperation(f"no thinking level {level!r}: choose one of {', '.join(LEVELS)}")
     await controller.agent.set_thinking(level)
-    return CommandOutcome(text=f"from here on: {level}")
+    return CommandOutcome(text=f"Thinking level: {level}")
 
 
 async def _run_permissions(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     permissions = controller.permissions
     if permissions is None:
-        raise InvalidOperation("no permissions hold here: the agent may use all of its tools")
+        raise InvalidOperation("permissions are off: the agent may use all of its tools")
     if not args:
         return CommandOutcome(text=_format_permissions(permissions, controller.cwd))
     chosen: PermissionMode | None = next((mode for mode in PERMISSION_MODES if mode == args[0]), None)
@@ -174,8 +174,8 @@ async def _run_permissions(controller: SessionController, args: Sequence[str]) -
         raise InvalidOperation(f"no permission mode {args[0]!r}: choose one of {', '.join(PERMISSION_MODES)}")
     permissions.mode = chosen
     if permissions.effective_mode != chosen:
-        return CommandOutcome(text=f"permission mode: {permissions.effective_mode}, since the project restricts it")
-    return CommandOutcome(text=f"permission mode: {chosen}")
+        return CommandOutcome(text=f"Permission mode: {permissions.effective_mode} (restricted by the project)")
+    return CommandOutcome(text=f"Permission mode: {chosen}")
 
 
 def _format_permissions(permissions: Permissions, cwd: str) -> str:
@@ -196,60 +196,60 @@ async def _run_help(controller: SessionController, args: Sequence[str]) -> Comma
 
 async def _run_reload(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     if controller.reload is None:
-        raise InvalidOperation("nothing was loaded that could be loaded again")
+        raise InvalidOperation("extensions cannot be reloaded here")
     controller.ensure_idle()
     loaded = await controller.reload()
-    return CommandOutcome(text=f"loaded: {', '.join(loaded)}" if loaded else "nothing is loaded")
+    return CommandOutcome(text=f"Loaded: {', '.join(loaded)}" if loaded else "Nothing to load.")
 
 
 COMMANDS = (
     Command(
         name="context",
-        help="Show what the model sees from here, the system prompt included, and how much that is",
+        help="Show what the model sees, including the system prompt, with token counts",
         run=_run_context,
         arguments=(Argument(name=FULL, complete=lambda controller, begun: [FULL]),),
     ),
     Command(
         name="diff",
-        help="Show how two places differ, from where their paths part; one of them is this one by default",
+        help="Show the difference of two places after their common ancestor; the default is the current one",
         run=_run_diff,
         arguments=(replace(PLACE, name="A", required=True), replace(PLACE, name="B")),
     ),
     Command(
         name="compare",
-        help="Compare what branches took; this one with another by default",
+        help="Compare the cost, tokens and time of branches; by default the current one with another",
         run=_run_compare,
         arguments=(replace(BRANCH, required=True, repeated=True),),
     ),
-    Command(name="copy", help="Put the last answer on the clipboard", run=_run_copy),
+    Command(name="copy", help="Copy the last answer to the clipboard", run=_run_copy),
     Command(
         name="save-unsaved",
-        help="Write answers that the session could not take to another file, a message a line",
+        help="Save answers that could not be written to the session to another file, one message per line",
         run=_run_save_unsaved,
         arguments=(replace(FILE, required=True),),
     ),
     Command(
         name="model",
-        help="Show the model, or go on with another",
+        help="Show or change the model",
         run=_run_model,
         arguments=(Argument(name="PROVIDER:MODEL", complete=complete_models),),
     ),
     Command(
         name="thinking",
-        help="Show how much the model thinks before it answers, or change it",
+        help="Show or change the thinking level",
         run=_run_thinking,
         arguments=(Argument(name="LEVEL", complete=complete_levels),),
     ),
     Command(
         name="permissions",
-        help="Show what the agent may do without asking, or change the mode",
+        help="Show the permissions of the agent, or change the mode",
         run=_run_permissions,
         arguments=(Argument(name="MODE", complete=complete_modes),),
     ),
-    Command(name="reload", help="Load extensions and prompt files anew", run=_run_reload),
+    Command(name="reload", help="Reload extensions and prompt files", run=_run_reload),
     Command(
         name="help",
-        help="List the commands, or explain one",
+        help="List all commands, or show the help of one",
         run=_run_help,
         arguments=(Argument(name="COMMAND", complete=complete_commands),),
     ),

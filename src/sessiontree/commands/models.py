@@ -53,7 +53,7 @@ class ConfiguredModels:
         last = recall_model(self._settings.model)
         if last is None or last in (found.info.name, found.info.provider):
             return None
-        return f"{last}, the model chosen last, cannot be used now; going on with {found.info.name}"
+        return f"{last}, the model chosen last, is not available; using {found.info.name}"
 
     def _report_retry(self, retry: RetryAttempt) -> None:
         scheduled = RetryScheduled(
@@ -71,7 +71,7 @@ def get_model_name(state: State) -> str | None:
 def choose_model(models: Models, named: str | None, state: State | None) -> tuple[Model, str | None]:
     """Return the named model, the conversation's model or the default model, in this order, and a warning or `None`.
 
-    The warning says that the conversation's model or the one chosen last is unavailable. Raises `NoModel` or
+    The warning names the unavailable model: the conversation's, or the one chosen last. Raises `NoModel` or
     `NotFound`.
     """
     from sessiontree.model.selection import NoModel
@@ -85,4 +85,4 @@ def choose_model(models: Models, named: str | None, state: State | None) -> tupl
     except (NoModel, NotFound) as error:
         if held is None:
             raise
-        return models.find(), f"{error}; going on with the usual model"
+        return models.find(), f"{error}; using the default model"

@@ -1,4 +1,4 @@
-"""Guards a move or a merge: nothing else may start until it is written, and it can be aborted until then."""
+"""Guards a move or a merge. Until it is written, it can be aborted, and no other activity may start."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ NO_SUMMARY, SUMMARIZE, SUMMARIZE_WITH_FOCUS, WRITE_SUMMARY = SUMMARY_CHOICES = (
     "Summarize with a focus",
     "Write the summary myself",
 )
-FOCUS_QUESTION = "What should the summary pay attention to?"
-SUMMARY_QUESTION = "The summary of what you leave"
+FOCUS_QUESTION = "Focus of the summary"
+SUMMARY_QUESTION = "Summary of the branch you're leaving"
 
 
 class SummaryChoice(Struct, frozen=True, kw_only=True):
@@ -62,14 +62,14 @@ def build_written_choice(words: str | None) -> SummaryChoice | None:
     return SummaryChoice(summary=words.strip()) if words and words.strip() else None
 
 
-CANCELLED = CommandOutcome(text="cancelled: everything is as it was")
+CANCELLED = CommandOutcome(text="Cancelled. Nothing changed.")
 
 
 def format_move(outcome: NavigateOutcome) -> CommandOutcome:
     if outcome.cancelled:
         return CANCELLED
     if outcome.old_leaf == outcome.new_leaf:
-        return CommandOutcome(text="you are there already")
+        return CommandOutcome(text="Already there.")
     with_summary = " with a summary" if outcome.summary_entry is not None else ""
     return CommandOutcome(text=f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}{with_summary}")
 
@@ -112,7 +112,7 @@ async def _run_pop(controller: SessionController, args: Sequence[str]) -> Comman
 async def _run_undo(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     plan = await controller.undo()
     return CommandOutcome(
-        text=f"undid {plan.undo_description}: {format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}, "
+        text=f"Undid {plan.undo_description}: {format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}, "
         f"on {controller.branch.name}"
     )
 
@@ -120,7 +120,7 @@ async def _run_undo(controller: SessionController, args: Sequence[str]) -> Comma
 async def _run_retry(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     prompt = find_last_prompt(controller.branch.path())
     if prompt is None:
-        raise InvalidOperation("there is no message of the user to answer again")
+        raise InvalidOperation("no user message to answer again")
     controller.agent  # noqa: B018 - without a model one does not set out
     outcome = await controller.move_to(prompt)
     return replace(
@@ -132,7 +132,7 @@ async def _run_clear(controller: SessionController, args: Sequence[str]) -> Comm
     outcome = await controller.move_to(None)
     if outcome.cancelled or outcome.old_leaf is None:
         return format_move(outcome)
-    return CommandOutcome(text="the model sees nothing of what was said; /undo goes back")
+    return CommandOutcome(text="Context cleared. /undo restores it.")
 
 
 async def _run_switch(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -142,7 +142,7 @@ async def _run_switch(controller: SessionController, args: Sequence[str]) -> Com
     outcome = await controller.switch(place)
     if outcome.cancelled:
         return CANCELLED
-    return CommandOutcome(text=f"on {controller.branch.name}, at {format_id(controller.branch.leaf)}")
+    return CommandOutcome(text=f"On branch {controller.branch.name} at {format_id(controller.branch.leaf)}")
 
 
 async def _choose_branch(controller: SessionController) -> str | None:
@@ -150,17 +150,17 @@ async def _choose_branch(controller: SessionController) -> str | None:
         info.name for info in controller.session.branches if info.name != controller.branch.name and not info.archived
     ]
     if not others:
-        raise InvalidOperation("there is no other branch: /branch-here makes one")
+        raise InvalidOperation("no other branch: create one with /branch-here")
     if not controller.ui.has_person:
-        raise InvalidOperation(f"say where to go: there are {', '.join(others)}")
-    return await controller.ui.select("Which branch?", others)
+        raise InvalidOperation(f"name a branch: {', '.join(others)}")
+    return await controller.ui.select("Switch to branch", others)
 
 
 async def _run_branch_here(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     name, place = [*args, None, None][:2]
     branch = await controller.branch_here(name, place)
     return CommandOutcome(
-        text=f"on the new branch {branch.name}, from {format_id(controller.session.tree.parent(branch.leaf or ''))}"
+        text=f"On new branch {branch.name}, from {format_id(controller.session.tree.parent(branch.leaf or ''))}"
     )
 
 
@@ -190,13 +190,13 @@ async def _run_label(controller: SessionController, args: Sequence[str]) -> Comm
             [format_id(id), f"[{label}]", make_excerpt(format_entry_row(tree[id]), 48)]
             for id, label in tree.labels.items()
         ]
-        return CommandOutcome(text=format_table(rows) if rows else "there are no labels: /label TEXT puts one here")
+        return CommandOutcome(text=format_table(rows) if rows else "No labels. Use /label TEXT to label this entry.")
     text, named = [*args, "HEAD"][:2]
     cleared, place = text == "--clear" or not text.strip(), controller.qualify_place(named)
     controller.session.label(place, None if cleared else text)
     controller.host.refresh()
     where = format_id(controller.session.resolve_place(place))
-    return CommandOutcome(text=f"{where} has no label now" if cleared else f"{where} is labeled [{text}]")
+    return CommandOutcome(text=f"Removed the label of {where}." if cleared else f"Labeled {where} [{text}].")
 
 
 # Merging and copying
@@ -213,9 +213,7 @@ async def _run_merge(controller: SessionController, args: Sequence[str]) -> Comm
             signal=signal,
         )
     controller.host.refresh()
-    return (
-        CANCELLED if outcome.cancelled else CommandOutcome(text=f"{source} is merged, as {format_id(outcome.new_leaf)}")
-    )
+    return CANCELLED if outcome.cancelled else CommandOutcome(text=f"Merged {source} as {format_id(outcome.new_leaf)}")
 
 
 async def _run_cherry_pick(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -237,7 +235,7 @@ def _format_copy(controller: SessionController, outcome: CopyOutcome) -> Command
     if outcome.cancelled:
         return CANCELLED
     return CommandOutcome(
-        text=f"copied {pluralize(len(outcome.entries), 'entry', 'entries')}; the head is {format_id(outcome.new_leaf)}"
+        text=f"Copied {pluralize(len(outcome.entries), 'entry', 'entries')}; head: {format_id(outcome.new_leaf)}"
     )
 
 
@@ -251,8 +249,8 @@ async def _run_compact(controller: SessionController, args: Sequence[str]) -> Co
     if outcome.cancelled:
         return CANCELLED
     if outcome.entry is None:
-        return CommandOutcome(text="there is nothing to compact")
-    return CommandOutcome(text=f"compacted, as {format_id(outcome.entry.id)}")
+        return CommandOutcome(text="Nothing to compact.")
+    return CommandOutcome(text=f"Compacted as {format_id(outcome.entry.id)}")
 
 
 async def _run_uncompact(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -265,63 +263,61 @@ async def _run_uncompact(controller: SessionController, args: Sequence[str]) -> 
 COMMANDS = (
     Command(
         name="tree",
-        help="Show the tree, and go to an entry of it; what you leave can be summarized",
+        help="Show the tree and navigate to an entry, optionally with a summary of the branch you leave",
         run=_run_tree,
         arguments=(PLACE,),
     ),
     Command(
         name="switch",
-        help="Make another branch current, or take this one to an entry",
+        help="Switch to another branch, or move this one to an entry",
         run=_run_switch,
         arguments=(Argument(name="BRANCH|PLACE", complete=complete_places),),
     ),
     Command(
         name="pop",
-        help="Go back to your last message, or to an entry, with a summary of what you leave",
+        help="Go back to your last message or to an entry, and summarize the branch you leave",
         run=_run_pop,
         arguments=(PLACE,),
     ),
-    Command(name="undo", help="Undo the last move, switch or merge; again, the one before", run=_run_undo),
-    Command(name="retry", help="Have your last message answered again, beside the first answer", run=_run_retry),
-    Command(
-        name="clear", help="Go before everything: the model sees nothing of it, and nothing is lost", run=_run_clear
-    ),
+    Command(name="undo", help="Undo the last move, switch or merge; repeat to go further back", run=_run_undo),
+    Command(name="retry", help="Answer your last message again; the first answer is kept", run=_run_retry),
+    Command(name="clear", help="Start over with an empty context; nothing is deleted", run=_run_clear),
     Command(
         name="branch-here",
-        help="Make a branch in this session and go on there, from here or from a place",
+        help="Create a branch here or at a place, and switch to it",
         run=_run_branch_here,
         arguments=(Argument(name="NAME"), PLACE),
     ),
     Command(name="branches", help="List the branches of this session", run=_run_branches),
     Command(
         name="label",
-        help="Put a label on a place, this one by default; --clear takes it away; list them",
+        help="Label an entry, by default the current one; --clear removes the label; without arguments, list labels",
         run=_run_label,
         arguments=(Argument(name="TEXT|--clear", complete=complete_labels), PLACE),
     ),
     Command(
         name="merge",
-        help="Bring back a summary of what was done on another branch",
+        help="Merge a summary of another branch into this one",
         run=_run_merge,
         arguments=(replace(BRANCH, required=True), FOCUS),
     ),
     Command(
         name="cherry-pick",
-        help="Copy messages from anywhere in the tree to here, calls with their results",
+        help="Copy messages from other branches to this one; tool calls keep their results",
         run=_run_cherry_pick,
         arguments=(replace(PLACE, required=True, repeated=True),),
     ),
     Command(
         name="rebase",
-        help="Copy what this branch has of its own to another place, and go on there",
+        help="Copy the entries of this branch onto another place and continue there",
         run=_run_rebase,
         arguments=(replace(PLACE, name="ONTO", required=True),),
     ),
     Command(
         name="compact",
-        help="Put a summary in the place of the older part of the conversation",
+        help="Replace the older part of the conversation with a summary",
         run=_run_compact,
         arguments=(FOCUS,),
     ),
-    Command(name="uncompact", help="Go on from before the last compaction", run=_run_uncompact),
+    Command(name="uncompact", help="Undo the last compaction", run=_run_uncompact),
 )

@@ -79,9 +79,9 @@ class Command(Struct, frozen=True, kw_only=True):
             else:
                 given += islice(words, 1)
         if words.read_rest():
-            raise InvalidOperation(f"that is more than /{self.name} takes: {self.usage}")
+            raise InvalidOperation(f"too many arguments for /{self.name}; usage: {self.usage}")
         if len(given) < sum(argument.required for argument in self.arguments):
-            raise InvalidOperation(f"/{self.name} needs more: {self.usage}")
+            raise InvalidOperation(f"missing arguments for /{self.name}; usage: {self.usage}")
         return given
 
     def get_argument(self, count: int) -> Argument | None:
@@ -163,10 +163,10 @@ class CommandRegistry:
     def add(self, command: Command) -> Callable[[], None]:
         """Register a command and return a function that removes it. Raises `InvalidOperation` if the name is in use."""
         if not re.fullmatch(NAME, command.name):
-            raise InvalidOperation(f"{command.name!r} cannot be the name of a command")
+            raise InvalidOperation(f"{command.name!r} is not a valid command name")
         taken = self._commands.get(command.name)
         if taken is not None:
-            raise InvalidOperation(f"there is a command /{command.name} already, from {taken.source}")
+            raise InvalidOperation(f"the command /{command.name} already exists, from {taken.source}")
         self._commands[command.name] = command
 
         def remove() -> None:
@@ -182,7 +182,7 @@ class CommandRegistry:
 
             near = get_close_matches(name, self._commands, cutoff=0.5)
             near += [other for other in self._commands if other.startswith(name) and other not in near]
-            hint = f"near: {', '.join(f'/{other}' for other in near[:5])}" if near else "/help lists them all"
+            hint = f"similar: {', '.join(f'/{other}' for other in near[:5])}" if near else "/help lists all commands"
             raise NotFound("command", f"/{name}", hint)
         return self._commands[name]
 
@@ -190,7 +190,7 @@ class CommandRegistry:
         """Run the command of a line."""
         called = parse_line(line)
         if called is None:
-            raise InvalidOperation(f"{line!r} is no command")
+            raise InvalidOperation(f"{line!r} is not a command")
         command = self.find(called.name)
         return await command.run(controller, command.parse(called.text)) or CommandOutcome()
 

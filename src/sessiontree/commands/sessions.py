@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -19,11 +20,11 @@ from sessiontree.core.entries import Entry, EntryId, Message
 from sessiontree.core.entry_text import format_entry
 from sessiontree.core.messages import get_role
 from sessiontree.core.number_text import pluralize
-from sessiontree.errors import InvalidOperation, StoreError
+from sessiontree.errors import InvalidOperation, NotFound, StoreError
 from sessiontree.library import catalog
 from sessiontree.ops.fork import ForkOutcome
 from sessiontree.session import Session
-from sessiontree.store.files import read_pieces, write_private
+from sessiontree.store.files import write_private
 
 PAGE_MODULES = ("jinja2", "markdown_it", "nh3", "pygments")
 """Modules of the extra `export`."""
@@ -57,12 +58,10 @@ async def _choose_prompt(controller: SessionController) -> EntryId | None:
         if _is_prompt(entry)
     }
     if not shown:
-        raise InvalidOperation("there is no message of yours to fork before")
+        raise InvalidOperation("no user message to fork before")
     if not controller.ui.has_person:
-        raise InvalidOperation(
-            f"say before which message of yours to fork: {', '.join(map(format_id, shown.values()))}"
-        )
-    chosen = await controller.ui.select("Fork before which message?", list(shown))
+        raise InvalidOperation(f"name a message to fork before: {', '.join(map(format_id, shown.values()))}")
+    chosen = await controller.ui.select("Fork before message", list(shown))
     return None if chosen is None else shown[chosen]
 
 
@@ -75,7 +74,7 @@ def _format_fork(controller: SessionController, outcome: ForkOutcome) -> Command
     return (
         CANCELLED
         if outcome.cancelled
-        else CommandOutcome(text=f"in the new session {_format_session_name(controller.session)}")
+        else CommandOutcome(text=f"In new session {_format_session_name(controller.session)}")
     )
 
 
@@ -85,7 +84,7 @@ def _format_session_name(session: Session) -> str:
 
 async def _run_new(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
     begun = await controller.create_session(args[0] if args else None)
-    return CommandOutcome(text=f"in the new session {_format_session_name(controller.session)}") if begun else CANCELLED
+    return CommandOutcome(text=f"In new session {_format_session_name(controller.session)}") if begun else CANCELLED
 
 
 async def _run_resume(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -94,7 +93,7 @@ async def _run_resume(controller: SessionController, args: Sequence[str]) -> Com
     if wanted is None:
         return CommandOutcome()
     return (
-        CommandOutcome(text=f"in session {_format_session_name(controller.session)}")
+        CommandOutcome(text=f"In session {_format_session_name(controller.session)}")
         if await controller.open_session(wanted)
         else CANCELLED
     )
@@ -104,15 +103,15 @@ async def _choose_session(controller: SessionController) -> str | None:
     own = controller.session.address
     known = [summary for summary in catalog.sessions(controller.cwd) if summary.file != own]
     if not known:
-        raise InvalidOperation("there is no other session of this folder")
+        raise InvalidOperation("no other session in this folder")
     shown = {
         f"{summary.id[-8:]}  {format_local_time(summary.modified)}  "
         f"{make_excerpt(summary.name or summary.first_message or '(empty)', 48)}": summary.file
         for summary in known
     }
     if not controller.ui.has_person:
-        raise InvalidOperation(f"say which session: {', '.join(summary.id for summary in known[:5])}")
-    chosen = await controller.ui.select("Which session?", list(shown))
+        raise InvalidOperation(f"name a session: {', '.join(summary.id for summary in known[:5])}")
+    chosen = await controller.ui.select("Resume session", list(shown))
     return None if chosen is None else shown[chosen]
 
 
@@ -125,11 +124,11 @@ async def _run_session(controller: SessionController, args: Sequence[str]) -> Co
         ["name", session.name or "(none)"],
         ["file", session.address or "(in memory)"],
         ["folder", session.cwd],
-        *([] if controller.cwd == session.cwd else [["tools work in", controller.cwd]]),
+        *([] if controller.cwd == session.cwd else [["tools run in", controller.cwd]]),
         ["parent", session.header.parent_session or ""],
         ["branch", f"{controller.branch.name}, one of {shown}, at {format_id(controller.branch.leaf)}"],
         ["entries", f"{len(tree)}, {pluralize(stats.messages, 'message')}, {pluralize(stats.tool_calls, 'tool call')}"],
-        ["took", f"{', '.join(format_usage(stats))}, all branches together"],
+        ["usage", f"{', '.join(format_usage(stats))}, all branches"],
         [
             "model",
             "(none)"
@@ -145,7 +144,7 @@ async def _run_name(controller: SessionController, args: Sequence[str]) -> Comma
     if args:
         controller.session.rename(None if args[0] == "--clear" else args[0])
         controller.host.refresh()
-    return CommandOutcome(text=controller.session.name or "this session has no name: /name TEXT gives it one")
+    return CommandOutcome(text=controller.session.name or "This session has no name. Use /name TEXT to set one.")
 
 
 async def _run_search(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -162,7 +161,7 @@ async def _run_search(controller: SessionController, args: Sequence[str]) -> Com
         ]
         for hit in hits
     ]
-    return CommandOutcome(text=format_table(rows) if rows else f"nothing matches {args[0]!r}")
+    return CommandOutcome(text=format_table(rows) if rows else f'No matches for "{args[0]}".')
 
 
 async def _run_export(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
@@ -171,7 +170,7 @@ async def _run_export(controller: SessionController, args: Sequence[str]) -> Com
 
 def format_export(path: str, form: str) -> CommandOutcome:
     return CommandOutcome(
-        text=f"{path} is {'a copy of this session' if form == 'jsonl' else f'this session as {form}'}"
+        text=f"Exported {'a copy of the session' if form == 'jsonl' else f'the session as {form}'} to {path}"
     )
 
 
@@ -192,10 +191,10 @@ async def _run_export_branch(controller: SessionController, args: Sequence[str])
         assert place is not None
         path, form = _find_free_target(controller, place) if name is None else _resolve_target(controller, name)
         await _write_export(controller, path, form, subtree=str(controller.qualify_place(place)))
-        return CommandOutcome(text=f"{path} has {place} and all below it, as {form}")
+        return CommandOutcome(text=f"Exported {place} and everything below it as {form} to {path}")
     path, form = _find_free_target(controller, branch) if name is None else _resolve_target(controller, name)
     await _write_export(controller, path, form, branch=branch)
-    return CommandOutcome(text=f"{path} has the path of {branch}, as {form}")
+    return CommandOutcome(text=f"Exported the path of {branch} as {form} to {path}")
 
 
 async def _write_export(
@@ -207,15 +206,16 @@ async def _write_export(
     from sessiontree.export import stream_export
 
     if os.path.lexists(path):
-        raise StoreError(path, "the file exists already")
-    file = controller.session.file
-    is_whole = form == "jsonl" and branch is None and subtree is None
-    # Copy the file byte by byte. If another program deleted it, the session in memory is complete.
-    copied = file.open("rb") if is_whole and file is not None and file.exists() else None
-    lines = controller.session.stream_lines() if copied is None else iter(())
+        raise StoreError(path, "the file already exists")
+    session = controller.session
+    copied: Iterator[bytes] | None = None
+    if form == "jsonl" and branch is None and subtree is None and session.address is not None:
+        with suppress(NotFound):  # another program deleted it, but the session in memory is complete
+            copied = session.store.stream_bytes()
+    lines = session.stream_lines() if copied is None else iter(())
 
     def write() -> None:
-        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else read_pieces(copied)
+        pieces = stream_export(lines, form, branch=branch, subtree=subtree) if copied is None else copied
         write_private(path, pieces, overwrite=False)
 
     await asyncio.to_thread(write)
@@ -233,7 +233,7 @@ def _resolve_target(controller: SessionController, file: str) -> tuple[str, str]
 
     form = _detect_format(file)
     if form is None:
-        raise InvalidOperation(f"{file!r} does not end in one of {', '.join(FORMAT_BY_SUFFIX)}")
+        raise InvalidOperation(f"unknown format of {file!r}; use one of {', '.join(FORMAT_BY_SUFFIX)}")
     return os.path.abspath(os.path.join(controller.cwd, os.path.expanduser(file))), form
 
 
@@ -269,48 +269,50 @@ async def _run_quit(controller: SessionController, args: Sequence[str]) -> Comma
 COMMANDS = (
     Command(
         name="fork",
-        help="Go on in a new session, from before a message of yours, which you can edit, or from another entry",
+        help="Fork into a new session at an entry, or before one of your messages to edit it",
         run=_run_fork,
         arguments=(PROMPT,),
     ),
-    Command(name="branch", help="The same as /fork; /branch-here stays in here", run=_run_fork, arguments=(PROMPT,)),
-    Command(name="clone", help="Go on in a new session that is a copy of this path", run=_run_clone),
+    Command(
+        name="branch", help="The same as /fork; /branch-here stays in this session", run=_run_fork, arguments=(PROMPT,)
+    ),
+    Command(name="clone", help="Copy this path to a new session and continue there", run=_run_clone),
     Command(
         name="new",
-        help="Begin a new session; this one stays",
+        help="Start a new session",
         run=_run_new,
         arguments=(Argument(name="NAME", rest=True),),
     ),
     Command(
         name="resume",
-        help="Go on in another session: a path, an id or its beginning, or a name",
+        help="Open another session by its path, id, id prefix or name",
         run=_run_resume,
         arguments=(Argument(name="SESSION", complete=complete_sessions, rest=True),),
     ),
-    Command(name="session", help="Tell about this session: where it is, what is in it, what it took", run=_run_session),
+    Command(name="session", help="Show information about this session: location, entries, usage", run=_run_session),
     Command(
         name="name",
-        help="Show the name of this session, or give it one; --clear takes it away",
+        help="Show or set the name of this session; --clear removes it",
         run=_run_name,
         arguments=(Argument(name="TEXT|--clear", rest=True),),
     ),
     Command(
         name="search",
-        help="Look through all branches of the sessions of this folder",
+        help="Search all branches of the sessions of this folder",
         run=_run_search,
         arguments=(Argument(name="QUERY", required=True, rest=True),),
     ),
     Command(
         name="export",
-        help="Write this session to a file: .html, .md, .txt, .json, or .jsonl for a copy byte for byte",
+        help="Export this session to a file: .html, .md, .txt, .json, or .jsonl for an exact copy",
         run=_run_export,
         arguments=(FILE,),
     ),
     Command(
         name="export-branch",
-        help="Write the path of a branch to a file, or an entry and all below it; .jsonl is a session of its own",
+        help="Export the path of a branch, or an entry and everything below it; .jsonl is a new session",
         run=_run_export_branch,
         arguments=(replace(PLACE, name="BRANCH|PLACE"), FILE),
     ),
-    Command(name="quit", help="End the program; everything is kept", run=_run_quit),
+    Command(name="quit", help="Quit; the session is saved", run=_run_quit),
 )

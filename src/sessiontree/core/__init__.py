@@ -1,1 +1,1 @@
-"""The pure core: values in, values out. No files, clock, randomness or await."""
+"""The pure core: no files, clock, randomness or async code."""

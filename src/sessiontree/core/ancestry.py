@@ -1,7 +1,7 @@
-"""Spans: which entries of a tree stand above which, for those who ask of many at once.
+"""Ancestry: fast ancestor tests for many entries of one tree.
 
-One walk over the whole tree numbers its entries; after that every question takes the same short time, however far
-apart two entries are. A tree that grows needs new ones. For a single path see `Tree.up`.
+One walk numbers all entries. Every later test takes constant time. Build a new index when the tree grows. For a single
+path use `Tree.walk_up`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from sessiontree.core.tree import Tree
 class AncestryIndex:
     def __init__(self, tree: Tree) -> None:
         self._firsts: dict[EntryId, int] = {}
-        """The number of each entry in a walk."""
+        """The number of each entry in the walk."""
         self._lasts: dict[EntryId, int] = {}
-        """The number of the last one below it, or its own."""
+        """The number of the last entry below each entry, or its own number."""
         waiting: list[tuple[EntryId, int]] = []
         for number, (id, depth) in enumerate(tree.walk_ids()):
             self._firsts[id] = number
@@ -29,14 +29,14 @@ class AncestryIndex:
             self._lasts[id] = len(self._firsts) - 1
 
     def is_on_path(self, id: EntryId, leaf: EntryId | None) -> bool:
-        """Whether `id` is on the path to `leaf`, which is in the tree."""
+        """Return whether `id` is on the path to `leaf`, which must be in the tree."""
         return leaf is not None and id in self._firsts and self._firsts[id] <= self._firsts[leaf] <= self._lasts[id]
 
     def sort_positions(self, ids: Iterable[EntryId]) -> list[int]:
-        """What `any_below` takes."""
+        """Return sorted positions for `has_any_below`."""
         return sorted(self._firsts[id] for id in ids)
 
     def has_any_below(self, id: EntryId, others: list[int]) -> bool:
-        """Whether `id`, or an entry below it, is among `others`."""
+        """Return whether `id` or an entry below it is among the positions `others`."""
         at = bisect_left(others, self._firsts[id])
         return at < len(others) and others[at] <= self._lasts[id]

@@ -1,7 +1,6 @@
-"""Compaction: when a context is too long, where to cut it, and what the summary is to stand for.
+"""Compaction plans: when a context is too long, where to cut it, and what to summarize.
 
-Pure. Asking hooks and a model, and writing the entry, are in `ops.compact`; how the summary is asked for is in
-`core.summaries`.
+`ops.compact` calls hooks and the model and writes the entry. The prompts are in `core.summary_prompts`.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from sessiontree.core.summary_prompts import TouchedFiles, collect_files, strip_
 from sessiontree.core.token_estimate import estimate_tokens
 
 RESERVE, KEEP_RECENT = 16_384, 20_000
-"""Tokens, in windows that are large enough."""
+"""Defaults for large windows, in tokens."""
 
 
 class WindowBudget(Struct, frozen=True, kw_only=True):
-    """How a model's window is shared, in tokens."""
+    """How the window of a model is divided, in tokens."""
 
     window: int
     reserve: int
     """Room for the next answer, or for a summary."""
     keep_recent: int
-    """How much of the newest messages a compaction keeps as they are."""
+    """How much of the newest messages a compaction keeps."""
 
     @property
     def limit(self) -> int:
@@ -43,16 +42,15 @@ class WindowBudget(Struct, frozen=True, kw_only=True):
 
     @property
     def max_kept(self) -> int:
-        """What a compaction never keeps more than, whatever was said last: what leaves room for its summary."""
+        """The most that a compaction keeps. More would leave no room for its summary."""
         return max(self.limit - self.reserve, self.keep_recent)
 
 
 def split_window(window: int, reserve: int | None = None, keep_recent: int | None = None) -> WindowBudget:
-    """The shares of a window of so many tokens.
+    """Divide a window of that many tokens.
 
-    By default a quarter of it is in reserve, at most 16,384, and a quarter is kept, at most 20,000. What is set
-    by hand holds as long as a compaction still makes room: at most half the window in reserve, and at most half
-    of the rest kept.
+    By default a quarter is reserved, at most 16,384 tokens, and a quarter is kept, at most 20,000 tokens. Explicit
+    values are limited to what lets a compaction make room: half the window in reserve, and half of the rest kept.
     """
     reserved = min(RESERVE, window // 4) if reserve is None else min(reserve, window // 2)
     kept = min(KEEP_RECENT, window // 4) if keep_recent is None else min(keep_recent, (window - reserved) // 2)
@@ -60,11 +58,11 @@ def split_window(window: int, reserve: int | None = None, keep_recent: int | Non
 
 
 def count_context_tokens(path: Sequence[Entry], unseen: int = 0) -> int:
-    """Tokens of the request at the end of `path`.
+    """Return the tokens of the request at the end of `path`.
 
-    What the provider counted for the last answer, and an estimate of what came after it. A count from before the
-    last compaction, reset or context edit says nothing of this request; where there is none, all of it is
-    estimated, and `unseen` is what the request has beside its messages: instructions and tools.
+    This is the provider's count for the last answer plus an estimate of the messages after it. A count from before the
+    last compaction, reset or context edit is not used. Without a count, everything is estimated, and `unseen` is added
+    for instructions and tools.
     """
     request = build_path_context(list(path)).build_request()
     trusted = _find_ids_since_change(path)
@@ -93,26 +91,22 @@ def _get_counted_tokens(message: JsonObject) -> int:
 
 
 class CompactionPreparation(Struct, frozen=True, kw_only=True):
-    """What a compaction would put in a summary, and what it would keep."""
+    """What a compaction summarizes and keeps."""
 
     entries: tuple[Entry, ...]
-    """What the summary is to stand for, oldest first, without what earlier compactions stand for."""
+    """The entries to summarize, oldest first, except entries that earlier compactions cover."""
     messages: tuple[JsonObject, ...]
-    """What these entries say, in wire form, as context edits have left it."""
+    """The messages of these entries in wire form, after context edits."""
     turn_prefix: tuple[Entry, ...] = ()
-    """The beginning of a turn that is cut in two; its end is kept."""
+    """The first part of a turn that the cut splits. The rest of the turn is kept."""
     prefix_messages: tuple[JsonObject, ...] = ()
     first_kept: EntryId | None
-    """`None` keeps nothing."""
+    """The first entry that is kept; `None` keeps nothing."""
     tokens_before: int
     previous_summary: str | None = None
-    """What the last compaction said, without its lists of files."""
+    """The summary of the last compaction, without its file lists."""
     read_files: tuple[str, ...] = ()
     modified_files: tuple[str, ...] = ()
-
-    @property
-    def is_split_turn(self) -> bool:
-        return bool(self.turn_prefix)
 
     @property
     def files(self) -> TouchedFiles:
@@ -122,40 +116,41 @@ class CompactionPreparation(Struct, frozen=True, kw_only=True):
 def plan_compaction(
     path: Sequence[Entry], keep_recent: int, *, most: int | None = None, at_most_half: bool = False
 ) -> CompactionPreparation | None:
-    """What to summarize at the end of `path` so that about `keep_recent` tokens are kept; `None` if nothing is.
+    """Plan a compaction at the end of `path` that keeps about `keep_recent` tokens; `None` if there is nothing to
+    compact.
 
-    Never more than `most` are, if that means that nothing is. With `at_most_half` no more than half of what is there
-    is kept, so that a short conversation is compacted too.
+    At most `most` tokens are kept, even if nothing remains. With `at_most_half`, at most half of the context is kept,
+    so a short conversation can be compacted too.
     """
     by_id = {entry.id: entry for entry in path}
     context = build_path_context(list(path))
-    said = [
+    spoken = [
         (by_id[id], message)
         for id, message in zip(context.sources, context.messages, strict=True)
         if get_role(message) not in ("compactionSummary", "system")
     ]
-    if not said or _get_last_type(path) == "compaction":
+    if not spoken or _get_last_type(path) == "compaction":
         return None
-    sizes = [_estimate_size(message) for _, message in said]
-    messages = [message for _, message in said]
+    sizes = [_estimate_size(message) for _, message in spoken]
+    messages = [message for _, message in spoken]
     cut = _find_cut(messages, sizes, min(keep_recent, sum(sizes) // 2) if at_most_half else keep_recent)
     if most is not None and sum(sizes[cut:]) > most:
         fitting = (place for place in _find_cut_places(messages) if place > cut and sum(sizes[place:]) <= most)
-        cut = next(fitting, len(said))
+        cut = next(fitting, len(spoken))
     if cut == 0:
         return None
     turn = _find_turn_start(messages, cut)
     summarized, opening = (
-        said[:cut],
+        spoken[:cut],
         [entry for entry in path if entry.type == "compaction" and entry.id in context.sources],
     )
     files = collect_files((message for _, message in summarized), [*opening, *(entry for entry, _ in summarized)])
     return CompactionPreparation(
-        entries=tuple(entry for entry, _ in said[:turn]),
-        messages=tuple(message for _, message in said[:turn]),
-        turn_prefix=tuple(entry for entry, _ in said[turn:cut]),
-        prefix_messages=tuple(message for _, message in said[turn:cut]),
-        first_kept=said[cut][0].id if cut < len(said) else None,
+        entries=tuple(entry for entry, _ in spoken[:turn]),
+        messages=tuple(message for _, message in spoken[:turn]),
+        turn_prefix=tuple(entry for entry, _ in spoken[turn:cut]),
+        prefix_messages=tuple(message for _, message in spoken[turn:cut]),
+        first_kept=spoken[cut][0].id if cut < len(spoken) else None,
         tokens_before=count_context_tokens(path),
         previous_summary=next(
             (strip_file_lists(entry.body.summary) for entry in opening if isinstance(entry.body, Compaction)), None
@@ -166,7 +161,7 @@ def plan_compaction(
 
 
 def find_compactions(path: Sequence[Entry]) -> tuple[Entry, ...]:
-    """The compactions on `path`, newest first."""
+    """Return the compactions on `path`, newest first."""
     return tuple(entry for entry in reversed(path) if entry.type == "compaction")
 
 
@@ -180,10 +175,10 @@ def _estimate_size(message: JsonObject) -> int:
 
 
 def _find_cut(messages: Sequence[JsonObject], sizes: Sequence[int], keep: int) -> int:
-    """The first message to keep: so that at least `keep` tokens are, but not twice as many if that can be helped.
+    """Return the index of the first message to keep, so at least `keep` tokens remain but preferably not twice as many.
 
-    A cut never stands before a tool result or between a call and its result. Where no place is left after the
-    one that the sizes ask for, it is the last one before it, and where there is none at all, nothing is kept.
+    A cut is never before a tool result or between a call and its result. If no valid cut follows the preferred one, the
+    last valid cut before it is used. If the messages have no valid cut, nothing is kept.
     """
     places = _find_cut_places(messages)
     wanted = len(messages)
@@ -201,7 +196,7 @@ def _find_cut(messages: Sequence[JsonObject], sizes: Sequence[int], keep: int) -
 
 
 def _find_cut_places(messages: Sequence[JsonObject]) -> list[int]:
-    """Where the messages may be cut."""
+    """Return the indices where the messages may be cut."""
     places: list[int] = []
     open_until = -1
     last_result = _find_last_results(messages)
@@ -213,15 +208,15 @@ def _find_cut_places(messages: Sequence[JsonObject]) -> list[int]:
 
 
 def _find_last_results(messages: Sequence[JsonObject]) -> dict[tuple[int, str], int]:
-    """For each message and call that it made, where the call's last result stands. Failed turns are not sent."""
-    made: dict[str, int] = {}
+    """Map each message and call to the index of the call's last result. Failed turns are not sent."""
+    callers: dict[str, int] = {}
     found: dict[tuple[int, str], int] = {}
     for index, message in enumerate(messages):
         call = get_answered_call(message)
-        if call is not None and call in made:
-            found[made[call], call] = index
+        if call is not None and call in callers:
+            found[callers[call], call] = index
         for new in () if is_failed_turn(message) else get_tool_calls(message):
-            made[new.id] = index
+            callers[new.id] = index
     return found
 
 
@@ -229,7 +224,7 @@ TURN_STARTS = frozenset({"user", "custom", "hookMessage", "bashExecution", "pyth
 
 
 def _find_turn_start(messages: Sequence[JsonObject], cut: int) -> int:
-    """Where the turn begins that a cut goes through; the cut itself where it goes through none."""
+    """Return the start of the turn that a cut splits, or the cut itself if it splits no turn."""
     if cut == len(messages) or get_role(messages[cut]) in TURN_STARTS:
         return cut
     return next((index for index in range(cut - 1, -1, -1) if get_role(messages[index]) in TURN_STARTS), cut)

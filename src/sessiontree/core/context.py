@@ -1,8 +1,8 @@
-"""Context: what the model sees from a place in the tree, and why.
+"""Context: what the model sees at an entry of the tree, and why.
 
-`build_context` projects a path onto messages in wire form; `to_llm` turns those into what a
-request carries; `explain` says for every entry of the path whether it reaches the model and,
-if not, what stands for it. One projection serves all three.
+`build_context` turns a path into messages in wire form. `Context.to_llm` turns these into the messages of a request.
+`explain` reports for every entry of the path whether it reaches the model and, if not, which entry represents it. All
+three use the same projection.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_RESULT = "The tool was interrupted: no result was recorded."
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """What holds at a place beside the messages."""
+    """The settings in effect at an entry: model, thinking level, mode and rules."""
 
     provider: str | None = None
     model: str | None = None
@@ -61,7 +61,7 @@ class State(Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...] = ()
 
     def to_wire(self) -> JsonObject:
-        """As compactions carry it."""
+        """Return the state in the form that compactions store."""
         wire: JsonObject = {"model": self.model_wire, "thinkingLevel": self.thinking_level}
         if self.mode is not None:
             wire["mode"] = self.mode
@@ -77,18 +77,18 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """What the model sees from `leaf`."""
+    """What the model sees at `leaf`."""
 
     leaf: EntryId | None
     state: State
     messages: tuple[JsonObject, ...]
     """In wire form, oldest first."""
     sources: tuple[EntryId, ...]
-    """The entry that each message comes from."""
+    """The id of the entry that each message comes from."""
 
     @property
     def model(self) -> JsonObject | None:
-        """Provider and model id in wire form, or `None` where no entry names one."""
+        """Provider and model id in wire form, or `None` if no entry names a model."""
         return self.state.model_wire
 
     @property
@@ -96,22 +96,24 @@ class Context(Struct, frozen=True, kw_only=True):
         return self.state.thinking_level
 
     def convert_messages(self) -> list[JsonObject]:
-        """The messages in the roles that a model takes, as they stand; failed turns are still among them."""
+        """Return the messages in the roles that a model accepts, including failed turns."""
         calls = {call.id for message in self.messages for call in get_tool_calls(message)}
         return [sent for message in self.messages if (sent := _convert_message(message, calls)) is not None]
 
     def to_llm(self) -> list[JsonObject]:
-        """The messages that a request carries: every call answered, every answer called for, no failed turns."""
+        """Return the messages of a request: every tool call has a result, every result a call, and failed turns are
+        removed.
+        """
         return [message for _, message in self.build_request()]
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether a model has something to answer: it was told something, and does not have the last word."""
+        """Whether the last message needs an answer from the model."""
         sent = self.to_llm()
         return bool(sent) and get_role(sent[-1]) != "assistant"
 
     def build_request(self) -> list[tuple[EntryId, JsonObject]]:
-        """What `to_llm` gives, each message with the entry it comes from; made-up results come from the caller."""
+        """Return the messages of `to_llm`, each with its entry. A placeholder result has the entry of its call."""
         calls = {call.id for message in self.messages for call in get_tool_calls(message)}
         converted = (
             (id, _convert_message(message, calls)) for id, message in zip(self.sources, self.messages, strict=True)
@@ -121,13 +123,15 @@ class Context(Struct, frozen=True, kw_only=True):
         )
 
     def find_failed_calls(self) -> set[str]:
-        """Ids of the tool calls that only failed turns made."""
+        """Return the ids of tool calls that only failed turns made."""
         failed = {call.id for message in self.messages if is_failed_turn(message) for call in get_tool_calls(message)}
-        made = {call.id for message in self.messages if not is_failed_turn(message) for call in get_tool_calls(message)}
-        return failed - made
+        succeeded = {
+            call.id for message in self.messages if not is_failed_turn(message) for call in get_tool_calls(message)
+        }
+        return failed - succeeded
 
     def tokens(self) -> int:
-        """Estimated tokens of the whole request."""
+        """Return the estimated tokens of the whole request."""
         return sum(map(estimate_tokens, self.to_llm()))
 
 
@@ -136,7 +140,7 @@ def _convert_message(message: JsonObject, calls: set[str]) -> JsonObject | None:
     if call is None or call in calls:
         return convert_for_model(message)
     if call:
-        return None  # its call is not in the context, and no provider takes it without
+        return None  # providers reject a result whose call is not in the context
     name = coerce_string(message.get("toolName")) or "a tool"
     return {
         "role": "user",
@@ -146,9 +150,9 @@ def _convert_message(message: JsonObject, calls: set[str]) -> JsonObject | None:
 
 
 def _pair_results(messages: list[tuple[EntryId, JsonObject]]) -> list[tuple[EntryId, JsonObject]]:
-    """Put each turn's results right behind it, one for every call, and make up those that are missing.
+    """Put the results of each turn directly after it, one for every call, with placeholders for missing results.
 
-    Providers use call ids again, so a result answers the last turn before it that made such a call.
+    Providers reuse call ids, so a result answers the last turn before it that made a call with its id.
     """
     turns: list[list[tuple[EntryId, JsonObject]]] = []
     waiting: dict[str, tuple[list[tuple[EntryId, JsonObject]], deque[int]]] = {}
@@ -180,16 +184,16 @@ def _build_missing_result(call: str, name: str, message: JsonObject) -> JsonObje
 
 
 class ExplainedEntry(Struct, frozen=True, kw_only=True):
-    """One entry of a path and what becomes of it in the context."""
+    """One entry of a path, and whether and how it reaches the model."""
 
     entry: Entry
     reaches_model: bool
     reason: str
     """How it reaches the model, or why it does not."""
     represented_by: EntryId | None = None
-    """The entry that speaks for this one, where one does."""
+    """The entry that represents this one in the context, if any."""
     tokens: int = 0
-    """Estimated, of what is sent."""
+    """Estimated tokens in the request."""
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
@@ -202,22 +206,22 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
 
 def build_context(tree: Tree, leaf: EntryId | None) -> Context:
-    """What the model sees from `leaf`; `None` is the place before everything. Raises `NotFound`."""
+    """Return what the model sees at `leaf`; `None` is the place before the first entry. Raises `NotFound`."""
     return _copy_messages(build_shared_context(tree, leaf))
 
 
 def build_shared_context(tree: Tree, leaf: EntryId | None) -> Context:
-    """What `build_context` gives, for our own eyes: its messages are those that the entries hold."""
+    """Return what `build_context` returns, without copying: do not change the messages, the entries share them."""
     return build_path_context(find_context_path(tree, leaf))
 
 
 def _copy_messages(context: Context) -> Context:
-    """The same with copies of the messages, for others to change: those that entries hold are the session's."""
+    """Return the context with copies of the messages, which callers may change."""
     return replace(context, messages=to_builtins(context.messages))
 
 
 def find_context_path(tree: Tree, leaf: EntryId | None) -> list[Entry]:
-    """The end of the path to `leaf` that its context is made of: a long history before a compaction costs nothing."""
+    """Return the end of the path to `leaf` that the context needs. Entries before a compaction are not visited."""
     end: list[Entry] = []
     need = ContextNeeds()
     for entry in tree.walk_up(leaf):
@@ -230,7 +234,7 @@ def find_context_path(tree: Tree, leaf: EntryId | None) -> list[Entry]:
 
 
 class ContextNeeds:
-    """What the context at a leaf still waits for, on the way up."""
+    """Tracks, while walking up from a leaf, what the context still needs."""
 
     def __init__(self) -> None:
         self._has_compaction = False
@@ -270,26 +274,26 @@ class ContextNeeds:
 
 
 def build_path_context(path: list[Entry]) -> Context:
-    """What the model sees at the end of `path`, which begins at a root or where `reach` begins.
+    """Return what the model sees at the end of `path`, which starts at a root or where `find_context_path` starts.
 
-    Its messages are those that the entries hold.
+    Do not change the messages: the entries share them.
     """
     projection = _Projection(path)
-    made = [
+    built = [
         (entry.id, message) for entry in projection.select_entries() for message in projection.build_messages(entry)
     ]
     return Context(
         leaf=path[-1].id if path else None,
         state=read_state(path),
-        messages=tuple(message for _, message in made),
-        sources=tuple(id for id, _ in made),
+        messages=tuple(message for _, message in built),
+        sources=tuple(id for id, _ in built),
     )
 
 
 def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
-    """The system messages in a context as one, for a compaction to carry; `None` when there are none.
+    """Combine the system messages of a context into one for a compaction to store; `None` if there are none.
 
-    Contents follow each other; sections and tools are patched by later messages.
+    Contents are joined. Later messages override sections and tools of earlier ones.
     """
     system = [message for message in messages if get_role(message) == "system"]
     if not system:
@@ -299,17 +303,17 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
     for message in system:
         patch = message.get("sections")
         sections.update(patch if is_object(patch) else {})
-        for key, kept in (("toolsRemoved", False), ("toolsAdded", True)):
+        for key, is_added in (("toolsRemoved", False), ("toolsAdded", True)):
             listed = message.get(key)
             for tool in filter(is_object, listed if is_list(listed) else ()):
                 tools.pop(coerce_string(tool.get("name")), None)
-                if kept:
+                if is_added:
                     tools[coerce_string(tool.get("name"))] = tool
     folded: JsonObject = {
         "role": "system",
-        "content": "\n\n".join(words for message in system if (words := extract_text(message.get("content")))),
+        "content": "\n\n".join(text for message in system if (text := extract_text(message.get("content")))),
     }
-    sections = {name: words for name, words in sections.items() if words is not None}
+    sections = {name: text for name, text in sections.items() if text is not None}
     if sections:
         folded["sections"] = sections
     if tools:
@@ -318,10 +322,10 @@ def fold_system(messages: Sequence[JsonObject]) -> JsonObject | None:
 
 
 def read_state(path: Sequence[Entry]) -> State:
-    """Model, thinking level, mode and rules at the end of `path`, read from there backward.
+    """Return the settings at the end of `path`, read from the end.
 
-    A compaction that carries `state` speaks for everything before it; one that does not ends mode and rules, since
-    what was said of them before has left the context.
+    A compaction with `state` replaces everything before it. One without `state` ends mode and rules, because the
+    entries that set them have left the context.
     """
     known: dict[str, Any] = {}
     rules: list[tuple[str, ...]] = []
@@ -348,12 +352,14 @@ def read_state(path: Sequence[Entry]) -> State:
             case _:
                 pass
     injected = [*known.pop("rules", ()), *(rule for several in reversed(rules) for rule in several)]
-    known["mode_data"] = to_builtins(known.get("mode_data"))  # a copy: what the entry holds is the session's
+    known["mode_data"] = to_builtins(known.get("mode_data"))  # a copy, because the entry keeps the original
     return State(**known, rules=tuple(dict.fromkeys(injected)))
 
 
 def find_model_above(up: Iterable[Entry]) -> tuple[str | None, str | None]:
-    """Provider and model that hold below entries, the nearest first: as `state_of` tells, looking no further up."""
+    """Return the provider and model in effect below the entries of `up`, nearest first. Stops at the first that sets
+    them.
+    """
     for entry in up:
         if entry.type in ("model_change", "message"):
             known = _read_model(entry.decode())
@@ -366,7 +372,7 @@ def find_model_above(up: Iterable[Entry]) -> tuple[str | None, str | None]:
 
 
 def _read_model(body: Body) -> dict[str, str | None]:
-    """The model that an entry says is in use, if it says one."""
+    """Return the provider and model that an entry sets, or an empty dict."""
     match body:
         case ModelChange(provider=provider, model=str(model), role=None | "default"):
             return {"provider": provider, "model": model}
@@ -378,11 +384,11 @@ def _read_model(body: Body) -> dict[str, str | None]:
 
 def _parse_state(wire: JsonObject) -> dict[str, Any]:
     model, rules = wire.get("model"), wire.get("rules")
-    named: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
+    model_wire: JsonObject = model if is_object(model) and isinstance(model.get("modelId"), str) else {}
     return {
         "thinking_level": coerce_string(wire.get("thinkingLevel")) or "off",
-        "provider": coerce_string(named.get("provider")) or None,
-        "model": named.get("modelId"),
+        "provider": coerce_string(model_wire.get("provider")) or None,
+        "model": model_wire.get("modelId"),
         "mode": wire["mode"] if isinstance(wire.get("mode"), str) else None,
         "mode_data": wire.get("modeData") if isinstance(wire.get("mode"), str) else None,
         "rules": [rule for rule in rules if isinstance(rule, str)] if is_list(rules) else [],
@@ -390,7 +396,7 @@ def _parse_state(wire: JsonObject) -> dict[str, Any]:
 
 
 class _Projection:
-    """Which entries of a path are selected, and what messages each of them makes."""
+    """Selects the entries of a path that contribute to the context, and builds their messages."""
 
     def __init__(self, path: list[Entry]) -> None:
         self.path = path
@@ -406,11 +412,11 @@ class _Projection:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether a compaction, and not a reset boundary after it, opens the context."""
+        """Whether the context starts with a compaction and no reset boundary follows it."""
         return self.compaction > self.boundary
 
     def _find_first_kept(self) -> int:
-        """Where on the path the kept entries begin; the compaction's own index when it keeps none."""
+        """Return the index where the kept entries start; the index of the compaction if it keeps none."""
         if not self.is_compacted:
             return -1
         body = self.path[self.compaction].body
@@ -421,7 +427,7 @@ class _Projection:
         return self.compaction
 
     def select_entries(self) -> list[Entry]:
-        """The entries that may speak, in the order they speak."""
+        """Return the entries that may contribute, in the order of their messages."""
         if not self.is_compacted:
             return self.path[self.boundary + 1 :]
         kept = [entry for entry in self.path[self.first_kept : self.compaction] if self.is_kept(entry)]
@@ -429,7 +435,7 @@ class _Projection:
 
     @staticmethod
     def is_kept(entry: Entry) -> bool:
-        """Whether a kept range holds `entry`: not what came before as system message or compaction."""
+        """Return whether an entry before the compaction is kept: system messages and older compactions are not."""
         if entry.type == "compaction":
             return False
         return not (
@@ -466,8 +472,8 @@ class _Projection:
                     "tokensBefore": body.tokens_before,
                     "timestamp": parse_timestamp(entry.timestamp),
                 }
-                made = [] if body.system_message is None else [body.system_message]
-                return [] if edit is not None and edit.replacement is None else [*made, compacted]
+                system = [] if body.system_message is None else [body.system_message]
+                return [] if edit is not None and edit.replacement is None else [*system, compacted]
             case _:
                 return []
 
@@ -477,10 +483,10 @@ EDITABLE = frozenset({"user", "assistant", "toolResult", "custom"})
 
 
 def _fill_content(message: JsonObject) -> JsonObject:
-    """`message` with missing content as empty content."""
+    """Return `message` with empty content if the content is missing."""
     if message.get("content") is None and get_role(message) in EMPTY_CONTENT:
         return {**message, "content": EMPTY_CONTENT[get_role(message)]()}
-    return message or {}  # that of `NO_MESSAGE` is everybody's
+    return message or {}  # a new dict, because all messages without content share `NO_MESSAGE`
 
 
 def _apply_edit(message: JsonObject, edit: ContextEdit | None) -> list[JsonObject]:
@@ -495,12 +501,14 @@ def _apply_edit(message: JsonObject, edit: ContextEdit | None) -> list[JsonObjec
 
 
 def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
-    """For every entry on the path to `leaf`: does it reach the model, as what, and at what price."""
+    """Explain for every entry on the path to `leaf` whether it reaches the model, in which form, and how many tokens it
+    takes.
+    """
     path = tree.path(leaf)
     context = build_path_context(path)
     projection = _Projection(path)
     selected = {entry.id for entry in projection.select_entries()}
-    made = dict(zip(context.sources, context.messages, strict=True))
+    built = dict(zip(context.sources, context.messages, strict=True))
     sent: dict[EntryId, list[JsonObject]] = {}
     for id, message in context.build_request():
         sent.setdefault(id, []).append(message)
@@ -509,9 +517,9 @@ def explain(tree: Tree, leaf: EntryId | None) -> Explanation:
     explained: list[ExplainedEntry] = []
     for index, entry in enumerate(path):
         if entry.id in sent:
-            explained.append(_explain_sent(entry, made[entry.id], sent[entry.id], edited=entry.id in projection.edits))
-        elif entry.id in made:
-            reason = _explain_withheld(made[entry.id], calls, failed)
+            explained.append(_explain_sent(entry, built[entry.id], sent[entry.id], edited=entry.id in projection.edits))
+        elif entry.id in built:
+            reason = _explain_withheld(built[entry.id], calls, failed)
             explained.append(ExplainedEntry(entry=entry, reaches_model=False, reason=reason))
         elif entry.id in selected:
             reason = "left out by a context edit" if entry.id in projection.edits else _explain_type(entry)
@@ -545,31 +553,31 @@ def _explain_type(entry: Entry) -> str:
 
 
 def _explain_withheld(message: JsonObject, calls: set[str], failed: set[str]) -> str:
-    """Why a message in the context is not in the request."""
+    """Return why a message of the context is not in the request."""
     call = get_answered_call(message)
     if call is not None:
         if call in failed:
-            return "the turn that called for it failed"
+            return "the turn of its tool call failed"
         return "its tool call is answered by another result" if call in calls else "its tool call is not in the context"
     if is_failed_turn(message):
         return f"the turn ended with {coerce_string(message.get('stopReason'))}"
     if message.get("excludeFromContext") is True:
-        return "a shell run kept out of the context"
+        return "a shell command excluded from the context"
     return f"messages of role {get_role(message)!r} are not sent"
 
 
 def _explain_sent(entry: Entry, message: JsonObject, sent: list[JsonObject], *, edited: bool) -> ExplainedEntry:
-    said = [item for item in sent if get_answered_call(item) is None] or sent
-    reason = "as it is" if get_role(said[-1]) == get_role(message) else f"as {get_role(said[-1])}"
+    own = [item for item in sent if get_answered_call(item) is None] or sent
+    reason = "as it is" if get_role(own[-1]) == get_role(message) else f"as {get_role(own[-1])}"
     if edited and get_role(message) in EDITABLE:
         reason = "as edited"
-    if len(said) < len(sent):
-        reason += ", with a made-up result for a call that has none"
+    if len(own) < len(sent):
+        reason += ", with a placeholder for a missing tool result"
     return ExplainedEntry(entry=entry, reaches_model=True, reason=reason, tokens=sum(map(estimate_tokens, sent)))
 
 
 def encode_explanation(explanation: Explanation) -> list[JsonObject]:
-    """What becomes of each entry on its way to a model, as commands and the REST interface give it."""
+    """Return an explanation in the form that commands and the REST API use."""
     return [
         {
             "id": item.entry.id,

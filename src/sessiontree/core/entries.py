@@ -1,9 +1,8 @@
-"""Entries: the lines a session is made of.
+"""Entries: the lines of a session, and the typed bodies of each entry type.
 
-An `Entry` keeps the bytes it was read from and where it stands. What it says is a
-*body*, a frozen value that is decoded when somebody looks. Bodies know nothing of ids,
-files or wire names: those live in `format.codec`. Whether a body reaches the model is
-said in its first line.
+An `Entry` knows its line and where its bytes are. Its *body* is a frozen value that is decoded on first access. Bodies
+do not know ids, files or wire names; those are in `format.codec`. The first line of each body class states whether the
+body reaches the model.
 """
 
 from __future__ import annotations
@@ -11,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType
 
-if TYPE_CHECKING:
-    from sessiontree.core.messages import MessagePreview
+from sessiontree.core.preview import MessagePreview
 
 EntryId: TypeAlias = str
 JsonObject: TypeAlias = dict[str, Any]
 
 NO_ID: EntryId = "(no id)"
-"""What a line names as an entry where it says something that is no id, such as a number: no entry has it."""
+"""Replaces an invalid entry id in a line, such as a number. No entry has this id."""
 
 HEAD_RECORD = "sessiontree.head"
 """The `custom_type` of head records."""
@@ -64,12 +62,12 @@ class Message(Struct, frozen=True):
 
 
 class ModelChange(Struct, frozen=True, kw_only=True):
-    """Another model from here on. In context: no, but it is state."""
+    """Changes the model from here on. In context: no, but it is state."""
 
     provider: str | None = None
     model: str | None = None
     role: str | None = None
-    """What the model is for; only no role and `"default"` name the model of the conversation."""
+    """The purpose of the model. Only `None` and `"default"` set the model of the conversation."""
 
     def describe(self) -> Description:
         name = "/".join(filter(None, (self.provider, self.model))) or "?"
@@ -83,7 +81,7 @@ class ModelChange(Struct, frozen=True, kw_only=True):
 
 
 class ThinkingLevelChange(Struct, frozen=True):
-    """Another thinking level from here on. In context: no, but it is state."""
+    """Changes the thinking level from here on. In context: no, but it is state."""
 
     level: str | None
 
@@ -93,26 +91,26 @@ class ThinkingLevelChange(Struct, frozen=True):
 
 
 class Compaction(Struct, frozen=True, kw_only=True):
-    """A summary that stands for everything before `first_kept`. In context: yes."""
+    """A summary that replaces everything before `first_kept`. In context: yes."""
 
     summary: str
     first_kept: EntryId | None = None
-    """First entry that is kept beside the summary; the compaction's own id keeps none."""
+    """The first entry that stays in the context after the summary; the compaction's own id means none."""
     tokens_before: int = 0
     details: Any = None
     from_hook: bool | None = None
     usage: JsonObject | None = None
     system_message: JsonObject | None = None
     state: JsonObject | None = None
-    """Model, thinking level, mode and rules at this place, so that reading back can stop here."""
+    """Model, thinking level, mode and rules at this point. A reader that walks up can stop here."""
 
 
 class BranchSummary(Struct, frozen=True, kw_only=True):
-    """What happened on a branch that was left, or was merged. In context: yes, unless empty."""
+    """A summary of an abandoned or merged branch. In context: yes, unless empty."""
 
     summary: str
     abandoned_leaf: EntryId | None = None
-    """The leaf that was left; `"root"` when there was none."""
+    """The leaf of the abandoned branch; `"root"` if it was empty."""
     details: Any = None
     from_hook: bool | None = None
     usage: JsonObject | None = None
@@ -140,7 +138,7 @@ class Custom(Struct, frozen=True, kw_only=True):
 
 
 class CustomMessage(Struct, frozen=True, kw_only=True):
-    """A message put in by an extension. In context: yes, as the user's."""
+    """A message added by an extension. In context: yes, as a user message."""
 
     custom_type: str
     content: Any
@@ -149,7 +147,7 @@ class CustomMessage(Struct, frozen=True, kw_only=True):
 
 
 class Label(Struct, frozen=True, kw_only=True):
-    """A bookmark on `target`; no text takes it away. In context: no."""
+    """A bookmark on `target`; no text removes it. In context: no."""
 
     target: EntryId
     text: str | None = None
@@ -165,7 +163,7 @@ class Label(Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(Struct, frozen=True):
-    """The session's name; an empty one takes it away. In context: no."""
+    """The session's name; an empty name removes it. In context: no."""
 
     name: str | None
 
@@ -194,7 +192,7 @@ class Usage(Struct, frozen=True, kw_only=True):
 
 
 class ContextEdit(Struct, frozen=True, kw_only=True):
-    """Changes what `target` contributes from here on; `None` leaves it out. In context: no."""
+    """Changes what `target` contributes to the context from here on; `None` removes it. In context: no."""
 
     target: EntryId
     replacement: JsonObject | None = None
@@ -207,7 +205,7 @@ class ContextEdit(Struct, frozen=True, kw_only=True):
 
 
 class BranchPoint(Struct, frozen=True, kw_only=True):
-    """Where a named branch begins. In context: no."""
+    """The start of a named branch. In context: no."""
 
     name: str
     description: str | None = None
@@ -224,7 +222,7 @@ class BranchPoint(Struct, frozen=True, kw_only=True):
 
 
 class AgentAction(Struct, frozen=True, kw_only=True):
-    """Something an agent of a swarm did (spawn, complete, fork, branch, fail). In context: no."""
+    """An action of a swarm agent (spawn, complete, fork, branch, fail). In context: no."""
 
     action: str
     agent: str
@@ -242,7 +240,7 @@ class AgentAction(Struct, frozen=True, kw_only=True):
 
 
 class ModeChange(Struct, frozen=True, kw_only=True):
-    """Another mode from here on; `"none"` leaves it. In context: no, but it is state."""
+    """Changes the mode from here on; `"none"` leaves the mode. In context: no, but it is state."""
 
     mode: str
     data: Any = None
@@ -254,7 +252,7 @@ class ModeChange(Struct, frozen=True, kw_only=True):
 
 
 class RuleInjection(Struct, frozen=True):
-    """Rules that were put into the conversation. In context: no, but they are state."""
+    """Rules injected into the conversation. In context: no, but they are state."""
 
     rules: tuple[str, ...]
 
@@ -263,28 +261,28 @@ class RuleInjection(Struct, frozen=True):
 
 
 class ResetBoundary(Struct, frozen=True):
-    """Nothing before this place reaches the model. In context: no."""
+    """Nothing before this entry reaches the model. In context: no."""
 
     def describe(self) -> Description:
         return Description(title="Reset", facts=("nothing above reaches the model",))
 
 
 class Opaque(Struct, frozen=True, kw_only=True):
-    """An entry of a type that is not known here. Its bytes are kept. In context: no."""
+    """An entry of an unknown type. Its bytes are preserved. In context: no."""
 
     type: str
     fields: JsonObject
-    """Everything but type, id, parent, timestamp and branch, in wire form."""
+    """All fields except type, id, parent, timestamp and branch, in wire form."""
 
     def describe(self) -> Description:
         return Description(subject=self.type, line=self.type, data=self.fields, data_name="fields", is_setting=False)
 
 
 NO_MESSAGE = Message({})
-"""The body of a line that should have a message and has none."""
+"""The body of a message line without a message."""
 
 UNREADABLE = Opaque(type="", fields={})
-"""The body of a line that begins like an entry and is no JSON."""
+"""The body of a line that starts like an entry but is not valid JSON."""
 
 Body: TypeAlias = (
     Message
@@ -308,18 +306,18 @@ Body: TypeAlias = (
 
 
 class Source(Protocol):
-    """Where entries have their bytes from: a file, or memory."""
+    """Where entries read their bytes from: a file or memory."""
 
     def read_raw(self, line: int) -> bytes:
-        """The bytes of a line, without the newline."""
+        """Return the bytes of a line, without the newline."""
         ...
 
     def read_raws(self, lines: Iterable[int]) -> Iterator[bytes]:
-        """The bytes of several lines: quick where they stand near each other in order."""
+        """Yield the bytes of several lines. Fast if the lines are close together and in order."""
         ...
 
     def detach(self, line: int) -> Source:
-        """A source of this line that holds its bytes."""
+        """Return a source that holds the bytes of this line in memory."""
         ...
 
     def decode_timestamp(self, raw: bytes) -> str: ...
@@ -327,38 +325,38 @@ class Source(Protocol):
     def decode_body(self, raw: bytes) -> Body: ...
 
     def can_read(self, raw: bytes) -> bool:
-        """Whether a line is JSON, and so has a body, without making that."""
+        """Return whether a line is valid JSON, without building its body."""
         ...
 
     def find_hidden_keys(self, raw: bytes) -> Sequence[str]:
-        """The keys that a line has where they do not count, in wire form."""
+        """Return the head keys that a line repeats after its message, where readers ignore them, in wire form."""
         ...
 
     def decode_preview(self, raw: bytes) -> MessagePreview | None:
-        """What a line about a message says of it; `None` where it cannot be read."""
+        """Decode the parts of a message that a listing needs; `None` if the line cannot be read."""
         ...
 
 
 class Entry(Struct, gc=False, eq=False, kw_only=True):
-    """One line of a session. Never changed once appended.
+    """One line of a session. An entry never changes after it was appended.
 
-    It holds what the tree is built from; the bytes, the time and the body are fetched when somebody looks.
+    It holds only what the tree needs. Bytes, timestamp and body are read on access.
     """
 
     id: EntryId
     parent: EntryId | None
-    """The parent as written; `Tree.parent` tells where the entry really hangs."""
+    """The parent as written in the line. `Tree.parent` gives the effective parent."""
     type: str
     line: int
     """Number of the line in the file, counting from 1."""
     source: Source
     branch: str | UnsetType | None = UNSET
-    """The branch it was written on; `None` for a late result; unset where a peer wrote the line."""
+    """The branch it was written on; `None` for a late tool result; unset if a peer wrote the line."""
     current: str | None = None
-    """The session's current branch, where that is another one than `branch`."""
+    """The session's current branch if that differs from `branch`."""
     custom_type: str | None = None
     cached_body: Body | None = None
-    """The body, once it was decoded."""
+    """The decoded body, once it was accessed."""
 
     @property
     def raw(self) -> bytes:
@@ -371,18 +369,18 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def body(self) -> Body:
-        """The typed view of this line, decoded once."""
+        """The typed content of this line, decoded once and cached."""
         if self.cached_body is None:
             self.cached_body = self.decode()
         return self.cached_body
 
     def decode(self) -> Body:
-        """The typed view of this line, without keeping it: for those who look at every entry."""
+        """Decode the body without caching it. Use this to visit every entry of a large session."""
         return self.source.decode_body(self.raw) if self.cached_body is None else self.cached_body
 
     @property
     def is_readable(self) -> bool:
-        """Whether the line is JSON, as one that only begins like an entry is not."""
+        """Whether the line is valid JSON. A damaged line can start like an entry and end early."""
         return self.cached_body is not UNREADABLE if self.cached_body is not None else self.source.can_read(self.raw)
 
     @property
@@ -391,11 +389,11 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
 
     @property
     def is_annotation(self) -> bool:
-        """Whether it says something about the session and never moves a head."""
+        """Whether it describes the session and never moves a head."""
         return is_annotation(self.type, self.custom_type)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or a pickle, has its bytes with it: what they are read from stays where it is."""
+        """Copies and pickles carry the bytes of the line, not the source that they were read from."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__ if name != "cached_body"}
         return partial(Entry, **{**fields, "source": self.source.detach(self.line)}), ()
 
@@ -404,16 +402,16 @@ class Entry(Struct, gc=False, eq=False, kw_only=True):
 
 
 class Chain(Struct, eq=False, kw_only=True, gc=False):
-    """Messages that follow one another: each on the next line, under the one before, and on the same branch.
+    """Consecutive messages: each on the next line, a child of the one before, on the same branch.
 
-    Nearly every line of a session is in one. Their entries are made when somebody looks.
+    Nearly every line of a session is in a chain. `Entry` objects are built on access.
     """
 
     ids: list[EntryId]
     parent: EntryId | None
-    """The parent of the first."""
+    """The parent of the first message."""
     line: int
-    """Number of the first line."""
+    """The number of the first line."""
     source: Source
     branch: str | UnsetType | None = UNSET
     current: str | None = None
@@ -437,7 +435,7 @@ class Chain(Struct, eq=False, kw_only=True, gc=False):
 
 
 def iter_entries(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
-    """Every entry, those of chains included."""
+    """Yield every entry, including the entries of chains."""
     for item in items:
         if isinstance(item, Chain):
             yield from map(item.build_entry, range(len(item)))
@@ -446,13 +444,13 @@ def iter_entries(items: Iterable[Entry | Chain]) -> Iterator[Entry]:
 
 
 def read_raws(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """The bytes of entries: quick where they stand near each other in order."""
-    for source, several in groupby(entries, key=lambda entry: entry.source):
-        yield from source.read_raws(entry.line for entry in several)
+    """Yield the bytes of entries. Fast if they are close together and in file order."""
+    for source, group in groupby(entries, key=lambda entry: entry.source):
+        yield from source.read_raws(entry.line for entry in group)
 
 
 def parse_entry_id(value: object) -> EntryId | None:
-    """The entry that a line names by a value of JSON, if it does."""
+    """Return the entry id that a JSON value holds. `NO_ID` replaces a value that is neither a string nor `None`."""
     return value if value is None or isinstance(value, str) else NO_ID
 
 
@@ -461,7 +459,7 @@ def is_annotation(type: str, custom_type: str | None) -> bool:
 
 
 class TypeFacts(NamedTuple):
-    """Facts about every entry of a type, whatever its body says."""
+    """Facts about every entry of a type, independent of its body."""
 
     is_annotation: bool = False
     """It describes the session and never moves a head."""
@@ -506,31 +504,31 @@ ANNOTATING_CUSTOM_TYPES = frozenset({HEAD_RECORD, "session_exit"})
 
 
 class Problem(Struct, frozen=True, kw_only=True):
-    """One thing wrong with a session: damage is a value that is shown, never hidden."""
+    """One problem of a session. Damage is reported as a value, never hidden."""
 
     kind: str
     severity: str
-    """`"fault"` for damage; `"note"` for what is merely worth knowing."""
+    """`"fault"` for damage, `"note"` for information."""
     message: str
     entry: EntryId | None = None
     line: int | None = None
     """Number of the line in the file, counting from 1."""
     offset: int | None = None
-    """Where the line starts in the file, in bytes."""
+    """The byte offset of the line in the file."""
 
 
 class Header(Struct, frozen=True, kw_only=True):
-    """The first line: what the session is. Not in the tree."""
+    """The first line, which identifies the session. It is not part of the tree."""
 
     raw: bytes
     id: str
     version: int
-    """As the file says, before migration."""
+    """The version in the file, before migration."""
     timestamp: str = ""
     cwd: str = ""
     parent_session: str | None = None
     forked_from: EntryId | None = None
     title: str | None = None
-    """A name that peers keep in the header or in a title slot; `session_info` goes before it."""
+    """A name that peers store in the header or in a title slot; a `session_info` entry overrides it."""
     redacted: bool = False
-    """Secrets were taken out of the lines that follow, so the session is not to be gone on with."""
+    """Whether secrets were removed from the lines. A redacted session cannot be continued."""

@@ -1,8 +1,7 @@
-"""Full text: everything an entry says, whether a model sees it, and how it is compared with what somebody looks for.
+"""Entry text: an entry as one line for a listing, and as full text for a search.
 
-`outline` has the one line that a listing shows of an entry; here is all of it: what was
-said and thought, what tools were called with and what they answered, summaries, names and
-labels, the text of system messages, and the strings inside whatever else there is. Images are not text.
+The full text includes thinking, tool arguments and results, summaries, names, labels, system messages and the strings
+in all other data. Images have no text.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.merge_plan import is_merge
 from sessiontree.core.messages import (
-    MessagePreview,
-    ToolCall,
     coerce_string,
     extract_text,
     get_answered_call,
@@ -38,24 +35,25 @@ from sessiontree.core.messages import (
     preview_message,
 )
 from sessiontree.core.number_text import format_tokens
+from sessiontree.core.preview import MessagePreview, ToolCall
 from sessiontree.core.tree import Tree
 
 CALL_SEARCH_LIMIT = 256
-"""How far above a tool result its call is looked for."""
+"""How many entries above a tool result are searched for its call."""
 
 
 # One line per entry
 
 
 def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes | None = None) -> str:
-    """What one line says of `entry`, its role in front; a tool result says what was called.
+    """Return one line for `entry` that starts with its role. A tool result shows the call that it answers.
 
-    Who has read the line already gives it as `raw`.
+    Pass `raw` if the line was already read.
     """
-    said = _preview_entry(entry, raw)
-    if said is not None:
+    preview = _preview_entry(entry, raw)
+    if preview is not None:
         return format_message_row(
-            said, calls.get(entry.id) if said.role == "toolResult" and calls is not None else None
+            preview, calls.get(entry.id) if preview.role == "toolResult" and calls is not None else None
         )
     match entry.decode():
         case CustomMessage(custom_type=kind):
@@ -69,7 +67,7 @@ def format_entry_row(entry: Entry, calls: CallFinder | None = None, raw: bytes |
 
 
 def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | None:
-    """What a message says, without decoding all of it; `None` for every other entry."""
+    """Return a preview of a message without decoding all of it; `None` for every other entry."""
     if entry.type != "message":
         return None
     if entry.cached_body is None:
@@ -80,9 +78,9 @@ def _preview_entry(entry: Entry, raw: bytes | None = None) -> MessagePreview | N
 def format_message_row(message: MessagePreview, call: ToolCall | None = None) -> str:
     match message.role:
         case "assistant":
-            words = shorten_to_line(message.text)
-            if words:
-                return f"assistant: {words}"
+            text = shorten_to_line(message.text)
+            if text:
+                return f"assistant: {text}"
             if message.is_failed_turn:
                 return f"assistant: ({message.stop_reason})"
             return f"assistant: {_format_calls(message.calls) or '(no content)'}"
@@ -95,26 +93,26 @@ def format_message_row(message: MessagePreview, call: ToolCall | None = None) ->
 
 
 def format_message_text(message: MessagePreview) -> str:
-    words = shorten_to_line(message.text or message.command or message.code)
-    return words or _format_calls(message.calls)
+    text = shorten_to_line(message.text or message.command or message.code)
+    return text or _format_calls(message.calls)
 
 
 def _format_calls(calls: Sequence[ToolCall]) -> str:
-    """Calls one after another, as many as a row can hold."""
-    told: list[str] = []
+    """Join tool calls, as many as fit in a row."""
+    parts: list[str] = []
     length = 0
     for call in calls:
         if length > TEXT_LENGTH:
-            return f"{', '.join(told)} and {len(calls) - len(told):,} more"
-        told.append(format_call(call))
-        length += len(told[-1]) + 2
-    return ", ".join(told)
+            return f"{', '.join(parts)} and {len(calls) - len(parts):,} more"
+        parts.append(format_call(call))
+        length += len(parts[-1]) + 2
+    return ", ".join(parts)
 
 
 def format_call(call: ToolCall) -> str:
-    """A call with the argument that says most."""
+    """Return a tool call with its most telling argument."""
     arguments: Any = call.arguments if is_object(call.arguments) else {}
-    told: str = next(
+    subject: str = next(
         (
             coerce_string(arguments[key])
             for key in ("path", "file_path", "command", "pattern", "query")
@@ -122,42 +120,40 @@ def format_call(call: ToolCall) -> str:
         ),
         "",
     )
-    return f"[{call.name}: {shorten_to_line(told)[:80]}]" if told else f"[{call.name}]"
+    return f"[{call.name}: {shorten_to_line(subject)[:80]}]" if subject else f"[{call.name}]"
 
 
 def format_entry(entry: Entry, raw: bytes | None = None) -> str:
-    """What `entry` says, on one line, without its role. Who has read the line already gives it as `raw`."""
-    said = _preview_entry(entry, raw)
-    if said is not None:
-        return format_message_text(said)
+    """Return `entry` on one line, without its role. Pass `raw` if the line was already read."""
+    preview = _preview_entry(entry, raw)
+    if preview is not None:
+        return format_message_text(preview)
     match entry.decode():
-        case Message():
-            return entry.type
         case CustomMessage(content=content):
             return shorten_to_line(extract_text(content))
         case BranchSummary(summary=summary) | Compaction(summary=summary):
             return shorten_to_line(summary)
         case body:
-            return body.describe().line or entry.type
+            return entry.type if isinstance(body, Message) else body.describe().line or entry.type
 
 
-# Everything an entry says
+# Full text
 
 
 def build_full_text(entry: Entry) -> str:
-    """Everything `entry` says, one part behind the other."""
+    """Return all text of `entry`, one part on each line."""
     return "\n".join(get_text_parts(entry))
 
 
 def get_text_parts(entry: Entry) -> list[str]:
-    """Everything `entry` says, part by part. Head records say nothing."""
+    """Return all text of `entry`, part by part. Head records have no text."""
     if entry.is_head_record:
         return []
-    return [part for part in _iter_body_texts(entry.decode()) if part]
+    return [part for part in _list_body_texts(entry.decode()) if part]
 
 
 def get_speaker(entry: Entry) -> str:
-    """The role of a message, `custom` for an extension's, and for all else the type of the entry."""
+    """Return the role of a message, `custom` for an extension's message, and the entry type for all others."""
     if entry.type == "custom_message":
         return "custom"
     body = entry.decode() if entry.type == "message" else None
@@ -165,7 +161,7 @@ def get_speaker(entry: Entry) -> str:
 
 
 class VisibleEntries:
-    """Which entries say what a model is sent in a context."""
+    """The entries whose text the model sees in a context."""
 
     def __init__(self, context: Context) -> None:
         sent = {id for id, _ in context.build_request()}
@@ -173,7 +169,9 @@ class VisibleEntries:
         self._sent: dict[EntryId, JsonObject] = {id: message for id, message in messages if id in sent}
 
     def contains(self, entry: Entry) -> bool:
-        """Whether it is sent as it stands. An edit stands for what it edits, which then does not."""
+        """Return whether the model sees the entry unchanged. A context edit counts instead of the entry that it
+        changes.
+        """
         match entry.decode():
             case ContextEdit(target=target, replacement=replacement):
                 sent = self._sent.get(target)
@@ -193,7 +191,7 @@ def _get_content_texts(message: JsonObject | None) -> list[str]:
 
 
 def normalize_accents(text: str) -> str:
-    """`text` without regard to how accents are composed."""
+    """Return `text` with composed accents."""
     if text.isascii():
         return text
     import unicodedata
@@ -202,36 +200,35 @@ def normalize_accents(text: str) -> str:
 
 
 def normalize_case(text: str) -> str:
-    """`text` without regard to that and to case."""
+    """Return `text` with composed accents and folded case."""
     return normalize_accents(text).casefold()
 
 
 def fold(text: str) -> str:
-    """`text` as it is compared: unified, and on one line with single blanks."""
+    """Return `text` in the form that searches compare: folded, on one line, with single spaces."""
     return " ".join(normalize_case(text).split())
 
 
 def fold_parts(parts: Iterable[str]) -> str:
-    """Parts as they are compared, a line each: nothing that is looked for goes on from one to the next."""
+    """Fold each part on its own line, so a match cannot span two parts."""
     return "\n".join(map(fold, parts))
 
 
-def _iter_body_texts(body: Body) -> Iterator[str]:
+def _list_body_texts(body: Body) -> Iterable[str]:
     match body:
         case Message(message):
-            yield from _get_message_texts(message)
+            return _get_message_texts(message)
         case CustomMessage(content=content):
-            yield from _get_block_texts(content)
+            return _get_block_texts(content)
         case BranchSummary(summary=summary):
-            yield summary
+            return (summary,)
         case Compaction(summary=summary, system_message=system):
-            yield from (summary, *_get_message_texts(system or {}))
+            return (summary, *_get_message_texts(system or {}))
         case ContextEdit(replacement=replacement):
-            yield from _get_content_texts(replacement)
+            return _get_content_texts(replacement)
         case _:
             description = body.describe()
-            yield from description.texts
-            yield from _iter_strings(description.data)
+            return (*description.texts, *_iter_strings(description.data))
 
 
 MESSAGE_TEXT_KEYS = ("command", "code", "output", "summary", "text", "errorMessage", "toolName")
@@ -263,9 +260,9 @@ def _get_block_texts(content: Any) -> list[str]:
 
 
 def _iter_strings(value: Any, *, numbers: bool = False) -> Iterator[str]:
-    """Every string inside a JSON value, in order, whatever its depth; with `numbers` whole ones too.
+    """Yield every string inside a JSON value, in order and at any depth; with `numbers` also integers.
 
-    Others may be spelled in many ways: what is found must not depend on that.
+    Other numbers have several spellings, and a search must not depend on the spelling.
     """
     waiting = [value]
     while waiting:
@@ -285,25 +282,25 @@ def _iter_strings(value: Any, *, numbers: bool = False) -> Iterator[str]:
 
 class CallFinder(Protocol):
     def get(self, id: EntryId, /) -> ToolCall | None:
-        """The call that the result `id` answers."""
+        """Return the call that the result `id` answers."""
         ...
 
 
 class CallLookup:
-    """The calls that tool results answer, each looked for when it is asked for.
+    """Finds the calls that tool results answer, on demand.
 
-    That is the nearest one above with its id, for branches may use one id for different calls; what the user says ends
-    the search, for whatever comes later answers nothing before.
+    Branches may reuse a call id, so the nearest call above with the id counts. The search stops at a user message,
+    because a result never answers a call from before it.
     """
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._calls: dict[EntryId, dict[str, ToolCall]] = {}
-        """The calls of messages that were looked at last, by their ids: many results may answer one message."""
+        """The calls of recently visited messages by call id. Several results may answer one message."""
         self._has_calls: dict[EntryId, bool | None] = {}
-        """Of entries that were looked at last, whether they call tools; `None` where the user speaks."""
+        """Whether recently visited entries call tools; `None` for user messages."""
         self._callers: dict[EntryId, tuple[EntryId | None, int]] = {}
-        """The nearest entry above that calls tools and how many steps it is away; `None` where none is within reach."""
+        """The nearest entry above that calls tools, and the distance to it; `None` if it is too far up."""
 
     def get(self, id: EntryId, /) -> ToolCall | None:
         answered = get_answered_call(self._get_message(id))
@@ -319,7 +316,7 @@ class CallLookup:
         return None
 
     def _find_caller(self, id: EntryId) -> tuple[EntryId | None, int]:
-        """The nearest entry above `id` that calls tools, and the number of steps to it."""
+        """Return the nearest entry above `id` that calls tools, and the distance to it."""
         if len(self._callers) > CALL_SEARCH_LIMIT * 16:
             self._callers.clear()
         walked: list[EntryId] = []
@@ -338,7 +335,7 @@ class CallLookup:
                 break
             at = above
         else:
-            del walked[CALL_SEARCH_LIMIT:]  # what is further up may still have one within reach
+            del walked[CALL_SEARCH_LIMIT:]  # entries further up may have a call within the limit
         for step, entry in enumerate(reversed(walked), steps + 1):
             self._callers[entry] = caller, step
         return self._callers[id]
@@ -363,9 +360,3 @@ class CallLookup:
         entry = self._tree.peek(id)
         body = entry.decode() if entry.type == "message" else None
         return body.message if isinstance(body, Message) else {}
-
-
-def map_results_to_calls(tree: Tree) -> dict[EntryId, ToolCall]:
-    """The call that each tool result of a tree answers, by the result's id."""
-    calls = CallLookup(tree)
-    return {id: call for id in tree.iter_ids() if (call := calls.get(id)) is not None}

@@ -6,7 +6,7 @@
 | `"branch": null` | none | unchanged | unchanged |
 | no `branch` key (a peer) | that of the line before, or the current one | the line or the entry above | the same |
 | no `branch` key, a branch point | the branch that it names | the line | the same |
-| head record | the current branch | as the record says, for all branches | as the record says |
+| head record | the current branch | listed in the record, for all branches | named in the record |
 
 A peer has one leaf, so its line belongs to the branch of the line before. `core.heads` applies these rules and keeps
 every move. `format.digest`, `format.tail` and `store.postgres.rows` apply them without building a tree.
@@ -15,6 +15,7 @@ every move. `format.digest`, `format.tail` and `store.postgres.rows` apply them 
 from __future__ import annotations
 
 from collections.abc import Container
+from functools import lru_cache
 from typing import NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -34,12 +35,14 @@ class LineEffect(NamedTuple):
     """The branch that becomes current if it exists; `None` changes nothing."""
 
 
+@lru_cache(maxsize=64)
 def get_effect(
-    branch: str | UnsetType | None, current: str | None, *, is_annotation: bool, peer_branch: str
+    branch: str | UnsetType | None, current: str | None, is_annotation: bool, peer_branch: str = ""
 ) -> LineEffect:
     """Return what a line does to the heads, given the values of its `branch` and `current` keys.
 
-    `peer_branch` is the branch of a line without a `branch` key; see `choose_peer_branch`.
+    `peer_branch` is the branch of a line without a `branch` key; see `choose_peer_branch`. The result is cached: most
+    lines of a session are on few branches.
     """
     if branch is UNSET:
         return LineEffect(peer_branch, True, peer_branch)

@@ -1,19 +1,12 @@
-"""Heads: where every branch is, which one is current, and every move that was made.
+"""Heads: the head of every branch, the current branch, and the log of moves.
 
-The one place that says what a line means for the heads. The same code replays a file and
-follows a live session, so the two cannot differ:
+The same code replays a file and follows a live session, so the two cannot differ. `core.head_rules` has the rules for a
+single line. A line that starts like an entry but is not valid JSON moves no head, because peers cannot read it.
 
-* A line with `branch` advances that branch to itself and makes it current, or the branch
-  in `current`. An annotation advances nobody. A line whose branch is null moves nobody.
-* A head record sets all heads.
-* A line without the key was written by a peer, which has one leaf and started at the line
-  before: it advances that line's branch and makes it current.
-* A line that begins like an entry and is no JSON moves nobody: peers do not know it.
-
-A *move* is a head record that says where it came `from`, a change of the current branch, a
-merge into any branch, or an advance of the current branch that does not go on from its head.
-What else such a record changes belongs to its move: branches that it moves or hides are put
-back with it, and the summary that a promotion writes behind its record is no merge of its own.
+A *move* is a head record with a `from`, a change of the current branch, a merge into any branch, or an advance of the
+current branch to an entry that is not below its head. Everything else that a head record changes belongs to its move:
+an undo restores the branches that it moved or archived, and the summary that a promotion writes after its record is not
+a separate merge.
 """
 
 from __future__ import annotations
@@ -42,30 +35,30 @@ from sessiontree.errors import format_names
 MAIN = "main"
 
 SKIP_LIMIT = 8
-"""So often unreadable heads are looked for one behind the other; then all lines are looked at."""
+"""After this many unreadable heads, all lines are checked at once instead of one after another."""
 
 
 class Move(Struct, frozen=True):
-    """Where the current pointer was before it moved."""
+    """Where the current branch was before a move."""
 
     branch: str
     leaf: EntryId | None
     switched: bool
-    """The current branch changed; otherwise its head moved, unless the move was `beside` it."""
+    """Whether the current branch changed. Otherwise a head moved."""
     other_heads: tuple[tuple[str, EntryId | None], ...] = ()
-    """Branches beside it that moved too, with where they were before."""
+    """Other branches that moved, with their previous heads."""
     newly_archived: tuple[str, ...] = ()
-    """Branches that were archived with it."""
+    """Branches that were archived in the same step."""
     merge: EntryId | None = None
-    """The summary that a merge wrote."""
+    """The summary entry that a merge wrote."""
     wrote_copies: bool = False
-    """The branch stayed where it was, and copies of entries were written there."""
+    """Whether the branch stayed where it was and copies of entries were written on it."""
     is_other_branch: bool = False
-    """Another branch than the current one moved, the first of the `others`."""
+    """Whether the move was on a branch that is not current: the first of `other_heads`."""
 
     @property
     def moved_head(self) -> tuple[str, EntryId | None]:
-        """The branch that was moved, and where it was before."""
+        """The branch that moved, and its previous head."""
         return self.other_heads[0] if self.is_other_branch else (self.branch, self.leaf)
 
     @property
@@ -75,7 +68,7 @@ class Move(Struct, frozen=True):
         return (*own, *(name for name, _ in self.other_heads))
 
     def rename_branches(self, called: dict[str, str]) -> Move:
-        """The same move, of a session in which some branches are called otherwise now."""
+        """Return the same move with the current names of renamed branches."""
         return Move(
             called.get(self.branch, self.branch),
             self.leaf,
@@ -89,7 +82,7 @@ class Move(Struct, frozen=True):
 
 
 class BranchOrigin(Struct, frozen=True, kw_only=True):
-    """How a branch began."""
+    """When and why a branch was created."""
 
     created: str = ""
     description: str | None = None
@@ -104,14 +97,16 @@ class Heads:
         self.archived: set[str] = set()
         self.lines_since_record = 0
         self.heads: dict[str, EntryId | None] = {MAIN: None}
-        """Branch names with their heads, in the order the branches were made."""
+        """Branch names with their heads, in order of creation."""
         self._undoable: list[int] = []
-        """The numbers of the moves that were not taken back."""
+        """The indices of the moves that were not undone."""
         self._renames: list[tuple[int, str, str]] = []
-        """Renames that the moves do not know yet: how many moves were made before, and the names."""
+        """Renames not yet applied to the moves: the number of moves before each, the old and the new name."""
         self._line_branch: str | None = MAIN
         self._is_promotion = False
-        """The last head record hid branches as it moved one, so that a summary right behind it belongs to it."""
+        """Whether the last head record moved a branch and archived others, so a summary directly after it belongs to
+        it.
+        """
 
     @property
     def leaf(self) -> EntryId | None:
@@ -120,11 +115,11 @@ class Heads:
 
     @property
     def undoable(self) -> Move | None:
-        """The move that an undo takes back."""
+        """The move that the next undo reverts."""
         return self.moves[self._undoable[-1]] if self._undoable else None
 
     def replay(self, items: Iterable[Entry | Chain], tree: Tree) -> None:
-        """Take in lines that `tree` holds already."""
+        """Apply lines that `tree` already holds."""
         sound = tree.is_sound
         for item in items:
             if isinstance(item, Chain):
@@ -145,7 +140,7 @@ class Heads:
         self._rename_moves()
 
     def _extends_current(self, item: Entry | Chain) -> bool:
-        """Whether messages do what nearly all do: the current branch goes on from its head."""
+        """Return whether messages continue the current branch from its head, as nearly all do."""
         branch = self.current
         return (
             item.parent == self.heads[branch]
@@ -155,14 +150,14 @@ class Heads:
         )
 
     def _advance_chain(self, chain: Chain) -> None:
-        """Take in what follows the first of a chain: it moves whom that moved, further along."""
+        """Apply the rest of a chain after its first message. It advances the same branch."""
         self.lines_since_record += len(chain) - 1
         branch = self._line_branch if chain.branch is UNSET else chain.branch
         if branch is not None:
             self.heads[branch] = chain.ids[-1]
 
     def apply(self, entry: Entry, tree: Tree) -> None:
-        """Take in one line. `tree` holds it already."""
+        """Apply one line, which `tree` already holds."""
         if entry.type == "message" and tree.is_sound and self._extends_current(entry):
             self.lines_since_record += 1
             self.heads[self.current] = entry.id
@@ -171,7 +166,7 @@ class Heads:
             self._rename_moves()
 
     def try_advance(self, branch: str, id: EntryId) -> bool:
-        """`apply` for a message below the head of a branch; `False` if there is more to it: nothing is done then."""
+        """Advance a branch to a new message below its head. Return `False`, without a change, if `apply` is needed."""
         if branch != self.current or branch != self._line_branch:
             return False
         self.lines_since_record += 1
@@ -183,18 +178,18 @@ class Heads:
         if entry.is_head_record:
             self._apply_record(entry)
             return
-        point = entry.body.name if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) else None
-        effect = get_effect(
-            entry.branch,
-            entry.current,
-            is_annotation=entry.is_annotation,
-            peer_branch=choose_peer_branch(self._line_branch, self.heads, self.current, point),
-        )
+        is_annotation = entry.is_annotation
+        if entry.branch is UNSET:
+            point = entry.body.name if entry.type == "branch_point" and isinstance(entry.body, BranchPoint) else None
+            peer_branch = choose_peer_branch(self._line_branch, self.heads, self.current, point)
+            effect = get_effect(UNSET, None, is_annotation, peer_branch)
+        else:
+            effect = get_effect(entry.branch, entry.current, is_annotation)
         if effect.branch is not None and effect.moves_head:
             self._start_branch(entry, effect.branch)
             if entry.branch is UNSET:  # a peer switches before it writes
                 self._make_current(effect.branch)
-            if entry.is_annotation:
+            if is_annotation:
                 self._move_head(effect.branch, tree.skip_annotations(entry.id))
             else:
                 self._advance(effect.branch, entry, tree)
@@ -223,7 +218,7 @@ class Heads:
         self.heads[branch] = entry.id
 
     def _is_merge_move(self, entry: Entry) -> bool:
-        """Whether a line is a merge, and not the summary that belongs to a promotion."""
+        """Return whether a line is a merge, and not the summary that belongs to a promotion."""
         if entry.type != "branch_summary" or not is_merge(entry.body):
             return False
         return not (self._is_promotion and self.lines_since_record == 1)
@@ -248,7 +243,7 @@ class Heads:
         if data is None:
             return
         record = parse_head_record(data)
-        was, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
+        before, heads_before, archived_before = Move(self.current, self.leaf, False), self.heads, self.archived
         self._rename_branch(record)
         if record.heads is not None:
             self.heads = record.heads
@@ -268,20 +263,27 @@ class Heads:
             if sets_heads:
                 self.info = {name: self.info[name] for name in self.heads if name in self.info}
         elif "from" in data:
-            switched = was.branch != self.current
-            beside = None if switched or self.leaf != was.leaf else self._find_other_branch(data, heads_before)
-            first = () if beside is None else ((beside, heads_before[beside]),)
+            switched = before.branch != self.current
+            other = None if switched or self.leaf != before.leaf else self._find_other_branch(data, heads_before)
+            first = () if other is None else ((other, heads_before[other]),)
             moved = heads_before.items() if sets_heads else ()
             others = tuple(
                 (name, leaf)
                 for name, leaf in moved
-                if name not in (was.branch, beside) and name in self.heads and self.heads[name] != leaf
+                if name not in (before.branch, other) and name in self.heads and self.heads[name] != leaf
             )
-            hid = tuple(sorted(self.archived - archived_before))
-            move = Move(was.branch, was.leaf, switched, (*first, *others), hid, is_other_branch=beside is not None)
+            newly_archived = tuple(sorted(self.archived - archived_before))
+            move = Move(
+                before.branch,
+                before.leaf,
+                switched,
+                (*first, *others),
+                newly_archived,
+                is_other_branch=other is not None,
+            )
             mover, left = move.moved_head
             stays = not switched and not others and self.heads[mover] == left
-            if stays and not hid:
+            if stays and not newly_archived:
                 move = replace(move, wrote_copies=True)
             if data.get("undo") is not True:
                 self._log_move(move)
@@ -292,7 +294,7 @@ class Heads:
                     self._undoable.pop()
 
     def _find_other_branch(self, data: JsonObject, before: dict[str, EntryId | None]) -> str | None:
-        """The branch that a record moves, where that is not the current one."""
+        """Return the branch that a record moves if it is not the current one."""
         origin = data["from"]
         name = origin.get("branch") if is_object(origin) else None
         is_other = isinstance(name, str) and name != self.current and name in before and name in self.heads
@@ -307,7 +309,7 @@ class Heads:
         self._renames.append((len(self.moves), old, new))
 
     def _rename_moves(self) -> None:
-        """Call the branches in moves as they are called now. All renames go over the moves once, from the last one."""
+        """Replace old branch names in the moves. One pass from the last move applies all renames."""
         moves, renames = self.moves, self._renames
         if not renames:
             return
@@ -320,7 +322,7 @@ class Heads:
         renames.clear()
 
     def is_at_last_line(self, tree: Tree) -> bool:
-        """Whether the last line is at the current place, so that a peer which opens the file lands there."""
+        """Return whether a peer that opens the file would continue at the current head."""
         last = tree.entries[-1] if tree.entries else None
         return last is None or (tree.skip_annotations(last.id) == self.leaf and self._line_branch == self.current)
 
@@ -337,9 +339,9 @@ class Heads:
         archived: Iterable[str] | None = None,
         renamed: tuple[str, str] | None = None,
     ) -> Custom:
-        """A head record that says what is true now, but for the changes given.
+        """Return a head record of the current state with the given changes.
 
-        `mover` is the branch that is moved, the current one by default.
+        `mover` is the branch that moves, by default the current one.
         """
         data: JsonObject = {
             "current": self.current if current is None else current,
@@ -359,7 +361,7 @@ class Heads:
 
 
 def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
-    """What an undo of `move` takes back, as the object of a sentence: `the merge of cache into main`."""
+    """Return what an undo of `move` reverts, as the object of a sentence: `the merge of cache into main`."""
     mover, _ = move.moved_head
     if move.merge is not None:
         names = _find_branch_names(get_merge_sources(tree[move.merge]), heads, tree)
@@ -371,7 +373,7 @@ def describe_move(move: Move, heads: Heads, tree: Tree) -> str:
 
 
 def _find_branch_names(leaves: Iterable[EntryId], heads: Heads, tree: Tree) -> list[str]:
-    """The branches that entries were written on, by the names that these have now."""
+    """Return the current names of the branches that entries were written on."""
     names: dict[str, None] = {}
     for leaf in leaves:
         name = tree[leaf].branch if leaf in tree else None
@@ -383,7 +385,7 @@ def _find_branch_names(leaves: Iterable[EntryId], heads: Heads, tree: Tree) -> l
 
 
 def build_first_record(current: str, heads: dict[str, EntryId | None], archived: Iterable[str] = ()) -> Custom:
-    """The head record of a new file: what stands before it is no move that could be undone."""
+    """Return the head record of a new file. Moves before it cannot be undone."""
     data: JsonObject = {"current": current, "heads": heads}
     if archive := sorted(archived):
         data["archived"] = archive
@@ -391,17 +393,18 @@ def build_first_record(current: str, heads: dict[str, EntryId | None], archived:
 
 
 class SkippedEntries:
-    """What cannot be read and moved nobody."""
+    """Unreadable entries that moved no head."""
 
     def __init__(self) -> None:
         self.entries: set[EntryId] = set()
         self.branches: set[str] = set()
-        """Those that it would have moved."""
+        """Branches that they would have moved."""
 
     def is_affected_by(self, items: Iterable[Entry | Chain], current: str) -> bool:
-        """Whether more lines, written while `current` was, may make history of it, so that all are replayed anew.
+        """Return whether new lines make the skipped entries part of the history, which requires a full replay.
 
-        A line that says which branches it is about does so only there; what a peer's is about depends on those before.
+        `current` is the current branch when the lines were written. A line that names its branches matters only if one
+        of them is affected. A peer's line depends on the lines before it, so it always matters.
         """
         return bool(self.entries) and any(
             entry.branch is UNSET
@@ -413,9 +416,9 @@ class SkippedEntries:
 
 
 def skip_unreadable(heads: Heads, tree: Tree, passed: SkippedEntries) -> Heads:
-    """The heads of the whole `tree` without what cannot be read, where `heads` are those with all of it.
+    """Return the heads of `tree` as if unreadable lines were absent. `heads` are the heads that include them.
 
-    What moved nobody is added to `passed`.
+    Skipped entries are added to `passed`.
     """
     skipped = passed.entries
     while unreadable := find_unreadable(heads.heads.values(), tree) - skipped:
@@ -424,31 +427,31 @@ def skip_unreadable(heads: Heads, tree: Tree, passed: SkippedEntries) -> Heads:
         heads = Heads()
         heads.replay([entry for entry in tree.entries if entry.id not in skipped], tree)
     for name, head in heads.heads.items():
-        if head in skipped:  # a head record says so
+        if head in skipped:  # a head record points at it
             passed.branches.add(name)
             heads.heads[name] = next((id for id in tree.walk_up_ids(head) if tree[id].is_readable), None)
     return heads
 
 
 def find_unreadable(ids: Iterable[EntryId | None], tree: Tree) -> set[EntryId]:
-    """Those of the entries that begin like entries and are no JSON."""
+    """Return the entries among `ids` that are not valid JSON."""
     return {id for id in ids if id is not None and id in tree and not tree[id].is_readable}
 
 
 def _read_record_data(entry: Entry) -> JsonObject | None:
-    """What a head record says; `None` where that is nothing."""
+    """Return the data of a head record, or `None` if it has none."""
     data = entry.body.data if isinstance(entry.body, Custom) else None
     return data if is_object(data) else None
 
 
 def read_rename(entry: Entry) -> tuple[str, str] | None:
-    """The old and the new name of the branch that a line renames."""
+    """Return the old and the new name of the branch that a line renames."""
     data = _read_record_data(entry) if entry.is_head_record else None
     return None if data is None else parse_head_record(data).renamed
 
 
 def is_activity(entry: Entry) -> bool:
-    """Whether somebody went on there: said something or moved. Names and labels are notes on what there is."""
+    """Return whether a line continues the session: a message, a setting or a move. Names and labels do not."""
     if not entry.is_annotation:
         return True
     data = _read_record_data(entry) if entry.is_head_record else None
@@ -456,6 +459,6 @@ def is_activity(entry: Entry) -> bool:
 
 
 def is_full_record(entry: Entry) -> bool:
-    """Whether a line is a head record that tells all heads and the current branch, whatever stands before it."""
+    """Return whether a line is a head record that alone determines all heads and the current branch."""
     data = _read_record_data(entry) if entry.is_head_record else None
     return data is not None and parse_head_record(data).is_full

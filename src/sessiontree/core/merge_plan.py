@@ -1,8 +1,7 @@
-"""Merging: what a merge covers, and which entries a cherry-pick and a rebase copy. Pure.
+"""Merge plans: what a merge summarizes, and which entries a cherry-pick and a rebase copy.
 
-A merge is a summary of another branch. A cherry-pick and a rebase copy entries; what copies say of other entries (the
-first one that a compaction keeps, the target of a context edit) is turned to the copies. Originals stay, and so does
-what they took: a copy took nothing.
+A merge is a summary of another branch. References between copied entries (the first entry that a compaction keeps, the
+target of a context edit) are updated to the copies. A copy has no usage, because the original already counts it.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from sessiontree.errors import InvalidOperation
 
 
 def plan_merge(tree: Tree, source: EntryId | None, into: EntryId | None) -> tuple[Entry, ...]:
-    """What the path to `source` has that `into` has not: since they parted, or since it was merged before.
+    """Return the entries on the path to `source` that `into` lacks, since they split or since the last merge.
 
-    A merge of what `into` has is nothing new to it.
+    Merges whose sources are all known to `into` are left out.
     """
     merged = {id for entry in tree.walk_up(into) for id in get_merge_sources(entry)}
     known = merged.union(tree.walk_up_ids(into))
@@ -44,13 +43,13 @@ def plan_merge(tree: Tree, source: EntryId | None, into: EntryId | None) -> tupl
 
 
 def _is_known_merge(entry: Entry, known: set[EntryId]) -> bool:
-    """Whether it is a merge, and of nothing but what is known."""
+    """Return whether an entry is a merge of known entries only."""
     sources = get_merge_sources(entry)
     return bool(sources) and known.issuperset(sources)
 
 
 def build_merge_details(sources: Sequence[EntryId | None], details: JsonObject | None = None) -> JsonObject:
-    """What the details of a summary say that makes it a merge of these heads, beside what else they say."""
+    """Return the details that mark a summary as a merge of these heads, combined with other `details`."""
     return {**(details or {}), "kind": "merge", "sources": list(sources)}
 
 
@@ -60,7 +59,7 @@ def is_merge(body: Body) -> bool:
 
 
 def get_merge_sources(entry: Entry) -> list[EntryId]:
-    """The heads that a merge was made from; none where the entry is no merge."""
+    """Return the heads that a merge combines; empty for other entries."""
     body = entry.body if entry.type == "branch_summary" else None
     sources = body.details.get("sources") if isinstance(body, BranchSummary) and is_merge(body) else None
     return [id for id in sources if isinstance(id, str)] if is_list(sources) else []
@@ -70,13 +69,10 @@ def get_merge_sources(entry: Entry) -> list[EntryId]:
 
 
 def copy_body(body: Body) -> Body:
-    """What a copy says: the same, without what the original took.
-
-    The tokens were counted for another conversation, and paid for once.
-    """
+    """Return the body of a copy: the same content without usage, which was paid once."""
     match body:
         case Message(message) if "usage" in message:
-            if get_role(message) == "assistant":  # peers look for its usage: there is one, of nothing
+            if get_role(message) == "assistant":  # peers expect a usage object
                 return Message({**message, "usage": complete_usage(None)})
             return Message({key: value for key, value in message.items() if key != "usage"})
         case Compaction() | BranchSummary():
@@ -89,13 +85,13 @@ def copy_body(body: Body) -> Body:
 
 
 def plan_cherry_pick(tree: Tree, chosen: Sequence[EntryId]) -> tuple[Entry, ...]:
-    """The chosen messages in the order of the file; tool calls with their results, results with their calls."""
+    """Plan to copy the chosen messages in file order. Calls include their results, and results their calls."""
     order = {entry.id: index for index, entry in enumerate(tree)}
     groups: dict[EntryId, list[Entry]] = {}
     for id in sorted(dict.fromkeys(chosen), key=order.__getitem__):
         entry = tree[id]
         if not isinstance(entry.body, Message | CustomMessage | BranchSummary):
-            raise InvalidOperation(f"{id!r} is of type {entry.type!r}, and only messages can be cherry-picked")
+            raise InvalidOperation(f"entry {id!r} has type {entry.type!r}; only messages can be cherry-picked")
         answered = _get_answered_call(entry)
         turn = entry if answered is None else _find_caller(tree, entry, answered)
         group = groups.setdefault(turn.id, [turn])
@@ -120,11 +116,11 @@ def _find_caller(tree: Tree, result: Entry, call: str) -> Entry:
     for entry in tree.walk_up(tree.parent(result.id)):
         if call in _get_call_ids(entry):
             return entry
-    raise InvalidOperation(f"{result.id!r} is the result of a call that is not on its path")
+    raise InvalidOperation(f"entry {result.id!r} is the result of a tool call that is not on its path")
 
 
 def _find_results(tree: Tree, turn: Entry) -> dict[str, Entry]:
-    """The first result of each call of a turn, in any branch below it, as far as the next turn."""
+    """Return the first result of each call of a turn, on any branch below it, up to the next turn."""
     calls = _get_call_ids(turn)
     found: dict[str, Entry] = {}
     waiting = tree.children(turn.id)[::-1] if calls else []
@@ -144,15 +140,15 @@ NOT_COPIED = frozenset({"branch_point"})
 
 
 def plan_rebase(tree: Tree, leaf: EntryId | None, onto: EntryId | None) -> tuple[Entry, ...]:
-    """The entries to copy so that the path to `leaf` goes on from `onto`. Raises `InvalidOperation`."""
+    """Plan to copy entries so the path to `leaf` continues from `onto`. Raises `InvalidOperation`."""
     base = tree.find_common_ancestor(leaf, onto)
     if base == onto:
-        raise InvalidOperation(f"the branch goes on from {onto or 'root'} already")
+        raise InvalidOperation(f"the branch already continues from {onto or 'root'}")
     entries = tuple(
         entry for entry in tree.find_abandoned(leaf, onto) if not entry.is_annotation and entry.type not in NOT_COPIED
     )
     if not entries:
-        raise InvalidOperation(f"the branch has nothing that the path to {onto} does not have")
+        raise InvalidOperation(f"nothing to rebase: the path to {onto} already has every entry of the branch")
     rebase_bodies(tree, entries, onto, {entry.id: entry.id for entry in entries})
     return entries
 
@@ -160,9 +156,9 @@ def plan_rebase(tree: Tree, leaf: EntryId | None, onto: EntryId | None) -> tuple
 def rebase_bodies(
     tree: Tree, entries: Sequence[Entry], onto: EntryId | None, copies: dict[EntryId, EntryId]
 ) -> list[Body]:
-    """What the copies of `entries` say when they stand below `onto`; `copies` has the id of each by its original.
+    """Return the bodies of copies of `entries` below `onto`; `copies` maps each original id to the id of its copy.
 
-    Raises `InvalidOperation` where one names an entry that would not be on its path.
+    Raises `InvalidOperation` if a body refers to an entry that would not be on its path.
     """
     above = set(tree.walk_up_ids(onto))
     bodies: list[Body] = []
@@ -184,7 +180,7 @@ def rebase_bodies(
 def _find_copied_anchor(
     tree: Tree, entry: Entry, anchor: EntryId | None, copies: dict[EntryId, EntryId], above: set[EntryId]
 ) -> EntryId | None:
-    """The first entry that the copy of a compaction keeps; `None` where it keeps none."""
+    """Return the first entry that the copy of a compaction keeps, or `None`."""
     if anchor is None or anchor == entry.id:
         return None
     following: EntryId | None = None
@@ -193,8 +189,8 @@ def _find_copied_anchor(
             following = copies[up.id]
         if up.id == anchor:
             return anchor if anchor in above else following
-    raise _build_unreachable_error(entry, "keeps from", anchor)
+    raise _build_unreachable_error(entry, "keeps entries from", anchor)
 
 
 def _build_unreachable_error(entry: Entry, does: str, target: EntryId) -> InvalidOperation:
-    return InvalidOperation(f"{entry.id!r} {does} {target!r}, which would not be on its path")
+    return InvalidOperation(f"entry {entry.id!r} {does} {target!r}, which would not be on its path")

@@ -1,9 +1,7 @@
-"""Messages: the one module that knows what is inside a message in wire form.
+"""Messages: constructors, readers and conversion of messages in wire form.
 
-A message is the JSON object that a `message` entry holds; peers add fields as they like,
-so it stays a dict. Here are the constructors for new ones, the readers of old ones, and the
-conversion of each role to what a model is sent. Session files are untrusted: every reader
-takes any JSON and answers with something harmless.
+A message is the JSON object inside a `message` entry. Peers add fields freely, so it stays a dict. This is the only
+module that knows its fields. Session files are untrusted: every reader accepts any JSON and returns a harmless value.
 """
 
 from __future__ import annotations
@@ -12,24 +10,14 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeGuard
 
-from msgspec import Struct
-
 from sessiontree.core.entries import Body, BranchSummary, Compaction, Entry, JsonObject, Message, Opaque, Usage
+from sessiontree.core.preview import ABNORMAL_STOPS, MessagePreview, PreviewBlock, ToolCall
 
-ABNORMAL_STOPS = frozenset({"error", "aborted"})
-
-
-class ToolCall(NamedTuple):
-    id: str
-    name: str
-    arguments: Any
-
-
-# Making new messages. Times are milliseconds since the epoch; `Session.append` fills in a missing one.
+# Constructors. Timestamps are milliseconds since the epoch; `Session.append` adds a missing one.
 
 
 def user(content: str | list[JsonObject]) -> Message:
-    """What the user says: text, or text and image blocks."""
+    """Create a user message from text, or from text and image blocks."""
     return Message({"role": "user", "content": content})
 
 
@@ -43,26 +31,26 @@ def assistant(
     stop_reason: str | None = None,
     error: str | None = None,
 ) -> Message:
-    """What the model answers. `usage` may be partial: `{"input": 10, "output": 5, "cost": 0.01}` is enough.
+    """Create an assistant message. `usage` may be partial: `{"input": 10, "output": 5, "cost": 0.01}` is enough.
 
-    `Session.append` fills in what is not given: the model that holds at the place, and why it stopped.
+    `Session.append` fills in missing fields: the model in effect on the branch, and the stop reason.
     """
     message: JsonObject = {"role": "assistant", "content": build_text_blocks(content), "api": api}
-    given = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
-    message.update((key, value) for key, value in given.items() if value is not None)
+    optional = {"provider": provider, "model": model, "stopReason": stop_reason, "errorMessage": error}
+    message.update((key, value) for key, value in optional.items() if value is not None)
     message["usage"] = complete_usage(usage)
     return Message(message)
 
 
 def tool_call(id: str, name: str, arguments: JsonObject) -> JsonObject:
-    """A content block for `assistant` by which the model calls a tool."""
+    """Create a content block for `assistant` that calls a tool."""
     return {"type": "toolCall", "id": id, "name": name, "arguments": arguments}
 
 
 def tool_result(
     call: str, name: str, content: str | list[JsonObject], *, error: bool = False, details: Any = None
 ) -> Message:
-    """What a tool answered to the call with id `call`. `details` are for people and programs: no model sees them."""
+    """Create the result of the tool call with id `call`. The model does not see `details`."""
     message: JsonObject = {
         "role": "toolResult",
         "toolCallId": call,
@@ -84,9 +72,9 @@ def build_bash_execution(
     full_output: str | None = None,
     in_context: bool = True,
 ) -> Message:
-    """A command that the user ran, and what it printed. Without an exit code it was ended before its end.
+    """Create a message for a shell command that the user ran. Without an exit code the command was cancelled.
 
-    Where `output` is not all, it is `truncated`, and `full_output` is the file with more of it, if there is one.
+    If `output` is incomplete, set `truncated` and give the file with the rest as `full_output`.
     """
     message: JsonObject = {
         "role": "bashExecution",
@@ -102,7 +90,7 @@ def build_bash_execution(
 
 
 def build_image_block(data: bytes, media_type: str) -> JsonObject:
-    """A content block with an image."""
+    """Create a content block with an image."""
     from base64 import b64encode
 
     return {"type": "image", "data": b64encode(data).decode(), "mimeType": media_type}
@@ -122,7 +110,7 @@ _get_cost_fields = itemgetter(*COST_KEYS)
 
 
 def complete_usage(usage: JsonObject | None) -> JsonObject:
-    """`usage` in the complete form that peers write: token counts, their total, and cost by kind."""
+    """Return `usage` in the complete form that peers write: token counts, their total, and cost by kind."""
     if (
         usage is not None
         and tuple(usage) == USAGE_KEYS
@@ -130,10 +118,10 @@ def complete_usage(usage: JsonObject | None) -> JsonObject:
         and tuple(usage["cost"]) == COST_KEYS
     ):
         return usage
-    given = dict(usage or {})
-    cost = given.pop("cost", None)
-    counts = {key: given.pop(key, 0) for key in TOKEN_KEYS}
-    total = given.pop("totalTokens", None)
+    rest = dict(usage or {})
+    cost = rest.pop("cost", None)
+    counts = {key: rest.pop(key, 0) for key in TOKEN_KEYS}
+    total = rest.pop("totalTokens", None)
     costs: JsonObject = dict.fromkeys(COST_KEYS, 0)
     if is_object(cost):
         costs.update(cost)
@@ -144,16 +132,16 @@ def complete_usage(usage: JsonObject | None) -> JsonObject:
     return {
         **counts,
         "totalTokens": sum(coerce_number(count) for count in counts.values()) if total is None else total,
-        **given,
+        **rest,
         "cost": costs,
     }
 
 
 def is_complete(message: JsonObject) -> bool:
-    """Whether a message lacks nothing that peers write with its role."""
+    """Return whether a message has every field that peers write for its role."""
     role = message.get("role")
     if role == "assistant":
-        # Looked up all at once, which takes a third less than one by one. Other kinds of dicts make up what they lack.
+        # One itemgetter call takes a third less time than single lookups. Subclasses of dict may invent missing keys.
         try:
             answer: Any = _get_answer_fields(message) if message.__class__ is dict else (None, None)
             cost: Any = _get_usage_fields(answer[1])[0] if answer[1].__class__ is dict else None
@@ -166,7 +154,7 @@ def is_complete(message: JsonObject) -> bool:
 
 
 def complete_message(message: JsonObject, *, now: int, provider: str = "unknown", model: str = "unknown") -> JsonObject:
-    """`message` with what its role needs filled in, as peers write it; what is there stays."""
+    """Return `message` with the fields that its role requires. Existing fields are kept."""
     if is_complete(message):
         return message
     filled = dict(message)
@@ -187,7 +175,7 @@ def complete_message(message: JsonObject, *, now: int, provider: str = "unknown"
     return filled
 
 
-# Reading any message.
+# Readers
 
 
 def is_object(value: object) -> TypeGuard[JsonObject]:
@@ -199,7 +187,7 @@ def is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def coerce_number(value: object) -> float | int:
-    """`value` if it is a finite number, else 0."""
+    """Return `value` if it is a finite number, else 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return value if -1e300 < value < 1e300 else 0
@@ -214,13 +202,13 @@ def get_role(message: JsonObject) -> str:
 
 
 def get_entry_role(entry: Entry) -> str | None:
-    """The role of a message entry; `None` for every other kind."""
+    """Return the role of a message entry; `None` for every other type."""
     body = entry.decode() if entry.type == "message" else None
     return get_role(body.message) if isinstance(body, Message) else None
 
 
 def iter_blocks(content: object) -> Iterator[JsonObject]:
-    """The content blocks; a plain string is one text block."""
+    """Yield the content blocks. A plain string is one text block."""
     if isinstance(content, str):
         yield {"type": "text", "text": content}
     elif is_list(content):
@@ -228,7 +216,7 @@ def iter_blocks(content: object) -> Iterator[JsonObject]:
 
 
 def extract_text(content: object) -> str:
-    """The text in `content`, blocks joined by newlines, everything else left out."""
+    """Return the text in `content`: text blocks joined by newlines."""
     return "\n".join(coerce_string(block.get("text")) for block in iter_blocks(content) if block.get("type") == "text")
 
 
@@ -244,50 +232,12 @@ def get_tool_calls(message: JsonObject) -> Sequence[ToolCall]:
 
 
 def get_answered_call(message: JsonObject) -> str | None:
-    """The id of the tool call that this message answers, if it is a tool result."""
+    """Return the id of the tool call that this message answers, if it is a tool result."""
     return coerce_string(message.get("toolCallId")) if message.get("role") == "toolResult" else None
 
 
-class PreviewBlock(Struct, gc=False):
-    type: str = ""
-    text: str = ""
-    id: str = ""
-    name: str = ""
-    arguments: Any = None
-
-
-class MessagePreview(Struct, gc=False, rename="camel"):
-    """What a line about a message says of it: quicker to read than all of it."""
-
-    role: str = ""
-    content: str | list[PreviewBlock] = ""
-    stop_reason: str = ""
-    tool_call_id: str = ""
-    tool_name: str = ""
-    command: str = ""
-    code: str = ""
-
-    @property
-    def text(self) -> str:
-        """What `text` gives for the content."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join([block.text for block in self.content if block.type == "text"])
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        """What `tool_calls` gives."""
-        if self.role != "assistant" or isinstance(self.content, str):
-            return []
-        return [ToolCall(block.id, block.name, block.arguments) for block in self.content if block.type == "toolCall"]
-
-    @property
-    def is_failed_turn(self) -> bool:
-        return self.role == "assistant" and self.stop_reason in ABNORMAL_STOPS
-
-
 def preview_message(message: JsonObject) -> MessagePreview:
-    """A message that was read, at a glance."""
+    """Build a preview from a decoded message."""
     return MessagePreview(
         role=get_role(message),
         content=[
@@ -309,7 +259,7 @@ def preview_message(message: JsonObject) -> MessagePreview:
 
 
 def get_stop_reason(message: JsonObject) -> str:
-    """Why an assistant's message ended: `stop`, `toolUse`, `length`, `error` or `aborted`."""
+    """Return why an assistant message ended: `stop`, `toolUse`, `length`, `error` or `aborted`."""
     return coerce_string(message.get("stopReason"))
 
 
@@ -318,14 +268,14 @@ def is_failed_turn(message: JsonObject) -> bool:
 
 
 def describe_shortcoming(message: JsonObject) -> str | None:
-    """Why what an assistant said last is no whole answer."""
+    """Return why the last assistant message is not a complete answer, or `None` if it is."""
     if get_stop_reason(message) == "length" or get_stop_reason(message) in ABNORMAL_STOPS:
         return "its answer was cut off"
     return None if extract_text(message.get("content")).strip() else "it answered nothing"
 
 
 def get_model(message: JsonObject) -> tuple[str, str] | None:
-    """Provider and model that wrote an assistant message, where it says so."""
+    """Return the provider and model that wrote an assistant message, if it names them."""
     if message.get("role") != "assistant":
         return None
     provider, model = message.get("provider"), message.get("model")
@@ -338,7 +288,7 @@ class UsageSum(NamedTuple):
 
 
 def sum_usage(usage: object) -> UsageSum | None:
-    """Tokens and cost in a usage object; `None` where nothing was recorded."""
+    """Return the tokens and cost of a usage object; `None` if it records neither."""
     if not is_object(usage):
         return None
     tokens = coerce_number(usage.get("totalTokens")) or sum(
@@ -362,14 +312,14 @@ def list_usages(body: Body) -> list[Any]:
             return []
 
 
-# What a model is sent. The wording round summaries and shell runs is ours.
+# Conversion for a model
 
-COMPACTION_LEAD = "Everything said so far, before the messages that follow, is summarized here:"
-BRANCH_LEAD = "Another branch of this conversation was explored and left; this is a summary of it:"
+COMPACTION_LEAD = "Summary of the conversation before the following messages:"
+BRANCH_LEAD = "Summary of another branch of this conversation that was explored and abandoned:"
 
 
 def convert_for_model(message: JsonObject) -> JsonObject | None:
-    """`message` as a model is sent it; `None` when it is not sent."""
+    """Return `message` as it is sent to a model; `None` if it is not sent."""
     match message.get("role"):
         case "user" | "assistant" | "toolResult" | "system":
             return message
@@ -417,7 +367,7 @@ def _format_execution(message: JsonObject) -> str:
         parts.append(f"It exited with code {coerce_number(message.get('exitCode'))}.")
     if message.get("truncated") is True:
         path = coerce_string(message.get("fullOutputPath"))
-        parts.append(f"The output is cut; more of it is in {path}" if path else "The output is cut.")
+        parts.append(f"The output is truncated; more of it is in {path}" if path else "The output is truncated.")
     return "\n\n".join(parts)
 
 

@@ -1,7 +1,7 @@
-"""Filling: what is put into a new entry before it is written, and what may not be written at all.
+"""Normalization: completes the body of a new entry before it is written, and rejects invalid bodies.
 
-Callers say what they mean; peers expect more: a message its model and time, a compaction what it kept and the state at
-its place. What peers refuse is refused here, in the same words for every way of writing.
+Peers expect fields that callers may omit: the model and timestamp of a message, the first kept entry and the state of a
+compaction. All ways to write an entry use the same checks.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sessiontree.errors import InvalidOperation, NotFound
 
 
 def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]], tree: Tree, now: int) -> Body:
-    """`body` with what peers expect to find in it.
+    """Return `body` with the fields that peers expect.
 
-    `up` gives the entries above where it will stand, those that are written together with it included. Raises
-    `InvalidOperation` and `NotFound`.
+    `up` yields the entries above the new one, including entries of the same batch. Raises `InvalidOperation` and
+    `NotFound`.
     """
     match body:
         case Message(message):
@@ -48,16 +48,16 @@ def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]]
             _check_edit(body, tree, up())
             return body
         case BranchPoint():
-            raise InvalidOperation("branches are made by create_branch")
+            raise InvalidOperation("cannot append a branch point; use create_branch")
         case Opaque(type="session" | "title" | ""):
-            raise InvalidOperation(f"{body.type!r} cannot be the type of an entry: readers would take it for a header")
+            raise InvalidOperation(f"entry type {body.type!r} is reserved: readers would take the line for a header")
         case Custom(custom_type=kind) if kind == HEAD_RECORD:
-            raise InvalidOperation("head records are written by moving, switching and closing")
+            raise InvalidOperation("cannot append a head record; moving, switching and closing write it")
         case Compaction(first_kept=anchor):
             path = list(up())[::-1]
             context = build_path_context(path)
             if anchor is not None and all(entry.id != anchor for entry in path):
-                raise InvalidOperation(f"a compaction cannot keep from {anchor!r}, which is not on its path")
+                raise InvalidOperation(f"a compaction cannot keep entries from {anchor!r}, which is not on its path")
             system = body.system_message or fold_system(context.messages)
             if system is not None:
                 system = {**system, "timestamp": system.get("timestamp", now)}
@@ -70,7 +70,7 @@ def normalize_body(body: Body, *, id: EntryId, up: Callable[[], Iterator[Entry]]
 
 
 def normalize_message(message: JsonObject, up: Callable[[], Iterator[Entry]], now: int) -> JsonObject:
-    """`filled` for the message of a body, which nearly all bodies have."""
+    """Complete the message of a body: a shortcut for the most common type."""
     provider = model = None
     if message.get("role") == "assistant" and not ("provider" in message and "model" in message):
         provider, model = find_model_above(up())
@@ -84,13 +84,13 @@ def _check_edit(edit: ContextEdit, tree: Tree, above: Iterator[Entry]) -> None:
         isinstance(target, Message) and get_role(target.message) in ("user", "assistant", "toolResult")
     )
     if not editable or all(entry.id != edit.target for entry in path):
-        raise InvalidOperation(f"{edit.target!r} is no message on this path, so its context cannot be edited")
+        raise InvalidOperation(f"cannot edit the context of {edit.target!r}: it is not a message on this path")
     if edit.replacement is not None and not isinstance(edit.replacement.get("content"), str | list):
-        raise InvalidOperation("a context edit replaces content by a text or a list of blocks, or by nothing")
+        raise InvalidOperation("the replacement of a context edit must be text, a list of blocks, or none")
 
 
 def _find_entry(id: EntryId, tree: Tree, above: Iterable[Entry]) -> Entry:
-    """An entry of the session, or one that is written together with what names it."""
+    """Return an entry of the session, or an entry of the same batch."""
     if id in tree:
         return tree[id]
     for entry in above:

@@ -1,4 +1,4 @@
-"""Figures: counts and money as people read them. No colours and no widths here."""
+"""Number text: counts and amounts of money for people to read."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import math
 from sessiontree.core.messages import coerce_number
 
 DOLLAR_DIGITS = 4
-"""Behind the point of dollars."""
+"""Digits after the decimal point of an amount in dollars."""
 
 SMALL_AMOUNT = 0.001
-"""Dollars of which four digits would leave less than two that count."""
+"""Smaller amounts get more digits, to show two significant ones."""
 
 MAX_DIGITS = 12
-"""Digits of what is next to nothing."""
+"""The maximum number of digits after the decimal point."""
 
 
 def format_count(count: object) -> str:
-    """12345 as `12k`."""
+    """Format 12345 as `12k`."""
     value = coerce_number(count)
     if value < 1000:
         return f"{value:g}"
@@ -25,20 +25,20 @@ def format_count(count: object) -> str:
 
 
 def format_dollars(cost: float) -> str:
-    """0.05 as `$0.0500`, and what four digits cannot tell with the two that count: `$0.00013`."""
+    """Format 0.05 as `$0.0500`. Smaller amounts show two significant digits: `$0.00013`."""
     size = abs(cost)
     digits = min(1 - math.floor(math.log10(size)), MAX_DIGITS) if 0 < size < SMALL_AMOUNT else DOLLAR_DIGITS
     return f"{'-' if cost < 0 else ''}${size:.{digits}f}"
 
 
 def pluralize(count: float, one: str, several: str | None = None, *, shown: str | None = None) -> str:
-    """A count with its noun: `1 entry`, `2 entries`. `several` is the plural where it is not `one` with an s.
+    """Format a count with its noun: `1 entry`, `2 entries`. `several` is an irregular plural.
 
-    `shown` is the count as text, where it is not written out.
+    `shown` replaces the count in the text.
     """
     return f"{count if shown is None else shown} {one if count == 1 else several or f'{one}s'}"
 
 
 def format_tokens(count: object) -> str:
-    """12345 as `12k tokens`."""
+    """Format 12345 as `12k tokens`."""
     return pluralize(coerce_number(count), "token", shown=format_count(count))

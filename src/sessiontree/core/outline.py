@@ -1,10 +1,10 @@
-"""Outline: the tree as rows, the same in the terminal, the app and the exported page.
+"""Outline: the tree as rows, for the terminal, the app and exported pages.
 
-Which entries a filter and a search show, in which order, how far in, and what one line says of each.
-No colours and no widths here; texts are raw, so whoever shows them makes them safe.
+An outline decides which entries a filter and a search show, in which order and at which depth. Colors and widths are
+left to the caller. Texts are raw, so the caller must escape them.
 
-Made for trees of any size: a shape is surveyed once, rows are laid out from it for each filter, both in steps that can
-be paused, and what a row looks like is found when somebody looks at that row.
+It works for trees of any size. `survey_tree` reads the tree once, and `lay_out` builds the rows of a filter from that.
+Both run in steps that can pause. The look of a row is computed on access.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sessiontree.core.entry_text import (
     normalize_case,
 )
 from sessiontree.core.heads import Heads
-from sessiontree.core.messages import MessagePreview
+from sessiontree.core.preview import MessagePreview
 from sessiontree.core.tree import Tree
 
 Filter: TypeAlias = Literal["default", "no-tools", "user-only", "labeled-only", "all"]
@@ -38,21 +38,22 @@ FILTERS: tuple[Filter, ...] = get_args(Filter)
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[float, None, T]
-"""Work on a whole tree that can be paused: tells how far it is, from 0 to 1, and returns what it made."""
+"""Work on a whole tree that can pause: yields the progress from 0 to 1 and returns the result."""
 
 NO_CALLS: dict[str, str] = {}
 
 MAX_GUIDE_WIDTH, PAN_STEP = 48, 24
-"""Columns of connectors that a drawing shows of a row at most, and how many it leaves out at a time of wider rows.
-Without a limit the drawing of a deep tree grows with the square of its depth."""
+"""The maximum width of the guide before a row, and the step by which wider guides are shortened, in columns. Without a
+limit the size of a drawing grows with the square of the depth.
+"""
 
 DEEP_NOTE = "(N… in front of a row: N levels of indentation are not drawn)"
-"""What stands below a drawing that leaves out levels."""
+"""The note below a drawing that leaves out levels."""
 
 ENTRIES_PER_STEP = 512
-"""How many entries are looked at between two pauses."""
+"""The number of entries between two pauses."""
 
-# What kind of row an entry makes, in a byte.
+# The kind of row that an entry makes, one byte each.
 KIND_BOOKKEEPING, KIND_OTHER, KIND_USER, KIND_ASSISTANT, KIND_TOOL_CALL, KIND_TOOL_RESULT = range(6)
 HIDDEN_KINDS = {
     "default": frozenset({KIND_BOOKKEEPING, KIND_TOOL_CALL}),
@@ -63,44 +64,44 @@ HIDDEN_KINDS = {
 FILTER_TABLES = {name: bytes(kind not in hidden for kind in range(256)) for name, hidden in HIDDEN_KINDS.items()}
 """For `bytes.translate`: 1 for the kinds that a filter shows."""
 KINDS_BY_ROLE = {"user": KIND_USER, "toolResult": KIND_TOOL_RESULT}
-"""By role; what an assistant said is looked at."""
+"""By role. An assistant message is classified by its content."""
 TURN_KINDS = frozenset({KIND_USER, KIND_ASSISTANT})
 ROW_TEXT_KINDS = frozenset({KIND_USER, KIND_ASSISTANT, KIND_TOOL_CALL})
-"""Kinds whose rows have the role, and all that a search looks through."""
+"""Kinds whose row text already holds the role and all that a search needs."""
 
 
 class OutlineRow(Struct, frozen=True, kw_only=True):
-    """One line of the drawing."""
+    """One row of a drawing."""
 
     entry: Entry
     prefix: str
-    """Connectors and indentation, three columns a level; of deep rows only the last levels: see `Outline.guide`."""
+    """Connectors and indentation, three columns for each level. Deep rows are shortened: see `Outline.draw_guide`."""
     on_path: bool
-    """On the way from the root to the active leaf."""
+    """Whether the row is on the path from the root to the active leaf."""
     active: bool
-    """The active leaf is here, or at bookkeeping right below."""
+    """Whether the active leaf is this row, or bookkeeping directly below it."""
     branches: Sequence[str]
-    """Those whose heads are here, or at bookkeeping right below."""
+    """Branches whose heads are this row, or bookkeeping directly below it."""
     active_hidden: bool = False
-    """The active leaf is hidden, and this is the nearest row above it."""
+    """Whether the active leaf is hidden and this is the nearest row above it."""
     branches_hidden: Sequence[str] = ()
-    """Those whose heads are hidden, and this is the nearest row above."""
+    """Branches whose heads are hidden and have this as the nearest row above."""
 
 
 def build_outline(
     tree: Tree, leaf: EntryId | None, filter: str = "default", heads: Heads | None = None
 ) -> list[OutlineRow]:
-    """The rows that `filter` shows, depth first, the active branch first, indented only where branches part.
+    """Return the rows that `filter` shows, depth first, active branch first, indented only where branches split.
 
-    Branches are named at their rows where `heads` are given.
+    With `heads`, each row names the branches that end there.
     """
     return list(draw_rows(run_steps(lay_out(run_steps(survey_tree(tree, leaf)), filter)), heads))
 
 
 def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]:
-    """The rows of an outline one after another, so that a drawing of any length takes little memory."""
+    """Yield the rows of an outline one at a time, to draw a large tree in little memory."""
     tree, active = rows.shape.tree, rows.active
-    named = {} if heads is None else rows.find_branches(heads)
+    branches = {} if heads is None else rows.find_branches(heads)
     hidden = {} if heads is None else rows.find_hidden_branches(heads)
     active_hidden = rows.active_hidden
     for row in range(len(rows)):
@@ -109,14 +110,14 @@ def draw_rows(rows: Outline, heads: Heads | None = None) -> Iterator[OutlineRow]
             prefix=rows.draw_guide(row),
             on_path=rows.is_on_path(row),
             active=row == active,
-            branches=named.get(row, ()),
+            branches=branches.get(row, ()),
             active_hidden=row == active_hidden,
             branches_hidden=hidden.get(row, ()),
         )
 
 
 def run_steps(steps: Steps[T]) -> T:
-    """Carry out all steps without a pause."""
+    """Run all steps without a pause and return the result."""
     while True:
         try:
             next(steps)
@@ -125,16 +126,16 @@ def run_steps(steps: Steps[T]) -> T:
 
 
 class TreeShape:
-    """All entries of a tree in the order of the drawing, by their position in it. See `survey`."""
+    """All entries of a tree by their position in the drawing. See `survey_tree`."""
 
     def __init__(self, tree: Tree, leaf: EntryId | None) -> None:
         self.tree = tree
         self.leaf = leaf
         self.items = len(tree.items)
-        """How many items the tree had; what was added later may not be here."""
+        """The number of items in the tree at the time of the survey. Later items may be missing."""
         self.ids: list[EntryId] = []
         self.parent_positions = array("l")
-        """The position of the entry above each; -1 above a root."""
+        """The position of each entry's parent; -1 for a root."""
         self.kinds = bytearray()
         self.positions: dict[EntryId, int] = {}
         self.path: set[EntryId] = set()
@@ -146,7 +147,7 @@ class TreeShape:
         return len(self.ids)
 
     def find_shown(self, filter: str) -> bytearray:
-        """For every position, whether `filter` shows it."""
+        """Return for every position whether `filter` shows it."""
         if filter == "labeled-only":
             shown = bytearray(len(self))
             for id in self.tree.labels:
@@ -160,10 +161,10 @@ class TreeShape:
         return shown
 
     def read_texts(self) -> Steps[None]:
-        """Read what a search looks through. What was begun is gone on with."""
+        """Read the texts that a search needs. Continues where an earlier call stopped."""
         if self._read_steps is None:
             self._read_steps = self._read_in_steps()
-        # No `yield from`, which would end it together with whoever does not go on.
+        # No `yield from`: closing this generator must not close the shared one.
         while (progress := next(self._read_steps, None)) is not None:
             yield progress
 
@@ -174,9 +175,9 @@ class TreeShape:
                 for position, id in enumerate(self.ids[start : start + ENTRIES_PER_STEP], start)
                 if id not in self._search_texts.texts
             ]
-            for source, several in groupby(places, key=lambda place: place[1].source):
-                known = list(several)
-                for (position, entry), raw in zip(known, source.read_raws([e.line for _, e in known]), strict=True):
+            for source, group in groupby(places, key=lambda place: place[1].source):
+                run = list(group)
+                for (position, entry), raw in zip(run, source.read_raws([e.line for _, e in run]), strict=True):
                     self._search_texts.texts[entry.id] = normalize_case(self._build_search_text(position, entry, raw))
             yield start / len(self)
 
@@ -193,7 +194,7 @@ class TreeShape:
         return row if kind in ROW_TEXT_KINDS else f"{message.role or entry.type} {row} {format_message_text(message)}"
 
     def _find_call_row(self, position: int, answered: str) -> str | None:
-        """What `Calls` gives for a result, as a row says it; those above were read before."""
+        """Return the row text of the call that a result answers. Entries above were read before."""
         for _ in range(CALL_SEARCH_LIMIT - 1):
             position = self.parent_positions[position]
             if position < 0 or self.kinds[position] == KIND_USER:
@@ -204,31 +205,33 @@ class TreeShape:
         return None
 
     def get_search_text(self, position: int) -> str:
-        """What a search looks through, folded: label, role, and what the row and the entry say. It was read before."""
+        """Return the folded text that a search looks through: label, role and the text of the entry. Needs
+        `read_texts`.
+        """
         id = self.ids[position]
         label = self.tree.label(id)
         return f"{fold(label)} {self._search_texts.texts[id]}" if label else self._search_texts.texts[id]
 
     def inherit(self, older: TreeShape) -> None:
-        """Take over what was read of the same tree before it grew."""
+        """Reuse the texts and kinds that were read before the tree grew."""
         self._search_texts = older._search_texts
         for id, position in older.positions.items():
             self.kinds[self.positions[id]] = older.kinds[position]
 
 
 class _SearchTexts:
-    """What a search needs of entries, as far as they were read."""
+    """The texts that a search needs, for the entries read so far."""
 
     def __init__(self) -> None:
         self.texts: dict[EntryId, str] = {}
         self.calls: dict[EntryId, dict[str, str]] = {}
-        """The calls that a message makes, by their ids, as rows say them."""
+        """The row texts of the tool calls in each message, by call id."""
 
 
 def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None) -> Steps[TreeShape]:
-    """The shape of a tree whose active leaf is `leaf`.
+    """Survey a tree whose active leaf is `leaf`.
 
-    Bodies are read once, and not again if `older`, a shape of the same tree, knows them.
+    Each body is read once. Bodies known to `older`, a shape of the same tree, are not read again.
     """
     shape = TreeShape(tree, leaf)
     ids, above, positions = shape.ids, shape.parent_positions, shape.positions
@@ -251,7 +254,7 @@ def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None
     if older is not None:
         shape.inherit(older)
         known = older.items
-    # In file order, which is quick to read; another entry may be added meanwhile, and of one id the last counts.
+    # File order is fast to read. Entries may be added during a pause, and the last entry with an id counts.
     for done, (id, kind) in enumerate(_iter_kinds(tree.items[known:])):
         if id in positions:
             kinds[positions[id]] = kind
@@ -261,9 +264,9 @@ def survey_tree(tree: Tree, leaf: EntryId | None, older: TreeShape | None = None
 
 
 def _iter_kinds(items: Iterable[Entry | Chain]) -> Iterator[tuple[EntryId, int]]:
-    """What kind of row each entry makes, without making an entry of any in a chain."""
-    for (is_message, source), several in groupby(items, key=lambda item: (_is_message(item), item.source)):
-        run = list(several)
+    """Yield the kind of each entry without building entries of chains."""
+    for (is_message, source), group in groupby(items, key=lambda item: (_is_message(item), item.source)):
+        run = list(group)
         if is_message:
             ids = chain.from_iterable(item.ids if isinstance(item, Chain) else (item.id,) for item in run)
             lines = chain.from_iterable(
@@ -283,7 +286,7 @@ def _is_message(item: Entry | Chain) -> bool:
 
 
 def classify_message(message: MessagePreview | None) -> int:
-    """What kind of row a message makes."""
+    """Return the kind of row that a message makes."""
     if message is None:
         return KIND_OTHER
     if message.role == "assistant":
@@ -292,10 +295,10 @@ def classify_message(message: MessagePreview | None) -> int:
 
 
 class Outline(Struct, frozen=True, kw_only=True, eq=False):
-    """The rows that a filter and a search leave of a shape, by number from the top. See `lay_out`.
+    """The rows that a filter and a search leave of a shape, numbered from the top. See `lay_out`.
 
-    Rows that follow one another without a parting are a segment. Every row is in one, and they stand one behind the
-    other, each with all that is below it.
+    A segment is a run of rows without a split. Every row is in exactly one segment. A segment is followed by the
+    segments below it.
     """
 
     shape: TreeShape
@@ -304,23 +307,23 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
     rows: array[int]
     """The position of each row in the shape."""
     nearest_rows: array[int]
-    """For every position, its row or that of the nearest shown entry above; -1 where there is none."""
+    """For every position, its row or the row of the nearest shown ancestor; -1 if there is none."""
     segments: array[int]
     """The segment of each row."""
     firsts: array[int]
     """The first row of each segment."""
     parents: array[int]
-    """The segment above each; -1 above a root."""
+    """The segment above each segment; -1 above a root."""
     lasts: bytearray
-    """Whether no sibling follows the segment; of roots, which have no connectors, always."""
+    """Whether a segment is the last of its siblings. Always set for roots, which have no connectors."""
     columns: array[int]
-    """How far in each segment begins."""
+    """The column where each segment starts."""
     ends: array[int]
-    """The row behind everything below each segment's first."""
+    """The row after the last one below the first row of each segment."""
     turns: array[int]
-    """The rows where the user or the assistant speaks."""
+    """The rows of user and assistant messages."""
     has_several_roots: bool
-    """Whether there are several roots: then what follows a root stands further in, so that each is seen to begin."""
+    """Whether there are several roots. Rows below a root are then indented."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -329,7 +332,7 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return self.shape.ids[self.rows[row]]
 
     def find_row(self, id: EntryId | None) -> int | None:
-        """The row of an entry, or of the nearest one above it that is shown."""
+        """Return the row of an entry, or of its nearest shown ancestor."""
         position = None if id is None else self.shape.positions.get(id)
         row = -1 if position is None else self.nearest_rows[position]
         return None if row < 0 else row
@@ -341,30 +344,30 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def active_hidden(self) -> int | None:
-        """The nearest row above the active leaf, if that is hidden."""
+        """The nearest row above the active leaf, if the leaf is hidden."""
         return None if self._is_shown(self.shape.leaf, {}) else self.find_row(self.shape.leaf)
 
     def find_branches(self, heads: Heads) -> dict[int, list[str]]:
-        """The branches whose heads are shown, by their rows. Archived ones are left out."""
+        """Return the branches whose heads are shown, by row. Archived branches are left out."""
         return self._map_branches(heads, shown=True)
 
     def find_hidden_branches(self, heads: Heads) -> dict[int, list[str]]:
-        """The branches whose heads are hidden, by the nearest row above. Archived ones are left out."""
+        """Return the branches whose heads are hidden, by the nearest row above. Archived branches are left out."""
         return self._map_branches(heads, shown=False)
 
     def _map_branches(self, heads: Heads, *, shown: bool) -> dict[int, list[str]]:
-        named: dict[int, list[str]] = {}
+        by_row: dict[int, list[str]] = {}
         known: dict[int, bool] = {}
         for name, head in heads.heads.items():
             row = None if name in heads.archived else self.find_row(head)
             if row is not None and self._is_shown(head, known) == shown:
-                named.setdefault(row, []).append(name)
-        return named
+                by_row.setdefault(row, []).append(name)
+        return by_row
 
     def _is_shown(self, id: EntryId | None, known: dict[int, bool]) -> bool:
-        """Whether an entry has a row, or is bookkeeping below one: that stands for the place behind the row.
+        """Return whether an entry has a row, or is bookkeeping directly below one.
 
-        `known` keeps what was found out, so that many entries at the end of one long chain are not each followed up.
+        `known` caches results, so several entries at the end of one long chain do not each walk up the chain.
         """
         row = self.find_row(id)
         if id is None or row is None:
@@ -381,14 +384,14 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return self.get_id(row) in self.shape.path
 
     def get_width(self, row: int) -> int:
-        """How wide the row's prefix is."""
+        """Return the width of the row's prefix in columns."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
             return 3 if self.has_several_roots and row != self.firsts[segment] else 0
         return self.columns[segment] + (3 if row == self.firsts[segment] else 6)
 
     def draw_prefix(self, row: int, room: int | None = None) -> str:
-        """Connectors and indentation, three columns a level; of a wide one only the last `room` columns."""
+        """Return connectors and indentation, three columns for each level, cut to the last `room` columns."""
         segment = self.segments[row]
         if self.parents[segment] < 0:
             return " " * (self.get_width(row) if room is None else min(room, self.get_width(row)))
@@ -405,10 +408,10 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
         return drawn if room is None else drawn[max(0, len(drawn) - room) :]
 
     def draw_guide(self, row: int) -> str:
-        """What a drawing without a cursor shows left of a row: connectors and indentation, no wider than `WIDEST`.
+        """Return the prefix of a row, at most `MAX_GUIDE_WIDTH` columns wide.
 
-        Of a wider row the first levels are left out, so many that rows near each other still line up, and their number
-        stands in front: `24… │  └─ `.
+        If the row is deeper, the first levels are replaced by their number: `24… │  └─ `. The cut moves in steps, so
+        neighboring rows line up.
         """
         width = self.get_width(row)
         if width <= MAX_GUIDE_WIDTH:
@@ -418,54 +421,54 @@ class Outline(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_deep(self) -> bool:
-        """Whether levels of some row are left out by `guide`."""
+        """Whether `draw_guide` leaves out levels of some row."""
         return max(self.columns, default=0) + 6 > MAX_GUIDE_WIDTH and any(
             self.get_width(row) > MAX_GUIDE_WIDTH for row in range(len(self))
         )
 
     def _draw_rail(self, segment: int) -> str:
-        """What stands under a segment's connector: a bar while siblings follow."""
+        """Return the columns below a segment's connector: a bar while siblings follow."""
         return "   " if self.lasts[segment] else "│  "
 
     def get_segment(self, row: int) -> range:
-        """The rows of the segment that `row` is in."""
+        """Return the rows of the segment that `row` is in."""
         segment = self.segments[row]
         is_last = segment + 1 == len(self.firsts)
         return range(self.firsts[segment], len(self) if is_last else self.firsts[segment + 1])
 
     def find_segment_above(self, row: int) -> int | None:
-        """The first row of the segment above that of `row`."""
+        """Return the first row of the parent segment."""
         parent = self.parents[self.segments[row]]
         return None if parent < 0 else self.firsts[parent]
 
     def get_foldable(self, row: int) -> range:
-        """What can be folded away under `row`: all that is below it, if it is the first of its segment."""
+        """Return the rows that folding `row` hides: everything below it, if it is the first row of its segment."""
         segment = self.segments[row]
         return range(row + 1, self.ends[segment] if row == self.firsts[segment] else row + 1)
 
 
 def format_hidden(branches: Sequence[str], active: bool) -> str:
-    """What a row says of heads that are hidden below it."""
-    told = [f"({', '.join(branches)}: hidden below)"] if branches else []
+    """Return the note on a row about heads that are hidden below it."""
+    notes = [f"({', '.join(branches)}: hidden below)"] if branches else []
     if active:
-        told.append("↓ active" if branches else "↓ active: hidden below")
-    return " ".join(told)
+        notes.append("↓ active" if branches else "↓ active: hidden below")
+    return " ".join(notes)
 
 
 def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = ()) -> Steps[Outline]:
-    """The rows that `filter` shows of a shape, and of these the ones that say all of `words`, which are folded.
+    """Lay out the rows that `filter` shows and that contain all of `words`, which must be folded.
 
-    What hangs from a hidden entry hangs from the nearest shown one above.
+    The children of a hidden entry move to its nearest shown ancestor.
     """
     shown = shape.find_shown(filter)
     if words:
         yield from _filter_by_words(shape, shown, words)
     rows, turns, hanging = array("l"), array("l"), array("l")
-    shown_above = array("l", [-1]) * len(shape)
-    below = [0] * (len(shape) + 1)  # how many rows hang from each; the last is for roots, which hang from -1
+    nearest_rows = array("l", [-1]) * len(shape)
+    below = [0] * (len(shape) + 1)  # rows below each row; the last item counts roots, whose parent is -1
     last_below = [-1] * (len(shape) + 1)
     for position, above in enumerate(shape.parent_positions):
-        row = shown_above[above] if above >= 0 else -1
+        row = nearest_rows[above] if above >= 0 else -1
         if shown[position]:
             below[row] += 1
             last_below[row] = len(rows)
@@ -474,10 +477,10 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
             rows.append(position)
             if shape.kinds[position] in TURN_KINDS:
                 turns.append(row)
-        shown_above[position] = row
+        nearest_rows[position] = row
         if not position % ENTRIES_PER_STEP:
             yield 0.5 + position / len(shape) * 0.3
-    several = below[-1] > 1
+    has_several_roots = below[-1] > 1
     segments, firsts, parents, columns, lasts = array("l"), array("l"), array("l"), array("l"), bytearray()
     for row, above in enumerate(hanging):
         if above < 0 or below[above] > 1:
@@ -485,7 +488,7 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
             if parent < 0:
                 column = 0
             elif parents[parent] < 0:
-                column = 3 if several and above != firsts[parent] else 0
+                column = 3 if has_several_roots and above != firsts[parent] else 0
             else:
                 column = columns[parent] + (3 if above == firsts[parent] else 6)
             firsts.append(row)
@@ -500,19 +503,19 @@ def lay_out(shape: TreeShape, filter: str = "default", words: tuple[str, ...] = 
         if parents[segment] >= 0:
             ends[parents[segment]] = max(ends[parents[segment]], ends[segment])
     return Outline(
-        shape=shape, filter=filter, words=words, rows=rows, nearest_rows=shown_above, segments=segments, firsts=firsts,
+        shape=shape, filter=filter, words=words, rows=rows, nearest_rows=nearest_rows, segments=segments, firsts=firsts,
         parents=parents, lasts=lasts, columns=columns, ends=ends, turns=turns,
-        has_several_roots=several,
+        has_several_roots=has_several_roots,
     )  # fmt: skip
 
 
 def _filter_by_words(shape: TreeShape, shown: bytearray, words: tuple[str, ...]) -> Steps[None]:
-    """Leave of the shown entries those that say all of `words`."""
+    """Hide the entries that do not contain all of `words`."""
     for progress in shape.read_texts():
         yield progress * 0.4
     for position in range(len(shape)):
         if shown[position]:
-            said = shape.get_search_text(position)
-            shown[position] = all(word in said for word in words)
+            text = shape.get_search_text(position)
+            shown[position] = all(word in text for word in words)
         if not position % ENTRIES_PER_STEP:
             yield 0.4 + position / len(shape) * 0.1

@@ -1,9 +1,8 @@
-"""Places: how people name a place in the tree, the same everywhere.
+"""Places: resolves the names that people use for an entry of the tree.
 
-In this order: `HEAD` and `root` (before everything); `HEAD@{n}`, where the current pointer
-was n moves ago; `branch:NAME`; an entry id of the usual shape; a branch; a label; any other
-entry id; a unique prefix of one, eight characters or more. Each may be followed by `~n`, n
-real entries up.
+In this order: `HEAD` and `root` (before the first entry); `HEAD@{n}`, the head n moves ago; `branch:NAME`; an entry id
+of the usual form; a branch; a label; any other entry id; a unique prefix of an id, at least eight characters. A suffix
+`~n` goes up n entries, not counting annotations.
 """
 
 from __future__ import annotations
@@ -19,38 +18,38 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound
 
 ID_PREFIX_LENGTH = 8
-"""Length of the ids that are shown, and the least that is taken as a prefix."""
+"""The length of displayed ids, and the minimum length of a prefix."""
 
 BRANCH_PREFIX = "branch:"
-"""Before the name of a branch: nothing else is meant then."""
+"""Marks the rest of a place as the name of a branch."""
 
 _OWN_ID = re.compile(r"[0-9a-f]{16}")
 _ID_SHAPE = re.compile(r"[0-9a-f]{8,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE | re.ASCII)
 _UP_SUFFIX = re.compile(r"(.+?)((?:~[0-9]{0,9})+)$", re.DOTALL)
 _MOVES_AGO = re.compile(r"HEAD@\{([0-9]{1,9})\}")
 MAX_NAME_LENGTH = 200
-"""So many characters the name of a branch may have."""
+"""The maximum length of a branch name, in characters."""
 
 
 def shorten_id(id: EntryId) -> str:
-    """An entry id as people are shown it: the beginning of one of ours, which are random; any other in full."""
+    """Return an id as it is displayed: the first characters of a generated id, any other id in full."""
     return id[:ID_PREFIX_LENGTH] if _OWN_ID.fullmatch(id) else id
 
 
 def looks_like_id(text: str) -> bool:
-    """Whether `text` has the shape of the entry ids that we and other programs make, or of the beginning of one."""
+    """Return whether `text` looks like an entry id of this program or a peer, or like a prefix of one."""
     return _ID_SHAPE.fullmatch(text) is not None
 
 
 def find_branch(place: str, tree: Tree, heads: Heads) -> str | None:
-    """The branch that `place` names; `None` if it names something else, such as an entry by its id."""
+    """Return the branch that `place` names, or `None` if it names something else, such as an entry by its id."""
     if place.startswith(BRANCH_PREFIX) and place.removeprefix(BRANCH_PREFIX) in heads.heads:
         return place.removeprefix(BRANCH_PREFIX)
     return place if place in heads.heads and not (place in tree and looks_like_id(place)) else None
 
 
 def resolve_place(place: str, tree: Tree, heads: Heads) -> EntryId | None:
-    """The entry that `place` names; `None` is the place before everything."""
+    """Return the entry that `place` names; `None` is the place before the first entry."""
     try:
         return _resolve_exact(place, tree, heads)
     except Ambiguous:
@@ -104,29 +103,29 @@ def _walk_up(tree: Tree, start: EntryId | None, count: int, place: str) -> Entry
     if count < 0:
         return start
     if count > len(above):
-        raise NotFound("place", place, f"{len(above)} up from there is before everything")
+        raise NotFound("place", place, f"at most ~{len(above)} from there")
     return None if count == len(above) else above[count]
 
 
 def find_free_name(stem: str, taken: Container[str], first: int = 1) -> str:
-    """The first name of a branch with a number behind `stem` that no other has."""
+    """Return the first unused branch name made of `stem` and a number."""
     return next(name for number in count(first) if (name := f"{stem}-{number}") not in taken)
 
 
 def check_branch_name(name: str) -> None:
-    """Refuse names that could not be told from other places, or could not be shown."""
+    """Raise `InvalidOperation` for a name that is ambiguous or cannot be displayed."""
     fault = _find_name_fault(name)
     if fault is not None:
-        raise InvalidOperation(f"{name[:MAX_NAME_LENGTH]!r} cannot be the name of a branch: {fault}")
+        raise InvalidOperation(f"invalid branch name {name[:MAX_NAME_LENGTH]!r}: {fault}")
 
 
 def check_new_branch(name: str, tree: Tree, heads: Heads) -> None:
-    """Refuse what `check_branch_name` refuses, the name of another branch, and the id of an entry."""
+    """Raise `InvalidOperation` for an invalid name, an existing branch, or the id of an entry."""
     check_branch_name(name)
     if name in tree:
-        raise InvalidOperation(f"{name!r} cannot be the name of a branch: it is an entry id in this session")
+        raise InvalidOperation(f"invalid branch name {name!r}: it is an entry id in this session")
     if name in heads.heads:
-        raise InvalidOperation(f"there is a branch {name!r} already")
+        raise InvalidOperation(f"branch {name!r} already exists")
 
 
 def _find_name_fault(name: str) -> str | None:
@@ -135,13 +134,13 @@ def _find_name_fault(name: str) -> str | None:
     if len(name) > MAX_NAME_LENGTH:
         return f"it has more than {MAX_NAME_LENGTH} characters"
     if name in ("HEAD", "root", "@") or name.startswith(("HEAD@{", BRANCH_PREFIX)):
-        return "that means something else"
+        return "it is reserved"
     if looks_like_id(name):
         return "it looks like an entry id"
     if name.startswith("-"):
-        return "it would be taken for an option"
+        return "it looks like an option"
     if "~" in name:
-        return "'~' counts entries upwards"
+        return "'~' is reserved"
     if not name.isprintable():
-        return "it has characters that cannot be shown"
-    return "it begins or ends with a space" if name != name.strip() else None
+        return "it has characters that cannot be displayed"
+    return "it starts or ends with a space" if name != name.strip() else None

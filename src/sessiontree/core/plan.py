@@ -1,7 +1,6 @@
-"""Plans: what an operation would do, worked out from the tree before anything is done.
+"""Plans: what navigation and forks will do, computed from the tree before anything is written.
 
-A plan is a frozen value. Hooks are shown it, tests compare it; carrying it out is the
-business of `session` and `ops`.
+A plan is a frozen value that hooks receive. `session` and `ops` carry it out.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from sessiontree.core.tree import Tree
 
 
 class NavigatePlan(Struct, frozen=True, kw_only=True):
-    """Moving a head from one place to another."""
+    """A move of a head."""
 
     target: EntryId | None
-    """The entry that was chosen; `None` is the place before everything."""
+    """The selected entry; `None` is the place before the first entry."""
     old_leaf: EntryId | None
     new_leaf: EntryId | None
-    """Where the head will be: the target, or its parent if that is to be edited."""
+    """The new head: the target, or its parent if the target will be edited."""
     common_ancestor: EntryId | None
     abandoned: tuple[Entry, ...]
-    """What a summary of the branch that is left covers, oldest first."""
+    """The entries that a summary of the abandoned branch covers, oldest first."""
     editor_text: str | None
-    """Text to put back in the editor, when a user's or custom message was chosen."""
+    """Text for the editor if a user message or a custom message was selected."""
     undo_description: str | None = None
-    """What an undo takes back, in words: `the merge of cache into main`."""
+    """What an undo reverts, in words: `the merge of cache into main`."""
 
     @property
     def is_move(self) -> bool:
@@ -39,7 +38,7 @@ class NavigatePlan(Struct, frozen=True, kw_only=True):
 
 
 def plan_navigate(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) -> NavigatePlan:
-    """The plan for choosing `target` in the tree while the head is at `old_leaf`."""
+    """Plan the selection of `target` in the tree while the head is at `old_leaf`."""
     new_leaf, editor_text = tree.skip_annotations(target), None
     if target is not None:
         editable = get_editable_text(tree[target], own_leaf=target == old_leaf)
@@ -56,7 +55,7 @@ def plan_navigate(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) 
 
 
 def plan_move(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) -> NavigatePlan:
-    """The plan for going to `target` itself, without the rules of selection."""
+    """Plan a move to `target` itself, even if it is a message that could be edited."""
     return NavigatePlan(
         target=target,
         old_leaf=old_leaf,
@@ -68,9 +67,9 @@ def plan_move(tree: Tree, old_leaf: EntryId | None, target: EntryId | None) -> N
 
 
 def get_editable_text(entry: Entry, *, own_leaf: bool = False) -> str | None:
-    """The text that goes back to the editor when `entry` is chosen, if it is one to edit.
+    """Return the text for the editor when `entry` is selected, or `None` if it cannot be edited.
 
-    A user's message is, and a custom message, unless it is the leaf itself.
+    User messages can be edited, and custom messages unless they are the leaf.
     """
     match entry.body:
         case Message(message) if get_role(message) == "user":
@@ -82,7 +81,7 @@ def get_editable_text(entry: Entry, *, own_leaf: bool = False) -> str | None:
 
 
 def select_for_summary(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
-    """What stands for `abandoned` in a summary: from its last compaction on, only that and what it keeps."""
+    """Return the part of `abandoned` that a summary covers: from the last compaction on, plus what that keeps."""
     for index in range(len(abandoned) - 1, -1, -1):
         body = _get_compaction(abandoned[index])
         if body is not None:
@@ -102,20 +101,20 @@ def select_for_summary(tree: Tree, abandoned: list[Entry]) -> tuple[Entry, ...]:
 
 
 def _get_compaction(entry: Entry) -> Compaction | None:
-    """What a compaction says; of anything else nothing is decoded."""
+    """Return the body of a compaction. Other entries are not decoded."""
     body = entry.body if entry.type == "compaction" else None
     return body if isinstance(body, Compaction) else None
 
 
 class SummaryInput(Struct, frozen=True, kw_only=True):
-    """What entries said to the model, for a summary of them."""
+    """What a summary is made from."""
 
     messages: tuple[JsonObject, ...]
     files: TouchedFiles
 
 
 def collect_summary_input(tree: Tree, leaf: EntryId | None, entries: Sequence[Entry]) -> SummaryInput:
-    """What `entries` say in the context at `leaf`, as context edits have left it, and the files that were touched."""
+    """Collect the messages of `entries` in the context at `leaf`, after context edits, and the files they touched."""
     ids = {entry.id for entry in entries}
     context = build_shared_context(tree, leaf)
     messages = tuple(
@@ -127,7 +126,7 @@ def collect_summary_input(tree: Tree, leaf: EntryId | None, entries: Sequence[En
 
 
 def find_last_prompt(path: Sequence[Entry]) -> Entry | None:
-    """The user's last message on a path."""
+    """Return the last user message on a path."""
     for entry in reversed(path):
         if isinstance(entry.body, Message) and get_role(entry.body.message) == "user":
             return entry
@@ -135,16 +134,16 @@ def find_last_prompt(path: Sequence[Entry]) -> Entry | None:
 
 
 class ForkPlan(Struct, frozen=True, kw_only=True):
-    """The path of one entry as a session of its own."""
+    """The path to one entry as a new session."""
 
     entries: tuple[Entry, ...]
-    """What is copied, root first."""
+    """The copied entries, root first."""
     parents: dict[EntryId, EntryId | None]
-    """Parents that change, since entries in between are left out."""
+    """Entries whose parent changes because entries in between are left out."""
     anchors: dict[EntryId, EntryId]
-    """First kept entries of compactions that change for the same reason."""
+    """Compactions whose first kept entry changes for the same reason."""
     labels: tuple[Entry, ...]
-    """The entries that set labels which are still live, to be set again."""
+    """The entries that set the current labels, to be written again."""
 
     @property
     def leaf(self) -> EntryId | None:
@@ -156,7 +155,7 @@ NOT_FORKED = frozenset({"label", "branch_point"})
 
 
 def plan_fork(tree: Tree, leaf: EntryId | None) -> ForkPlan:
-    """The path to `leaf` without labels, head records and branch points, chained anew."""
+    """Plan a copy of the path to `leaf` without labels, head records and branch points."""
     path = tree.path(leaf)
     kept = [entry for entry in path if not (entry.type in NOT_FORKED or entry.is_head_record)]
     ids = {entry.id for entry in kept}

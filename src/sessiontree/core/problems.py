@@ -1,7 +1,6 @@
-"""Problems: what is wrong, or worth knowing, about the entries of a session.
+"""Problems: faults and notes about the entries of a session.
 
-Damage of lines that could not be read at all is reported by `format.jsonl`. Nothing here
-repairs anything.
+`format.session_reader` reports lines that cannot be read at all. Nothing here repairs anything.
 """
 
 from __future__ import annotations
@@ -25,13 +24,14 @@ from sessiontree.core.entries import (
     read_raws,
 )
 from sessiontree.core.heads import Heads, is_full_record
-from sessiontree.core.messages import ToolCall, get_answered_call, get_tool_calls, is_failed_turn
+from sessiontree.core.messages import get_answered_call, get_tool_calls, is_failed_turn
+from sessiontree.core.preview import ToolCall
 from sessiontree.core.tree import Tree
 from sessiontree.errors import format_names
 
 
 class _BodyScan:
-    """What the bodies say, gathered in one pass that keeps none of them."""
+    """Collects facts from all bodies in one pass, without keeping the bodies."""
 
     def __init__(self, tree: Tree) -> None:
         self.unreadable: list[Problem] = []
@@ -45,11 +45,9 @@ class _BodyScan:
             if reason is not None:
                 self.unreadable.append(_build_fault("malformed_line", entry, reason))
             elif not is_utf8(raw):
-                self.unreadable.append(
-                    _build_fault("not_utf8", entry, "not UTF-8: bytes that no reader can tell are replaced")
-                )
+                self.unreadable.append(_build_fault("not_utf8", entry, "not UTF-8: invalid bytes are replaced"))
             if keys := entry.source.find_hidden_keys(raw):
-                reason = f"{format_names(keys)} behind the message: what stands there does not count"
+                reason = f"{format_names(keys)} after the message is ignored"
                 self.unreadable.append(_build_fault("hidden_key", entry, reason))
             if tree[entry.id] is entry:
                 self._gather(tree, entry, body)
@@ -69,26 +67,28 @@ class _BodyScan:
                     _build_note("unknown_target", entry, f"label on {target!r}, which is not in the file")
                 )
             case ContextEdit(target=target) if target not in tree:
-                self.notes.append(_build_note("unknown_target", entry, f"edit of {target!r}, which is not in the file"))
+                self.notes.append(
+                    _build_note("unknown_target", entry, f"context edit of {target!r}, which is not in the file")
+                )
             case Opaque(type="session"):
                 self.notes.append(
-                    _build_note("second_header", entry, "another session begins: two files were put together")
+                    _build_note("second_header", entry, "second session header: two files were concatenated")
                 )
             case _:
                 pass
 
 
 def find_problems(tree: Tree, heads: Heads) -> list[Problem]:
-    """Everything wrong with the entries, in file order within each kind."""
-    said = _BodyScan(tree)
-    spans = AncestryIndex(tree if said.anchors or said.calls else Tree())
+    """Return all problems of the entries, in file order within each kind."""
+    scan = _BodyScan(tree)
+    ancestry = AncestryIndex(tree if scan.anchors or scan.calls else Tree())
     return [
-        *said.unreadable,
+        *scan.unreadable,
         *_find_duplicates(tree),
         *_find_misplaced(tree),
-        *_find_missing_anchors(said, spans),
-        *said.notes,
-        *_find_unanswered_calls(said, spans),
+        *_find_missing_anchors(scan, ancestry),
+        *scan.notes,
+        *_find_unanswered_calls(scan, ancestry),
         *_find_missing_heads(tree, heads),
     ]
 
@@ -102,18 +102,18 @@ def _build_note(kind: str, entry: Entry, message: str) -> Problem:
 
 
 def describe_defect(entry: Entry, body: Body) -> str | None:
-    """What is wrong with an entry that does not say what one of its type must; `None` where it does."""
+    """Return why an entry is not valid for its type, or `None` if it is valid."""
     if body is UNREADABLE:
-        return "not JSON, or nested too deeply: only its place in the tree could be read"
+        return "not valid JSON, or nested too deeply; only its position in the tree could be read"
     if body is NO_MESSAGE:
-        return "it should have a message, and has none"
+        return "the message is missing"
     if entry.is_head_record and not is_full_record(entry):
-        return "a head record should say where every branch is and which is current, and this one does not"
+        return "the head record does not list every head and the current branch"
     return None
 
 
 def is_utf8(raw: bytes) -> bool:
-    """Whether every reader gets the same text from these bytes."""
+    """Return whether the bytes are valid UTF-8, so every reader gets the same text."""
     try:
         return raw.isascii() or bool(raw.decode())
     except UnicodeDecodeError:
@@ -142,26 +142,26 @@ def _find_misplaced(tree: Tree) -> Iterator[Problem]:
                 "orphan", entry, f"entry {entry.id!r} names a parent {entry.parent!r} that is not in the file"
             )
         else:
-            yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, by way of {entry.parent!r}")
+            yield _build_fault("cycle", entry, f"entry {entry.id!r} is its own ancestor, through {entry.parent!r}")
 
 
-def _find_missing_anchors(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
-    for entry, anchor in said.anchors:
-        if not spans.is_on_path(anchor, entry.id):
+def _find_missing_anchors(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[Problem]:
+    for entry, anchor in scan.anchors:
+        if not ancestry.is_on_path(anchor, entry.id):
             yield _build_fault(
                 "missing_anchor",
                 entry,
-                f"compaction {entry.id!r} keeps entries from {anchor!r} on, which is not on its path: it keeps none",
+                f"compaction {entry.id!r} keeps entries from {anchor!r}, which is not on its path; no entries are kept",
             )
 
 
-def _find_unanswered_calls(said: _BodyScan, spans: AncestryIndex) -> Iterator[Problem]:
+def _find_unanswered_calls(scan: _BodyScan, ancestry: AncestryIndex) -> Iterator[Problem]:
     results: dict[str, list[int]] = {}
-    for entry, calls in said.calls:
+    for entry, calls in scan.calls:
         for call in calls:
-            if call.id not in results:  # providers use ids again and again
-                results[call.id] = spans.sort_positions(said.results.get(call.id, ()))
-            if not spans.has_any_below(entry.id, results[call.id]):
+            if call.id not in results:  # providers reuse call ids
+                results[call.id] = ancestry.sort_positions(scan.results.get(call.id, ()))
+            if not ancestry.has_any_below(entry.id, results[call.id]):
                 yield _build_note("unanswered_call", entry, f"tool call {call.id!r} ({call.name}) has no result")
 
 
@@ -171,13 +171,13 @@ def _find_missing_heads(tree: Tree, heads: Heads) -> Iterator[Problem]:
             yield Problem(
                 kind="missing_head",
                 severity="fault",
-                message=f"the head of branch {name!r} is {head!r}, which is not in the file",
+                message=f"head {head!r} of branch {name!r} is not in the file",
                 entry=head,
             )
 
 
 def encode_problem(problem: Problem) -> JsonObject:
-    """As commands and the REST interface give it."""
+    """Return a problem in the form that commands and the REST API use."""
     return {
         "kind": problem.kind,
         "severity": problem.severity,

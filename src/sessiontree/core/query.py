@@ -1,11 +1,11 @@
-"""Query: what somebody types into a search, taken apart.
+"""Query: the parser for search queries.
 
-    cache "two ways"     both must be in an entry: a word anywhere, a phrase as it stands
-    cach*                a word that begins so; next to and in scripts without blanks, as Chinese, anywhere
-    role:user            who said it, or the type of the entry; several with commas
-    since:7d             not older than 7 days; also 12h, 2w, or a date, 2026-01-31
+    cache "two ways"     an entry must contain both: a word anywhere, a phrase verbatim
+    cach*                a word with this prefix; in scripts without spaces, such as Chinese, a match anywhere
+    role:user            the role of a message or the type of an entry; several separated by commas
+    since:7d             at most 7 days old; also 12h, 2w, or a date such as 2026-01-31
 
-No clock here: `now` is given. Case, accents and white space are compared as `fulltext` says.
+The caller passes the current time as `now`. Case, accents and white space are compared as in `core.entry_text`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 _UNSPACED_SCRIPT = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-"""Letters of scripts without blanks between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
+"""Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, Chinese characters."""
 _ROLES = {"tool": "toolresult"}
 
 
@@ -34,10 +34,10 @@ class Term(Struct, frozen=True, kw_only=True):
 
     text: str
     is_word_start: bool = False
-    """It must stand at the beginning of a word."""
+    """Whether it matches only at the start of a word."""
 
     def find_position(self, text: str) -> int:
-        """Where in the folded `text` it stands first; -1 when it does not."""
+        """Return the position of the first match in the folded `text`, or -1."""
         if not self.is_word_start:
             return text.find(self.text)
         last = -1
@@ -56,9 +56,9 @@ def _iter_occurrences(text: str, part: str) -> Iterator[int]:
 
 
 def _continues_word(text: str, at: int, last: int) -> bool:
-    """Whether a word that began before goes on at this place, as one does at `last`; -1 for nowhere yet."""
+    """Return whether the character at `at` continues a word. `last` is the previous match inside a word, or -1."""
     while at > max(last, 0) and not text[at - 1].isascii() and _is_mark(text[at - 1]):
-        at -= 1  # vowel signs, accents: they belong to the letter before them
+        at -= 1  # vowel signs and accents belong to the letter before them
     if at == last:
         return True
     before = text[at - 1 : at]
@@ -74,7 +74,7 @@ def _is_mark(letter: str) -> bool:
 class Query(Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...]
     roles: frozenset[str]
-    """In lower case; none stands for all."""
+    """In lower case; an empty set matches all roles."""
     since: int | None
     """Milliseconds since the epoch."""
 
@@ -82,12 +82,12 @@ class Query(Struct, frozen=True, kw_only=True):
         return not self.roles or role.lower() in self.roles
 
     def matches(self, text: str) -> bool:
-        """Whether all terms are in the folded `text`."""
+        """Return whether the folded `text` contains all terms."""
         return all(term.find_position(text) >= 0 for term in self.terms)
 
 
 def parse_query(text: str, *, now: int) -> Query:
-    """The query that `text` spells. Raises `InvalidOperation` when there is nothing in it to look for."""
+    """Parse a query. Raises `InvalidOperation` if it is empty."""
     terms: list[Term] = []
     roles: set[str] = set()
     since: int | None = None
@@ -103,7 +103,7 @@ def parse_query(text: str, *, now: int) -> Query:
         elif folded := fold(phrase or word):
             terms.append(Term(text=folded))
     if not (terms or roles or since is not None):
-        raise InvalidOperation("a search needs something to look for")
+        raise InvalidOperation("the search query is empty")
     return Query(terms=tuple(terms), roles=frozenset(roles), since=since)
 
 
@@ -113,5 +113,5 @@ def _parse_since(value: str, now: int) -> int:
         return now - int(ago[1]) * _HOURS[ago[2]] * 3_600_000
     moment = parse_timestamp(value)
     if moment is None:
-        raise InvalidOperation(f"since: takes 12h, 7d, 2w or a date such as 2026-01-31, not {value!r}")
+        raise InvalidOperation(f"invalid since: {value!r}; use 12h, 7d, 2w or a date such as 2026-01-31")
     return moment

@@ -1,7 +1,7 @@
-"""Safe text: what session files say, unable to control a terminal, and such that it can be written. It is not trusted.
+"""Sanitizing: makes untrusted text safe to print in a terminal and to encode.
 
-Control characters, marks that turn the direction of writing, what takes no room and can hide words, and lone surrogates
-are shown as escapes. What joins letters and signs (U+200C, U+200D) stays: people write with it.
+Control characters, direction marks, invisible characters and lone surrogates are replaced by escapes. Joiners (U+200C,
+U+200D) stay, because people write with them.
 """
 
 from __future__ import annotations
@@ -9,46 +9,46 @@ from __future__ import annotations
 import re
 from typing import TypeVar
 
-# C0 and C1 controls, DEL, marks that turn the direction of writing, line and paragraph separators, lone surrogates;
-# spaces without width, invisible operators, marks of annotations, and the tags that spell hidden words.
+# C0 and C1 controls, DEL, direction marks, line and paragraph separators, lone surrogates, zero-width spaces, invisible
+# operators, annotation marks, and tag characters that can spell hidden text.
 _UNSAFE = (
     "\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
     "\U000e0000-\U000e007f"
 )
 UNSAFE_IN_LINES = _UNSAFE.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f")
-"""Characters that are shown as something else, as a class of a regular expression without its brackets."""
+"""The characters that are escaped in multi-line text, as a regular expression class without brackets."""
 _UNSAFE_IN_JSON = _UNSAFE.replace("\x00-\x1f", "")
 
 Text = TypeVar("Text", str, str | None)
 
 
 def escape_line(text: str) -> str:
-    """`text` on one line, unable to control a terminal."""
+    """Escape `text` for one line of a terminal."""
     return _escape_class(text, _UNSAFE)
 
 
 def escape_lines(text: str) -> str:
-    """`text` with its lines and tabs, unable to control a terminal."""
+    """Escape `text` for a terminal, keeping newlines and tabs."""
     return _escape_class(text, UNSAFE_IN_LINES)
 
 
 def escape_json(text: str) -> str:
-    """The text of a JSON value, which is the same value still."""
+    """Escape JSON text without changing its value."""
     return _escape_class(text, _UNSAFE_IN_JSON, json=True)
 
 
 def escape_raw(text: str) -> str:
-    """A line of a session as it is, but for what a terminal would obey."""
+    """Escape a raw line of a session, keeping everything that is safe to print."""
     return _escape_class(text, UNSAFE_IN_LINES, json=True)
 
 
 def replace_unencodable(text: Text) -> Text:
-    """`text` without what UTF-8 cannot hold."""
+    """Replace characters that UTF-8 cannot encode."""
     return text if text is None or text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _escape_class(text: str, unsafe: str, *, json: bool = False) -> str:
-    """`text` with the characters of a class as escapes; nearly all text has none."""
+    """Replace the characters of a class by escapes. Nearly all text has none."""
     if text.isprintable():
         return text
 
@@ -62,5 +62,5 @@ def _escape_class(text: str, unsafe: str, *, json: bool = False) -> str:
 
 
 def _split_surrogates(code: int) -> tuple[int, int]:
-    """A character beyond the first plane as JSON spells it."""
+    """Return the surrogate pair of a character outside the basic plane, as JSON spells it."""
     return 0xD800 + ((code - 0x10000) >> 10), 0xDC00 + ((code - 0x10000) & 0x3FF)

@@ -1,4 +1,4 @@
-"""Times: ISO timestamps of entries to milliseconds and back. No clock here."""
+"""Timestamps: converts ISO timestamps of entries to milliseconds and back. It never reads the clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_timestamp(timestamp: str) -> int | None:
-    """Milliseconds since the epoch; `None` when `timestamp` is no ISO time."""
+    """Return milliseconds since the epoch; `None` if `timestamp` is not an ISO time."""
     try:
         moment = datetime.fromisoformat(timestamp)
     except ValueError:
@@ -22,9 +22,9 @@ def parse_timestamp(timestamp: str) -> int | None:
 
 @lru_cache(maxsize=2)
 def format_timestamp(milliseconds: int) -> str:
-    """The ISO time that entries carry: UTC, with milliseconds. Before and after all calendars it is their end.
+    """Return the ISO time for an entry: UTC, with milliseconds. Times outside the calendar are clamped.
 
-    Entries come by the second or many in a moment, and formatting a time takes longer than writing a line.
+    The result is cached, because formatting a time takes longer than writing a line.
     """
     return f"{_format_second(milliseconds // 1000)}.{milliseconds % 1000:03d}Z"
 

@@ -1,7 +1,7 @@
-"""Tokens: a cheap estimate of what a message costs in the model's window.
+"""Token estimate: approximates how many tokens a message takes in the model's window.
 
-Four characters count as one token, an image as 1,200. Providers' own counts, where a
-message carries them, are better; this is for what has not been sent yet.
+Four characters count as one token, an image as 1,200 tokens. The provider's own count is better for messages that were
+already sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ IMAGE_CHARACTERS = 4800
 
 
 def estimate_tokens(message: JsonObject) -> int:
-    """Estimated tokens of one message in wire form."""
+    """Return the estimated tokens of one message in wire form."""
     return -(-_count_characters(message) // CHARACTERS_PER_TOKEN)
 
 

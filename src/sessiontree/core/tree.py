@@ -1,10 +1,9 @@
-"""The tree: an index over entries, and every question one can ask of their shape.
+"""The tree: an index of entries by id, parent and position.
 
-Pure, synchronous, and without recursion. `Tree` only grows. Whatever the input, every
-entry has one place and every walk ends: of entries with one id the last counts, an entry
-whose parent is missing is a root, and so is the member of a cycle that stands first in
-the file. What was wrong is listed by `core.problems`. Heads and branches are in
-`core.heads`; what reaches a model is in `core.context`.
+It is pure, synchronous and never recurses. A `Tree` only grows. Any input gives a valid tree: if several entries share
+an id, the last one counts; an entry whose parent is missing is a root; in a cycle, the member that comes first in the
+file is a root. `core.problems` lists such faults. Heads and branches are in `core.heads`; what reaches a model is in
+`core.context`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NAME_WHITESPACE = (
     "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000\ufeff"
 )
-"""What peers take off both ends of a name. `str.strip` differs: it also takes control characters."""
+"""The characters that peers strip from both ends of a name. `str.strip` also strips control characters."""
 
 
 NON_ANNOTATION_TYPES = frozenset({"message", "model_change", "thinking_level_change", "compaction", "branch_summary"})
@@ -33,35 +32,35 @@ class Tree:
     def __init__(self, items: Iterable[Entry | Chain] = ()) -> None:
         self._items: list[Entry | Chain] = []
         self._starts: list[int] = []
-        """How many entries stand before each item."""
+        """The number of entries before each item."""
         self._count = 0
         self._built_entries: dict[int, Entry] = {}
-        """Entries of chains that somebody has looked at, by how many stand before them."""
+        """Entries of chains that were accessed, by their index."""
         self._by_id: dict[EntryId, int] = {}
-        """How many entries stand before the last one with that id."""
+        """The index of the last entry with each id."""
         self._detached: dict[EntryId, None] = {}
-        """Entries that name a parent but hang from nothing: orphans, and one member of each cycle."""
+        """Entries that name a parent but have none: orphans, and one member of each cycle."""
         self._missing_parents: set[EntryId | None] = set()
-        """Parents that orphans name."""
+        """Ids of the parents that orphans name."""
         self._children: dict[EntryId | None, list[EntryId]] | None = None
         self._real_ancestors: dict[EntryId, EntryId | None] = {}
-        """The nearest real entries above annotations, as far as they were asked for."""
+        """The nearest entry above each annotation that is not an annotation, cached on access."""
         self._labels: dict[EntryId, Entry] = {}
         self._name: str | None = None
         self._must_resolve_parents = False
         self.is_sound = True
-        """Whether every entry hangs where it says, and no id stands twice."""
+        """Whether every parent exists, is an earlier line, and no id occurs twice."""
         self.history_changes = 0
-        """How often a line changed what others before it mean: by an id that was there, or that they had missed."""
+        """How often a new line changed the meaning of earlier ones, by a duplicate id or by an id that orphans name."""
         self.has_been_named = False
-        """Whether the session was ever given a name."""
+        """Whether an entry ever set or cleared the name of the session."""
         self._annotations: set[EntryId] = set()
         self._annotation_count = 0
         self.last_annotation: EntryId | None = None
         self.extend(items)
 
     def add(self, entry: Entry) -> None:
-        """Index `entry`, whatever it says."""
+        """Index one entry."""
         by_id, id, parent, at = self._by_id, entry.id, entry.parent, self._count
         if (parent not in by_id or parent == id) and parent is not None:
             self._mark_unsound()
@@ -81,7 +80,7 @@ class Tree:
         self._count = at + 1
 
     def try_append_message(self, entry: Entry) -> bool:
-        """`add` for a message below another entry; `False` if there is more to it: nothing is done then."""
+        """Index a message whose parent is known. Return `False`, without a change, if `add` is needed."""
         by_id, at = self._by_id, self._count
         if not self.is_sound or entry.parent not in by_id or by_id.setdefault(entry.id, at) != at:
             return False
@@ -93,7 +92,7 @@ class Tree:
         return True
 
     def extend(self, items: Iterable[Entry | Chain]) -> None:
-        """Index entries, in the order of the file."""
+        """Index entries, in file order."""
         by_id, missing, children = self._by_id, self._missing_parents, self._children
         for item in items:
             if not isinstance(item, Chain):
@@ -116,40 +115,40 @@ class Tree:
 
     @property
     def count(self) -> int:
-        """How many entries were added, those shadowed by a later one with the same id included."""
+        """The number of entries added, including entries shadowed by a later one with the same id."""
         return self._count
 
     @property
     def real_count(self) -> int:
-        """How many entries are no annotations."""
+        """The number of entries that are not annotations."""
         return self._count - self._annotation_count
 
     @property
     def items(self) -> list[Entry | Chain]:
-        """What was added, in file order."""
+        """The entries and chains added, in file order."""
         return self._items
 
     @property
     def entries(self) -> EntrySequence:
-        """Every entry ever added, in file order, those shadowed by a later one with the same id included."""
+        """Every entry added, in file order, including entries shadowed by a later one with the same id."""
         return EntrySequence(self, 0, self._count)
 
     def get_entry_at(self, index: int) -> Entry:
-        """The entry that stands behind `index` others in the file."""
-        made = self._built_entries.get(index)
-        if made is None:
+        """Return the entry at `index` in file order."""
+        entry = self._built_entries.get(index)
+        if entry is None:
             item, offset = self._find_item(index)
             if not isinstance(item, Chain):
                 return item
-            made = self._built_entries[index] = item.build_entry(offset)
-        return made
+            entry = self._built_entries[index] = item.build_entry(offset)
+        return entry
 
     def get_entries_from(self, index: int) -> EntrySequence:
-        """The entries behind `index` others, as far as there are some now."""
+        """Return the entries from `index` to the current end."""
         return EntrySequence(self, index, self._count)
 
     def iter_entries(self, start: int, stop: int) -> Iterator[Entry]:
-        """What `entries` holds between two places, one after another."""
+        """Yield the entries between two indices."""
         place = bisect_right(self._starts, start) - 1
         while start < stop:
             item, first = self._items[place], self._starts[place]
@@ -163,12 +162,12 @@ class Tree:
             place += 1
 
     def _iter_chain_entries(self, chain: Chain, start: int, indices: Iterable[int]) -> Iterator[Entry]:
-        """Entries of a chain that stands behind `start` others."""
-        made = self._built_entries
+        """Yield entries of a chain whose first entry has the index `start`."""
+        built = self._built_entries
         for index in indices:
-            entry = made.get(index)
+            entry = built.get(index)
             if entry is None:
-                entry = made[index] = chain.build_entry(index - start)
+                entry = built[index] = chain.build_entry(index - start)
             yield entry
 
     def _find_item(self, index: int) -> tuple[Entry | Chain, int]:
@@ -189,31 +188,31 @@ class Tree:
         self.is_sound, self._must_resolve_parents = False, True
 
     def _resolve_parents(self) -> None:
-        """Settle where entries hang that named no earlier entry as their parent."""
+        """Find the entries that have no valid parent: orphans, and one member of each cycle."""
         parents = {
             id: parent for item in self._items for id, parent in _iter_item_links(item)
-        }  # of one id the last counts
-        cut: dict[EntryId, None] = {
+        }  # the last entry with an id counts
+        detached: dict[EntryId, None] = {
             id: None for id, parent in parents.items() if parent is not None and (parent not in parents or parent == id)
         }
-        missing = {parents[id] for id in cut}
-        settled: set[EntryId] = set(cut)
+        missing = {parents[id] for id in detached}
+        resolved: set[EntryId] = set(detached)
         for start in parents:
             walk: dict[EntryId, None] = {}
             id: EntryId | None = start
-            while id is not None and id not in settled and id not in walk:
+            while id is not None and id not in resolved and id not in walk:
                 walk[id] = None
                 id = parents[id]
             if id is not None and id in walk:
                 trail = list(walk)
                 cycle = trail[trail.index(id) :]
-                cut[min(cycle, key=self._by_id.__getitem__)] = None
-            settled.update(walk)
-        self._detached, self._missing_parents, self._children, self._real_ancestors = cut, missing, None, {}
-        self.is_sound = not cut and len(self._by_id) == self._count
-        self._must_resolve_parents = False  # last: whoever is interrupted before does it all again
+                detached[min(cycle, key=self._by_id.__getitem__)] = None
+            resolved.update(walk)
+        self._detached, self._missing_parents, self._children, self._real_ancestors = detached, missing, None, {}
+        self.is_sound = not detached and len(self._by_id) == self._count
+        self._must_resolve_parents = False  # last, so an interrupt before this line repeats the work
 
-    # Looking up
+    # Lookup
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -222,13 +221,13 @@ class Tree:
         return id in self._by_id
 
     def __iter__(self) -> Iterator[Entry]:
-        """The entries that count, in file order."""
+        """The effective entries in file order, without shadowed ones."""
         if len(self._by_id) == self._count:
             return iter(self.entries)
         return map(self.get_entry_at, sorted(self._by_id.values()))
 
     def iter_ids(self) -> Iterable[EntryId]:
-        """The ids of the entries that count, in file order."""
+        """The ids of the effective entries, in file order."""
         if len(self._by_id) == self._count:
             return self._by_id
         return sorted(self._by_id, key=self._by_id.__getitem__)
@@ -237,13 +236,13 @@ class Tree:
         return self.get_entry_at(self._get_index(id))
 
     def peek(self, id: EntryId) -> Entry:
-        """The entry `id`, not kept where it has to be made: for those who look at every entry once."""
+        """Return the entry `id` without caching it. Use this to visit each entry once."""
         index = self._get_index(id)
-        made = self._built_entries.get(index)
-        if made is None:
+        entry = self._built_entries.get(index)
+        if entry is None:
             item, offset = self._find_item(index)
-            made = item.build_entry(offset) if isinstance(item, Chain) else item
-        return made
+            entry = item.build_entry(offset) if isinstance(item, Chain) else item
+        return entry
 
     def _get_index(self, id: EntryId) -> int:
         try:
@@ -252,11 +251,11 @@ class Tree:
             raise NotFound("entry", id) from None
 
     def is_before(self, id: EntryId | None, other: EntryId) -> bool:
-        """Whether `id` is an entry whose line is before that of `other`."""
+        """Return whether `id` is an entry on an earlier line than `other`."""
         return id is not None and self._by_id.get(id, self._count) < self._get_index(other)
 
     def find_by_prefix(self, prefix: str) -> list[EntryId]:
-        """Ids that start with `prefix`, in file order."""
+        """Return the ids that start with `prefix`, in file order."""
         return [id for id in self.iter_ids() if id.startswith(prefix)]
 
     def label(self, id: EntryId) -> str | None:
@@ -265,22 +264,22 @@ class Tree:
 
     @property
     def labels(self) -> dict[EntryId, str]:
-        """Live labels by the entry they are on, in the order those were first labeled."""
+        """Current labels by entry id, in the order the entries were first labeled."""
         return {target: text for target in self._labels if (text := self.label(target))}
 
     def get_label_entry(self, id: EntryId) -> Entry | None:
-        """The entry that set the live label of `id`."""
+        """Return the entry that set the current label of `id`."""
         return self._labels.get(id)
 
     @property
     def name(self) -> str | None:
-        """The session's name: the last one that was set, in file order."""
+        """The session's name: the last one set, in file order."""
         return self._name
 
     # Shape
 
     def parent(self, id: EntryId) -> EntryId | None:
-        """Where `id` hangs: its parent, or `None` for a root."""
+        """Return the effective parent of `id`, or `None` for a root."""
         if self._must_resolve_parents:
             self._resolve_parents()
         return None if id in self._detached else self._get_written_parent(id)
@@ -290,7 +289,7 @@ class Tree:
         return item.get_parent(offset) if isinstance(item, Chain) else item.parent
 
     def children(self, id: EntryId | None) -> list[Entry]:
-        """Entries right below `id`, oldest first; below `None` are the roots."""
+        """Return the entries directly below `id`, oldest first; below `None` are the roots."""
         return [self[child] for child in self.get_child_ids(id)]
 
     def get_child_ids(self, id: EntryId | None) -> list[EntryId]:
@@ -300,12 +299,12 @@ class Tree:
             children: dict[EntryId | None, list[EntryId]] = {}
             for child, parent in self._iter_links():
                 children.setdefault(parent, []).append(child)
-            self._children = children  # when it is whole: whoever is interrupted before makes it again
+            self._children = children  # assigned when complete, so an interrupt repeats the work
         ids = self._children.get(id, [])
         return self._sort_oldest_first(ids) if len(ids) > 1 else ids
 
     def _iter_links(self) -> Iterator[tuple[EntryId, EntryId | None]]:
-        """Every entry that counts with where it hangs, in file order."""
+        """Yield every effective entry with its effective parent, in file order."""
         if self.is_sound:
             for item in self._items:
                 yield from _iter_item_links(item)
@@ -325,7 +324,7 @@ class Tree:
         return self.children(None)
 
     def walk_up(self, id: EntryId | None) -> Iterator[Entry]:
-        """The entries from `id` to its root."""
+        """Yield the entries from `id` up to its root."""
         while id is not None:
             index = self._get_index(id)
             item, offset = self._find_item(index)
@@ -341,14 +340,14 @@ class Tree:
                 id = None if id in self._detached else entry.parent
 
     def walk_up_ids(self, id: EntryId | None) -> Iterator[EntryId]:
-        """What `up` gives, without making an entry of any."""
+        """Yield the ids from `id` up to its root, without building entries."""
         while id is not None:
             above = self.parent(id)
             yield id
             id = above
 
     def path(self, leaf: EntryId | None, *, after: EntryId | None = None) -> list[Entry]:
-        """Entries from the root, or from behind `after`, to `leaf`; empty for `None`, the place before everything."""
+        """Return the entries from the root, or from below `after`, to `leaf`. The path to `None` is empty."""
         path = list(
             self.walk_up(leaf) if after is None else takewhile(lambda entry: entry.id != after, self.walk_up(leaf))
         )
@@ -356,7 +355,7 @@ class Tree:
         return path
 
     def measure_paths(self, ids: Iterable[EntryId]) -> dict[EntryId, int]:
-        """How many entries are on the path to each of `ids`. What paths have in common is walked once."""
+        """Return the number of entries on the path to each of `ids`. Shared parts are walked once."""
         lengths: dict[EntryId, int] = {}
         for leaf in ids:
             walked: list[tuple[EntryId, int]] = []
@@ -376,8 +375,8 @@ class Tree:
         return lengths
 
     def skip_annotations(self, id: EntryId | None) -> EntryId | None:
-        """`id`, or the nearest entry above it that is no annotation. What was walked once is not walked again."""
-        if id not in self._annotations and id in self._by_id:  # nearly always
+        """Return `id`, or the nearest entry above it that is not an annotation. The result is cached."""
+        if id not in self._annotations and id in self._by_id:  # the common case
             return id
         walked: list[EntryId] = []
         while id is not None:
@@ -395,22 +394,22 @@ class Tree:
         return id
 
     def find_common_ancestor(self, *ids: EntryId | None) -> EntryId | None:
-        """The deepest entry on the paths of all `ids`, or `None` if they share nothing."""
+        """Return the deepest entry on the paths to all `ids`, or `None` if they have no common entry."""
         first, *others = ids
         paths = [{entry.id for entry in self.walk_up(other)} for other in others]
         return next((entry.id for entry in self.walk_up(first) if all(entry.id in path for path in paths)), None)
 
     def find_abandoned(self, old: EntryId | None, new: EntryId | None) -> list[Entry]:
-        """What leaves the path, oldest first, when the leaf moves from `old` to `new`."""
+        """Return the entries that leave the path, oldest first, when the leaf moves from `old` to `new`."""
         return self.path(old, after=self.find_common_ancestor(old, new))
 
     def walk(self, active: EntryId | None = None) -> Iterator[tuple[Entry, int]]:
-        """Every entry with its depth, depth first, oldest child first but the way to `active` before all."""
+        """Yield every entry with its depth, depth first. The path to `active` comes first, then the oldest child."""
         for id, depth in self.walk_ids(active):
             yield self[id], depth
 
     def walk_ids(self, active: EntryId | None = None) -> Iterator[tuple[EntryId, int]]:
-        """What `walk` gives, without making an entry of any."""
+        """Yield the ids and depths that `walk` gives, without building entries."""
         on_path = set(self.walk_up_ids(active))
         waiting = [(id, 0) for id in reversed(self._sort_active_first(None, on_path))]
         while waiting:
@@ -424,7 +423,7 @@ class Tree:
 
 
 class EntrySequence(Sequence[Entry]):
-    """Entries of a tree in file order, each made when it is looked at."""
+    """Entries of a tree in file order, built on access."""
 
     def __init__(self, tree: Tree, start: int, stop: int) -> None:
         self._tree = tree
@@ -447,11 +446,11 @@ class EntrySequence(Sequence[Entry]):
         )
 
     def __repr__(self) -> str:
-        return f"<{len(self)} entries>"  # they may be millions
+        return f"<{len(self)} entries>"  # there can be millions
 
 
 def _iter_item_links(item: Entry | Chain) -> Iterable[tuple[EntryId, EntryId | None]]:
-    """Every entry of an item with its parent as written."""
+    """Return every entry of an item with its parent as written."""
     if isinstance(item, Chain):
         return zip(item.ids, [item.parent, *item.ids[:-1]], strict=True)
     return ((item.id, item.parent),)

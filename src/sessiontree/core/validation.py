@@ -1,4 +1,4 @@
-"""Misfits: what is said of a value that does not have its shape. Pure; which exception it becomes is for others."""
+"""Validation: turns msgspec validation errors into a location and a reason."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 def describe_validation_error(error: msgspec.ValidationError, part: str) -> tuple[str, str]:
-    """Where a value is wrong, with dots, and why; `part` is the word for what it is made of.
+    """Return the dotted path of the invalid value and the reason. `part` is the noun for an unknown field.
 
-    The place is empty where it is the value as a whole.
+    The path is empty if the value as a whole is invalid.
     """
-    said, _, place = str(error).partition(" - at ")
-    inside = place.strip("`").removeprefix("$").removeprefix(".")
-    named = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", said)
-    if named is None:
-        return inside, said[:1].lower() + said[1:].replace("`", "")
-    where = f"{inside}.{named[2]}" if inside else named[2]
-    return where, f"there is no such {part}" if "unknown" in named[1] else "it is not given"
+    reason, _, location = str(error).partition(" - at ")
+    inside = location.strip("`").removeprefix("$").removeprefix(".")
+    match = re.fullmatch(r"Object (contains unknown|missing required) field `(.*)`", reason)
+    if match is None:
+        return inside, reason[:1].lower() + reason[1:].replace("`", "")
+    where = f"{inside}.{match[2]}" if inside else match[2]
+    return where, f"unknown {part}" if "unknown" in match[1] else "required, but missing"

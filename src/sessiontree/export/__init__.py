@@ -1,7 +1,7 @@
-"""Export: a session, or a part of it, as a page that people open or text that other tools read.
+"""Exports a session or a part of it as HTML, Markdown, plain text, JSON or JSONL.
 
-Pure: the lines of a session in, bytes out; what is exported twice is the same twice. `part` chooses, `redact` takes
-secrets out, and each form has a module of its own. Nothing here writes files or asks the network for anything.
+Pure functions from session lines to bytes: the same input always gives the same output. `subset` selects a part,
+`redact` removes secrets, and each format has its own module. Nothing here writes files or uses the network.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from sessiontree.export.snapshot import Snapshot, read_snapshot
 
 FORMATS = ("html", "md", "jsonl", "json", "text")
 FORMAT_BY_SUFFIX = {".html": "html", ".htm": "html", ".md": "md", ".jsonl": "jsonl", ".json": "json", ".txt": "text"}
-"""How names of files end that are in one of them."""
+"""Formats by file name suffix."""
 
 
 class ExportResult(Struct, frozen=True, kw_only=True):
     content: bytes
     report: RedactionReport | None
-    """What was taken out, where redaction was asked for."""
+    """The redactions, if a redactor was given."""
 
 
 def detect_format(file: str) -> str | None:
-    """The form that the name of a file speaks of."""
+    """Return the format of a file name, or `None`."""
     return next((form for ending, form in FORMAT_BY_SUFFIX.items() if file.lower().endswith(ending)), None)
 
 
 def build_file_name(session: str, form: str) -> str:
-    """A name for the file that a session, by its id, is exported to."""
+    """Return a file name for the export of a session, given by its id."""
     ending = next(ending for ending, named in FORMAT_BY_SUFFIX.items() if named == form)
     known = "".join(letter for letter in session if letter.isascii() and letter.isalnum())
     return f"session-{known[-12:] or 'unnamed'}{ending}"
@@ -46,10 +46,10 @@ def export(
     subtree: str | None = None,
     redactor: Redactor | None = None,
 ) -> ExportResult:
-    """A session, given by its lines, in one of `FORMS`.
+    """Export a session, given by its lines, in one of `FORMATS`.
 
-    `branch` names a place whose path alone is exported; `subtree` an entry that is exported with all that hangs below
-    it. Raises `NotFound`, `Ambiguous`, or `InvalidOperation` for what cannot be exported.
+    `branch` exports only the path to a place. `subtree` exports an entry and everything below it. Raises `NotFound`,
+    `Ambiguous`, or `InvalidOperation` for invalid arguments.
     """
     content = b"".join(stream_export(lines, form, branch=branch, subtree=subtree, redactor=redactor))
     return ExportResult(content=content, report=None if redactor is None else redactor.report)
@@ -63,14 +63,14 @@ def stream_export(
     subtree: str | None = None,
     redactor: Redactor | None = None,
 ) -> Iterator[bytes]:
-    """What `export` gives, in pieces, so that it is never in memory as a whole.
+    """Yield the result of `export` in pieces. It is never in memory as a whole.
 
-    What cannot be exported is refused before the first piece. What `redactor` took out is known after the last one.
+    Invalid arguments raise before the first piece. The redactor's report is complete after the last piece.
     """
     if form not in FORMATS:
-        raise InvalidOperation(f"no form {form!r}: choose one of {', '.join(FORMATS)}")
+        raise InvalidOperation(f"no format {form!r}: choose one of {', '.join(FORMATS)}")
     if branch is not None and subtree is not None:
-        raise InvalidOperation("either one path or one subtree is exported, not both")
+        raise InvalidOperation("choose either a path or a subtree, not both")
     if form == "html":
         _check_page_dependencies()
     whole = read_snapshot(lines)
@@ -83,7 +83,7 @@ def stream_export(
     if chosen is None:
         shown = whole
     else:
-        del whole  # two in memory would be twice as much
+        del whole  # free the memory of the first snapshot
         shown = read_snapshot(chosen)
     return _join_into_blocks(piece.encode("utf-8", "replace") for piece in _render(shown, form))
 
@@ -92,11 +92,11 @@ def _check_page_dependencies() -> None:
     from importlib.util import find_spec
 
     if any(find_spec(module) is None for module in ("jinja2", "markdown_it", "nh3", "pygments")):
-        raise InvalidOperation("a page takes what `pip install 'sessiontree[export]'` installs")
+        raise InvalidOperation("HTML export needs `pip install 'sessiontree[export]'`")
 
 
 BLOCK_SIZE = 1 << 16
-"""Bytes that are handed over together, or more where one piece has more."""
+"""The minimum size of a yielded block in bytes."""
 
 
 def _join_into_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -111,7 +111,7 @@ def _join_into_blocks(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> list[bytes] | None:
-    """The lines of the part that is asked for; `None` for the whole."""
+    """Return the lines of the selected part, or `None` for the whole session."""
     if branch is None and subtree is None:
         return None
     from sessiontree.export.subset import select_path, select_subtree
@@ -120,7 +120,7 @@ def _select_lines(whole: Snapshot, branch: str | None, subtree: str | None) -> l
     if branch is not None:
         return select_path(whole, place)
     if place is None:
-        raise InvalidOperation("the place before everything is no entry, so nothing hangs below it but the whole tree")
+        raise InvalidOperation("root is not an entry and has no subtree; export the whole session instead")
     return select_subtree(whole, place)
 
 

@@ -1,8 +1,8 @@
-"""Views: what an entry shows to a reader, the same on the page, in Markdown and in plain text.
+"""Builds views of entries: what a reader sees, the same in HTML, Markdown and plain text.
 
-A view is a heading, a few facts, and parts in order. Texts are as they were said, but for characters that no reader
-can see or that would turn a terminal or a line of text round: those are shown as signs. How a part looks is the
-business of each form.
+A view has a title, a few facts, and a list of parts. Texts are unchanged, except that invisible characters and
+characters that change the direction of the text become visible symbols. Each format decides how a part looks. Images
+are measured by their first bytes and never decoded.
 """
 
 from __future__ import annotations
@@ -43,52 +43,52 @@ from sessiontree.core.number_text import format_dollars, format_tokens
 from sessiontree.core.sanitize import UNSAFE_IN_LINES
 
 MAX_DATA = 20 << 20
-"""Characters of base64 that are put into a page."""
+"""The maximum length of an image in base64."""
 MAX_PIXELS = 50_000_000
-"""Pixels that a reader's browser is asked to decode."""
+"""The maximum number of pixels. A browser cannot decode much larger images."""
 HEAD_BYTES = 1 << 16
-"""How much of a picture is looked at, in bytes."""
+"""How many bytes of an image are read to measure it."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
 class Picture(Struct, frozen=True, kw_only=True):
     kind: str = ""
-    """The media type; empty where the picture is not shown."""
+    """The media type. Empty if the image is not shown."""
     data: str = ""
     """In base64."""
     width: int = 0
     height: int = 0
     fault: str = ""
-    """Why it is not shown."""
+    """Why the image is not shown."""
 
     @property
-    def says(self) -> str:
+    def description(self) -> str:
         return f"image, {self.width} × {self.height}" if self.kind else f"image not shown: {self.fault}"
 
 
 def read_picture(block: JsonObject) -> Picture:
-    """The picture in an image block, in the form of pi or in that of Anthropic."""
+    """Read an image block in the form of pi or of Anthropic."""
     source = block.get("source")
     data = (
         coerce_string(block.get("data")) or (coerce_string(source.get("data")) if is_object(source) else "")
     ).strip()
     if not data:
-        return Picture(fault="there is none in the entry")
+        return Picture(fault="the entry contains no image data")
     if len(data) > MAX_DATA:
-        return Picture(fault=f"its {len(data)} characters are over the limit of {MAX_DATA}")
+        return Picture(fault=f"{len(data)} characters exceed the limit of {MAX_DATA}")
     if len(data) % 4 or not _BASE64.fullmatch(data):
-        return Picture(fault="its data are not base64")
+        return Picture(fault="the data is not base64")
     kind, width, height = _measure(base64.b64decode(data[: HEAD_BYTES // 3 * 4]))
     if not kind:
-        return Picture(fault="it is no PNG, JPEG, GIF or WebP")
+        return Picture(fault="not a PNG, JPEG, GIF or WebP image")
     if not 0 < width * height <= MAX_PIXELS:
-        return Picture(fault=f"it would be {width} × {height} large")
+        return Picture(fault=f"{width} × {height} pixels are too large")
     return Picture(kind=kind, data=data, width=width, height=height)
 
 
 def _measure(head: bytes) -> tuple[str, int, int]:
-    """Media type, width and height, as the first bytes tell."""
+    """Return the media type, the width and the height from the first bytes of an image."""
     try:
         if head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR":
             return "image/png", *struct.unpack(">II", head[16:24])
@@ -138,17 +138,17 @@ PartKind: TypeAlias = Literal["prose", "thinking", "code", "output", "diff", "da
 
 
 class ViewPart(Struct, frozen=True, kw_only=True):
-    """A piece of what an entry shows."""
+    """A part of a view."""
 
     kind: PartKind
     text: str = ""
     name: str = ""
-    """Of a call: the tool. Of data: what it is."""
+    """For a call, the name of the tool. For data, its name."""
     language: str = ""
-    """Of code: a language, or the ending of a file's name."""
+    """For code, a language or the suffix of a file name."""
     picture: Picture | None = None
     inner: tuple[ViewPart, ...] = ()
-    """Of a call: its arguments."""
+    """For a call, its arguments."""
 
 
 class EntryView(Struct, frozen=True, kw_only=True):
@@ -160,7 +160,7 @@ class EntryView(Struct, frozen=True, kw_only=True):
 
 
 def build_view(entry: Entry, call: ToolCall | None = None) -> EntryView:
-    """What `entry` shows; `call` is the one that a tool result answers."""
+    """Build the view of an entry. `call` is the tool call that a tool result answers."""
     match entry.decode():
         case Message(message):
             return build_message_view(message, call)
@@ -210,7 +210,7 @@ def build_view(entry: Entry, call: ToolCall | None = None) -> EntryView:
 
 
 def build_message_view(message: JsonObject, call: ToolCall | None = None) -> EntryView:
-    """What a message shows."""
+    """Build the view of a message."""
     match get_role(message):
         case "user":
             return EntryView(kind="user", title="User", parts=tuple(_build_content(message.get("content"))))
@@ -240,7 +240,7 @@ def _build_assistant(message: JsonObject) -> EntryView:
     facts = [
         "/".join(filter(None, (coerce_string(message.get("provider")), coerce_string(message.get("model"))))),
         *_format_usage(message.get("usage")),
-        {"length": "cut at the limit"}.get(stopped, stopped if failed else ""),
+        {"length": "truncated at the limit"}.get(stopped, stopped if failed else ""),
     ]
     parts = list(_build_content(message.get("content")))
     error = coerce_string(message.get("errorMessage"))
@@ -275,11 +275,11 @@ def _build_tool_result(message: JsonObject, call: ToolCall | None) -> EntryView:
 
 
 def _describe_truncation(message: JsonObject) -> str:
-    """What is said of a run whose output is not all there."""
+    """Return a note if the output of a command is truncated."""
     if message.get("truncated") is not True:
         return ""
     path = coerce_string(message.get("fullOutputPath"))
-    return f"cut; more of it in {path}" if path else "cut"
+    return f"truncated; full output in {path}" if path else "truncated"
 
 
 def _build_run(message: JsonObject, language: str) -> EntryView:
@@ -336,7 +336,7 @@ EDIT_KEYS = (("oldText", "newText"), ("old_text", "new_text"), ("old_string", "n
 
 
 def _build_call(call: ToolCall) -> ViewPart:
-    """A call with its arguments: commands and files as code, edits as differences, the rest as data."""
+    """Build the view of a tool call: commands and files as code, edits as diffs, other arguments as data."""
     arguments: Any = call.arguments
     inner: list[ViewPart] = []
     rest = arguments
@@ -358,7 +358,7 @@ def _build_call(call: ToolCall) -> ViewPart:
 
 
 def _extract_edits(arguments: JsonObject) -> Iterator[ViewPart]:
-    """The edits that a call asks for, taken out of its arguments."""
+    """Yield the edits among the arguments of a call, and remove them from the arguments."""
     several = arguments.get("edits")
     if is_list(several) and several and all(is_object(edit) and _find_edit_keys(edit) for edit in several):
         del arguments["edits"]
@@ -382,7 +382,7 @@ def _find_edit_keys(arguments: JsonObject) -> tuple[str, str] | None:
 
 
 MAX_DIFF_LINES = 400
-"""Texts of more lines are not compared, which takes time with the square of them."""
+"""Longer texts are not diffed, because the time is quadratic."""
 
 
 def _diff_texts(old: str, new: str) -> str:
@@ -396,7 +396,7 @@ def _diff_texts(old: str, new: str) -> str:
 
 
 def _find_subject(arguments: Any) -> str:
-    """The argument that says most of a call."""
+    """Return the most informative argument of a call, such as a path or a command."""
     if not is_object(arguments):
         return ""
     keys = ("path", "file_path", "command", "pattern", "query", "url")
@@ -409,7 +409,7 @@ def _get_suffix(path: str) -> str:
 
 
 def _build_data(**values: Any) -> Iterator[ViewPart]:
-    """JSON values under a name each; those that are `None` are left out."""
+    """Yield a part for each JSON value, by name. `None` is skipped."""
     for name, value in values.items():
         if value is not None:
             yield ViewPart(kind="data", name=name, text=make_visible(format_json(value)))
@@ -434,7 +434,7 @@ def _format_usage(usage: Any) -> tuple[str, ...]:
 
 
 def format_cost(cost: float) -> str:
-    """0.05 as `$0.05`, with as many digits as it takes."""
+    """Format a cost with as many digits as needed: 0.05 as `$0.05`."""
     return f"${cost:.2f}" if cost >= 1 else format_dollars(cost).rstrip("0").ljust(5, "0")
 
 
@@ -447,7 +447,7 @@ _UNSEEN = re.compile(f"[{UNSAFE_IN_LINES}]")
 
 
 def make_visible(words: str) -> str:
-    """`words` without colours of a terminal, line ends as `\\n`, and with signs for characters that act unseen."""
+    """Return `words` without terminal colors, with `\\n` line ends, and with symbols for invisible characters."""
     if words.isprintable():
         return words
     words = _COLORS.sub("", words).replace("\r\n", "\n")

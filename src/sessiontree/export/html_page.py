@@ -1,8 +1,10 @@
-"""The page: a session as one HTML file that needs nothing else and can do nothing but show it. Pure.
+"""Renders a session as one self-contained HTML file. Pure.
 
-The active path is in the page as it is read; all other entries are data until somebody looks at them. What the script
-is given is worked out here: it draws and filters, and decides nothing about what an entry shows. Its rules for the
-drawing of the tree and for what a model sees are those of `core.outline` and `core.context`, and tests compare them.
+The entries of the active path are in the page as HTML. All other entries are embedded as data until the reader opens
+them. The script only draws and filters. Its rules for the tree and for the model's view are those of `core.outline` and
+`core.context`, and tests compare them.
+
+Everything in the templates is escaped, except the output of `safe_html` and our own script, style and embedded data.
 """
 
 from __future__ import annotations
@@ -44,17 +46,17 @@ if TYPE_CHECKING:
 
 
 CHUNK_SIZE = 40
-"""Entries that are drawn together."""
+"""Entries that the page draws together."""
 INITIAL_ENTRIES = CHUNK_SIZE
-"""Entries of the active path that are elements from the start."""
+"""Entries of the active path that are HTML elements from the start."""
 
 
 ENTRIES_PER_BLOCK = 500
-"""Entries whose data stand in one element."""
+"""Entries whose data is in one script element."""
 
 
 class PageEntry(Struct, frozen=True, kw_only=True):
-    """An entry as the template puts it in the page."""
+    """An entry for the template."""
 
     number: int
     view: EntryView
@@ -64,7 +66,8 @@ class PageEntry(Struct, frozen=True, kw_only=True):
 
 
 def render_html(whole: Snapshot) -> Iterator[str]:
-    """The page of a session, in pieces: entries are made as they are written, and none is kept."""
+    """Render the page of a session in pieces. Entries are rendered when they are written, and none is kept in
+    memory."""
     drawn = _PageEntries(whole)
     script, style = load_asset("page.js"), load_asset("page.css")
     return render_page_template(
@@ -80,7 +83,7 @@ def render_html(whole: Snapshot) -> Iterator[str]:
 
 
 class _LazyText:
-    """A text that is made when it is written."""
+    """A text that is built when the template writes it."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
@@ -90,21 +93,22 @@ class _LazyText:
 
 
 class PageChunk(Struct, frozen=True):
-    """Entries of the active path, one after another."""
+    """Consecutive entries of the active path."""
 
     html: str
-    later: bool
-    """Where there is a script, it is text that the script takes up; where there is none, it is read as it stands."""
+    deferred: bool
+    """Whether the chunk is inside a `noscript` element. The script inserts it later. Without a script, the browser
+    shows it."""
 
 
 def _build_chunk(articles: list[str], start: int) -> PageChunk:
     html = articles[0][:0].join(articles)
-    # As text it would end at the first thing that looks like its end; what we write never does, but who knows.
+    # A chunk that contains the end tag of `noscript` would end early. Our HTML never contains it, but check anyway.
     return PageChunk(html, start >= INITIAL_ENTRIES and "</noscript" not in html.lower())
 
 
 def _build_policy(script: str, style: str) -> str:
-    """Nothing is fetched and nothing runs but this script."""
+    """Return a policy that forbids all requests, and all scripts except ours."""
     return (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -116,7 +120,7 @@ def _hash(text: str) -> str:
 
 
 class _PageEntries:
-    """All entries in the order of the drawing, by number."""
+    """All entries in the order of the drawn tree, by number."""
 
     def __init__(self, whole: Snapshot) -> None:
         self.whole = whole
@@ -134,11 +138,11 @@ class _PageEntries:
         return -1 if id is None else self.shape.positions.get(id, -1)
 
     def is_on_path(self, entry: Entry) -> bool:
-        """Whether an entry stands in the page from the start."""
+        """Whether an entry is in the page from the start."""
         return entry.id in self.shape.path and not entry.is_annotation
 
     def _find_call(self, entry: Entry) -> ToolCall | None:
-        """The call that an entry answers."""
+        """Return the tool call that an entry answers."""
         body = entry.cached_body
         is_result = isinstance(body, Message) and get_answered_call(body.message) is not None
         return self.whole.calls.get(entry.id) if is_result else None
@@ -155,7 +159,7 @@ class _PageEntries:
         return render_article(shown)
 
     def build_chunks(self) -> Iterator[PageChunk]:
-        """The entries of the active path."""
+        """Yield the entries of the active path in chunks."""
         articles: list[str] = []
         done = 0
         for number, id in enumerate(self.shape.ids):
@@ -169,7 +173,7 @@ class _PageEntries:
             yield _build_chunk(articles, done)
 
     def build_blocks(self) -> Iterator[str]:
-        """What the script is given of entries: columns with a value for each, so many entries at a time."""
+        """Yield the data of all entries as JSON, in blocks of columns."""
         masks = self._build_masks()
         for start in range(0, len(self), ENTRIES_PER_BLOCK):
             yield embed_json(self._build_block(range(start, min(start + ENTRIES_PER_BLOCK, len(self))), masks))
@@ -182,7 +186,7 @@ class _PageEntries:
         html: dict[int, str] = {}
         for number in numbers:
             entry = self.get_entry(number)
-            entry = replace(entry, cached_body=entry.decode())  # many look at it, and nobody afterwards
+            entry = replace(entry, cached_body=entry.decode())  # decode once: several functions below read the body
             view = build_view(entry, self._find_call(entry))
             tokens, cost = _sum_usage(entry)
             columns["id"].append(make_visible(entry.id))
@@ -206,7 +210,7 @@ class _PageEntries:
         }
 
     def build_data(self) -> str:
-        """What the script is given of the session, when all entries were looked at."""
+        """Return the data of the session as JSON. Call it after `build_blocks`."""
         tree = self.whole.tree
         return embed_json(
             {
@@ -224,7 +228,7 @@ class _PageEntries:
         )
 
     def _build_masks(self) -> bytearray:
-        """For each entry the filters that show it, one bit each, and one more for bookkeeping."""
+        """Return for each entry a bit mask of the filters that show it, with one more bit for bookkeeping."""
         masks = bytearray((kind == KIND_BOOKKEEPING) << len(FILTERS) for kind in self.shape.kinds)
         for bit, name in enumerate(FILTERS):
             for number, shown in enumerate(self.shape.find_shown(name)):
@@ -233,7 +237,7 @@ class _PageEntries:
 
 
 class _ModelProjection:
-    """What the projection of a path onto a model's context needs to know of its entries."""
+    """Collects what the page needs to compute the context that a model sees on a path."""
 
     def __init__(self, drawn: _PageEntries) -> None:
         self._entries = drawn
@@ -248,7 +252,7 @@ class _ModelProjection:
         return {**self._lists, **tables}
 
     def add(self, number: int, entry: Entry) -> None:
-        """Note what counts of one entry."""
+        """Add an entry."""
         match entry.decode():
             case Message(message):
                 for name, holds in (
@@ -280,7 +284,7 @@ class _ModelProjection:
                     self._lists["speaks"].append(number)
 
     def _build_edit(self, target: EntryId, replacement: JsonObject | None) -> list[Any]:
-        """The number of what is edited, how it reads then, and the calls that it still makes."""
+        """Return the number of the edited entry, its HTML after the edit, and the ids of its remaining tool calls."""
         number = self._entries.get_number(target)
         if replacement is None or number < 0:
             return [number, None, []]
@@ -315,19 +319,19 @@ def _sum_usage(entry: Entry) -> tuple[float, float]:
 
 
 FOLDED_LINES, FOLDED_LENGTH = 24, 4_000
-"""Outputs with more lines or characters are folded."""
+"""Longer outputs are folded."""
 
 
 @cache
 def load_asset(name: str) -> str:
-    """A file that is shipped beside this module."""
+    """Read a file of this package."""
     data = pkgutil.get_data("sessiontree.export", name)
     assert data is not None
     return data.decode()
 
 
 def render_page_template(**values: Any) -> Iterator[str]:
-    """The page in pieces; what is iterated in it may be made meanwhile."""
+    """Render the page in pieces."""
     return _create_environment().get_template("page.html.jinja").generate(values)
 
 
@@ -337,12 +341,12 @@ def _load_article_macro() -> Any:
 
 
 def render_article(entry: Any) -> str:
-    """One entry; it counts as escaped when it is put into a page."""
+    """Render one entry. The result is marked as safe HTML."""
     return _load_article_macro()(entry)
 
 
 def embed_json(value: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    """Return JSON that cannot end a script element or start a comment in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
@@ -381,5 +385,5 @@ def _create_environment() -> Environment:
 
 
 def is_long(text: str) -> bool:
-    """Whether an output is folded until somebody wants to see it."""
+    """Whether an output is folded at first."""
     return len(text) > FOLDED_LENGTH or text.count("\n") >= FOLDED_LINES

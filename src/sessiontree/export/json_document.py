@@ -1,4 +1,4 @@
-"""The document: a session as one JSON object, for programs that would rather not replay lines. Pure."""
+"""Renders a session as one JSON object, for programs that do not want to replay lines. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sessiontree.format.codec import PARENT, NotJson, read_object
 
 
 def render_json(whole: Snapshot) -> Iterator[str]:
-    """Header, name, branches with their figures, labels, entries in file order, and what is wrong with them."""
+    """Yield the header, the name, branches with statistics, labels, entries in file order, and problems."""
     tree, heads = whole.tree, whole.heads
     begin = {"session": read_object(whole.header_line), "name": whole.name, "branch": heads.current, "leaf": whole.leaf}
     yield _dump(begin)[:-1]
@@ -39,7 +39,7 @@ def _build_entries(whole: Snapshot) -> Iterator[JsonObject]:
     for id in whole.tree.iter_ids():
         try:
             yield {**read_object(whole.tree.peek(id).raw), PARENT: whole.tree.parent(id)}
-        except NotJson:  # it begins like an entry, and is told among the problems
+        except NotJson:  # a broken entry; it is listed among the problems
             continue
 
 

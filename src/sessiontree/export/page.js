@@ -1,8 +1,7 @@
-// The page at work: draws the tree, shows paths, filters, searches, compares. What entries show comes as clean HTML in
-// the data; text is only ever put in as text. The rules of the drawing are those of core/outline.py, the rules of the
-// model's view those of core/context.py.
+// Draws the tree, shows paths, filters, searches and compares. Entries come as safe HTML in the data. All other text is
+// inserted as text. The tree follows the rules of core/outline.py, and the model's view those of core/context.py.
 "use strict";
-// What is written in the page is painted first; what follows takes longer, and a tab that is not in sight paints nothing.
+// Let the browser paint the page first, because the rest takes longer. A hidden tab paints nothing, so start at once.
 ((start) => (document.hidden ? start() : requestAnimationFrame(() => setTimeout(start))))(() => {
   const $ = (id) => document.getElementById(id);
   const data = JSON.parse($("data").textContent);
@@ -30,7 +29,7 @@
     return found.reverse();
   };
 
-  // As in core/outline.py: of a deep row only the last levels are drawn, and the number of the others in front of them.
+  // As in core/outline.py: a deep row shows only its last levels, after the number of hidden levels.
   const WIDEST = 48, PAN = 24;
   const guide = (rails, width) => {
     const hidden = width <= WIDEST ? 0 : Math.ceil((width - WIDEST) / PAN) * PAN;
@@ -42,7 +41,7 @@
   const drawing = (shown) => {
     const kids = new Map([[-1, []]]);
     const nearest = new Int32Array(size);
-    // Whether an entry has a row, or is bookkeeping below one: that stands for the place behind the row.
+    // Whether an entry has a row, or is a bookkeeping entry that belongs to the row above it.
     const stands = new Uint8Array(size);
     const bookkept = 1 << $("filter").options.length;
     for (let number = 0; number < size; number++) {
@@ -87,7 +86,7 @@
     return { rows: drawn, heads, hiddenHeads, active: data.leaf < 0 ? -1 : nearest[data.leaf], activeShown: stands[data.leaf] };
   };
 
-  // Searching: words and "phrases" that must all be there, word* at the beginning of one, role:user
+  // Search: all words and "phrases" must match; word* matches a prefix; role:user filters by role
 
   const folded = (text) => text.normalize("NFC").toLowerCase().replace(/\s+/g, " ").trim();
   const entities = { lt: "<", gt: ">", amp: "&", quot: '"', "#34": '"', "#39": "'", "#x27": "'", nbsp: " " };
@@ -120,10 +119,10 @@
     return terms;
   };
 
-  // The tree: only the rows in sight are in the document
+  // The tree: only visible rows are in the document
 
   const ROW = 26;
-  const COLUMN = 7.5; // about as wide as a connector is for each of its characters
+  const COLUMN = 7.5; // the approximate width of a connector character in pixels
   let drawn = { rows: [], heads: {}, hiddenHeads: {}, active: -1 };
   let onPath = new Set();
   let cursor = 0;
@@ -150,7 +149,7 @@
   const paint = () => {
     const first = Math.max(0, Math.floor(tree.scrollTop / ROW) - 8);
     const last = Math.min(drawn.rows.length, Math.ceil((tree.scrollTop + tree.clientHeight) / ROW) + 8);
-    // Where a tree is wide, the connectors on the left go out of sight, never the words: as in the app.
+    // In a wide tree, scroll the connectors out of view and keep the text visible, as in the app.
     const room = Math.floor(tree.clientWidth / 2 / COLUMN);
     const left = ({ hidden }) => Math.max(0, room - (hidden ? depth(hidden).length : 0));
     const pan = drawn.rows.length ? Math.max(0, drawn.rows[cursor].prefix.length - left(drawn.rows[cursor])) : 0;
@@ -210,7 +209,7 @@
     draw();
   };
 
-  // Entries: those of the active path stand in the page, the others are made of their HTML when they are shown
+  // Entries: the active path is in the page; other entries are created from their HTML when they are shown
 
   const articles = new Map();
   for (const article of path.querySelectorAll("article")) articles.set(+article.id.slice(1), article);
@@ -234,7 +233,7 @@
   const unfolds = { thinking: "details.thinking", outputs: "details.fold" };
   const unfolded = new Set();
   const unfold = (holder) => unfolded.forEach((id) => holder.querySelectorAll(unfolds[id]).forEach((element) => (element.open = true)));
-  let asWritten = true; // the path still stands as it was exported
+  let asWritten = true; // the path is still the exported one
   let empty = new Map(waiting);
   const fill = (chunk) => {
     const items = empty.get(chunk);
@@ -268,7 +267,7 @@
       chunks.push(chunk);
     }
     holder.replaceChildren(...chunks);
-    if (!items.length) holder.append(span("missing", "There is nothing here."));
+    if (!items.length) holder.append(span("missing", "No entries."));
     chunks.forEach((chunk, index) => (index < 2 ? fill(chunk) : sight.observe(chunk)));
   };
 
@@ -294,14 +293,14 @@
     draw();
   };
 
-  // What only keeps the books is told elsewhere, unless somebody chose it.
+  // Hide bookkeeping entries unless the reader selected one.
   const quiet = new Set(data.quiet);
   const told = (list) => list.filter((number) => !quiet.has(number) || number === state.leaf).map((number) => ({ number }));
 
   const entries = (count) => `${count.toLocaleString("en")} ${count === 1 ? "entry" : "entries"}`;
 
   const describe = (leaf) => {
-    if (leaf < 0) return "Before everything";
+    if (leaf < 0) return "Root";
     const names = data.heads[leaf];
     const steps = entries(pathTo(leaf).length);
     return names ? `${names.join(", ")} · ${steps}` : `${data.label[leaf] || data.id[leaf].slice(0, 8)} · ${steps}`;
@@ -322,7 +321,7 @@
     element.focus({ preventScroll: true });
   };
 
-  // What the model sees: the entries of a path that are sent, in the order they are sent
+  // The model's view: the entries of a path that are sent to the model, in order
 
   const known = Object.fromEntries(["speaks", "editable", "system", "failed", "resets"].map((name) => [name, new Set(data.model[name])]));
   const isCompaction = (number) => number in data.model.anchors;
@@ -386,7 +385,7 @@
     choose.className = "choose";
     choose.append("Compare ", chooser(0, "First branch"), " with ", chooser(1, "Second branch"));
     const parting = paths[0][shared - 1];
-    choose.append(span("", parting === undefined ? "They share nothing." : `They part after ${entries(shared)}, at “${data.row[parting].slice(0, 60)}”.`));
+    choose.append(span("", parting === undefined ? "No common ancestor." : `They diverge after ${entries(shared)}, at “${data.row[parting].slice(0, 60)}”.`));
     const both = document.createElement("div");
     both.className = "sides";
     sides.forEach(([name], index) => {
@@ -444,7 +443,7 @@
       return element;
     };
     const head = table.createTHead().insertRow();
-    ["From where they part", ...names].forEach((text) => (cell(head, "th", text).scope = "col"));
+    ["After the common ancestor", ...names].forEach((text) => (cell(head, "th", text).scope = "col"));
     for (const [name, value, told = (number) => number.toLocaleString("en")] of lines) {
       const row = (table.tBodies[0] || table.createTBody()).insertRow();
       cell(row, "th", name).scope = "row";
@@ -454,7 +453,7 @@
     return table;
   };
 
-  // Where one is, in the address: a link leads there
+  // The URL holds the current position, so that it can be linked
 
   let remembered = null;
   const remember = () => {
@@ -485,7 +484,7 @@
   };
   addEventListener("hashchange", follow);
 
-  // What one can do
+  // Actions
 
   const select = (leaf, entry = leaf) => {
     Object.assign(state, { leaf, entry, compare: null });
@@ -548,7 +547,7 @@
       area.value = text;
       document.body.append(area);
       area.select();
-      tell(document.execCommand("copy") ? `${what} copied` : "This browser does not let pages copy");
+      tell(document.execCommand("copy") ? `${what} copied` : "This browser does not allow pages to copy");
       area.remove();
     }
   };
@@ -563,7 +562,7 @@
     focus(target);
   };
 
-  // Listening
+  // Event handlers
 
   tree.addEventListener("scroll", () => requestAnimationFrame(paint), { passive: true });
   new ResizeObserver(paint).observe(tree);
@@ -664,7 +663,7 @@
     event.preventDefault();
   });
 
-  // Copying: a button appears on what one points at or comes to with the keyboard
+  // Copy: a button appears on the element under the pointer or with the focus
   const button = (name, text) => {
     const element = document.createElement("button");
     element.type = "button";

@@ -1,4 +1,4 @@
-"""About: what the page says of a session as a whole, and of each of its branches. Pure."""
+"""Builds the summary at the top of the HTML page: the session and the statistics of its branches. Pure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sessiontree.export.entry_view import format_cost, make_visible
 from sessiontree.export.snapshot import Snapshot
 
 MAX_BRANCHES = 1000
-"""Branches whose figures are in the page: a browser is slow with longer tables."""
+"""The maximum number of branches in the page. Browsers are slow with longer tables."""
 MAX_MODELS = 20
 
 
 class BranchFigures(Struct, frozen=True, kw_only=True):
-    """What happened on a path, as people are told it."""
+    """Statistics of a branch as text."""
 
     name: str
     head: str
@@ -37,12 +37,12 @@ class BranchFigures(Struct, frozen=True, kw_only=True):
 
 
 class PageSummary(Struct, frozen=True, kw_only=True):
-    """What the page says of the session as a whole."""
+    """The summary of a session."""
 
     title: str
     id: str
     cwd: str
-    begun: str
+    started: str
     ended: str
     models: list[str]
     tokens: str
@@ -50,14 +50,14 @@ class PageSummary(Struct, frozen=True, kw_only=True):
     entries: int
     current: str
     branches: list[BranchFigures]
-    """The first `MOST_BRANCHES`."""
+    """The first `MAX_BRANCHES` branches."""
     branch_count: int
     faults: list[str]
     redacted: bool
 
 
 def build_summary(whole: Snapshot) -> PageSummary:
-    """The figures of a session."""
+    """Build the summary of a session."""
     tree = whole.tree
     paths = PathStats(tree)
     all = compute_stats("", None, map(tree.peek, tree.iter_ids()))
@@ -66,7 +66,7 @@ def build_summary(whole: Snapshot) -> PageSummary:
         title=make_visible(whole.name or _find_first_words(map(tree.peek, tree.iter_ids())) or "Unnamed session"),
         id=make_visible(whole.header.id),
         cwd=make_visible(whole.header.cwd),
-        begun=_format_time(whole.header.timestamp),
+        started=_format_time(whole.header.timestamp),
         ended=_format_time(all.last_activity or ""),
         models=_format_models(all.models),
         tokens=format_count(all.tokens) if all.tokens else "",
@@ -110,13 +110,13 @@ def _build_figures(whole: Snapshot, paths: PathStats, name: str, head: EntryId |
 
 
 def _format_models(names: Iterable[str]) -> list[str]:
-    """The names of models, the first ones where there are many."""
+    """Return the names of the models, shortened if there are many."""
     known = [make_visible(name) for name in names if name != "unknown/unknown"]
     return known if len(known) <= MAX_MODELS else [*known[:MAX_MODELS], f"and {len(known) - MAX_MODELS} more"]
 
 
 def format_duration(milliseconds: int) -> str:
-    """90000 as `1 min 30 s`."""
+    """Format a duration: 90000 ms as `1 min 30 s`."""
     seconds = round(milliseconds / 1000)
     if seconds < 60:
         return f"{seconds} s"

@@ -1,9 +1,8 @@
-"""Redaction: the lines of a session without its secrets, and a report of what was taken out. Pure.
+"""Redacts secrets in the lines of a session and reports the redactions. Pure.
 
-Every string of every line is looked at, names of fields included: what is not known cannot slip through by standing in
-a field that nobody thought of. Ids and names of branches that hold a secret are changed everywhere alike, so that the
-tree stays whole. A line that cannot be read cannot be searched either, and is left out. What a secret looks like is
-told by the tables of `secrets`.
+Every string of every line is searched, including field names and unknown fields. An id
+or a branch name with a secret has the same replacement everywhere, and the tree stays valid. An unreadable line
+cannot be searched, so it is omitted. `secret_patterns` defines what counts as a secret.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from sessiontree.format.splice import set_value
 
 _REPLACEMENTS = {"home path": "~"}
 _MAX_RESCAN = 500
-"""Characters that are looked at once more, so that the time stays within bounds."""
+"""The maximum length of a value that is searched again. It bounds the time."""
 _MAX_CACHED_LENGTH, _MAX_CACHED_TEXTS = 100, 20_000
-"""Characters of a text that is remembered as clean, and how many are."""
+"""The maximum length of a text in the cache of clean texts, and the size of that cache."""
 _SCHEMA_TYPES = ("string", "object", "array", "number", "integer", "boolean")
 _VOCABULARY = frozenset(
     {"session", "title", "version", "cwd", "redacted", *HEAD_KEYS, *WIRE}
@@ -44,20 +43,20 @@ _VOCABULARY = frozenset(
     | {"arguments", "user", "assistant", "toolResult", "system", "bashExecution", "stopReason", "model", "api"}
     | {"heads", "from", "leaf", "main", "reset", HEAD_RECORD}
 )
-"""Words of the format itself: a pattern that matches one of them shall not make the session unreadable."""
+"""Words of the file format. A user's pattern that matches one of them must not make the session unreadable."""
 
 
 _rate_name = lru_cache(maxsize=4096)(rate_name)
-"""Names of fields repeat on every line."""
+"""Field names repeat on every line."""
 
 
 class RedactionReport(Struct, frozen=True, kw_only=True):
-    """What a redaction took out."""
+    """The redactions of an export."""
 
     counts: dict[str, int]
-    """How often, by what it was."""
+    """The number of redactions, by kind."""
     skipped_lines: int
-    """Lines that could not be read."""
+    """Unreadable lines that were omitted."""
 
     @property
     def total(self) -> int:
@@ -65,7 +64,7 @@ class RedactionReport(Struct, frozen=True, kw_only=True):
 
 
 class Redactor:
-    """Takes secrets out of text. Raises `InvalidOperation` for a pattern that is no regular expression."""
+    """Redacts secrets in text. Raises `InvalidOperation` for an invalid regular expression."""
 
     def __init__(
         self,
@@ -74,9 +73,10 @@ class Redactor:
         homes: Sequence[str] = (),
         progress: Callable[[int], None] | None = None,
     ) -> None:
-        """`patterns` are the user's own; `homes` are home folders that do not look like one.
+        """Create a redactor.
 
-        `progress` is told how many lines are done.
+        `patterns` are the user's regular expressions. `homes` are home folders in unusual places. `progress` is called
+        with the number of finished lines.
         """
         self._rules = [*RULES]
         self._rules += [build_rule("home path", re.compile(rf"{re.escape(home)}(?![A-Za-z0-9_.-])")) for home in homes]
@@ -85,16 +85,16 @@ class Redactor:
         ]
         self._counts: Counter[str] = Counter()
         self._renamed: dict[str, str] = {}
-        """Ids and names of branches that hold a secret, and what stands for each."""
+        """Ids and branch names that contain a secret, and their replacements."""
         self._used_names: set[str] = set()
         self._skipped_lines = 0
         self._progress = progress
         self._clean_texts: dict[str, None] = {}
-        """Short texts that were found to hold no secret: names of fields, roles and models repeat."""
+        """Short texts without a secret. Field names, roles and model names repeat."""
 
     @property
     def report(self) -> RedactionReport:
-        """What was taken out so far."""
+        """The redactions so far."""
         return RedactionReport(counts=dict(sorted(self._counts.items())), skipped_lines=self._skipped_lines)
 
     def redact_text(self, text: str) -> str:
@@ -122,7 +122,7 @@ class Redactor:
         kept = at = 0
         while found := rule.pattern.search(text, at):
             start, stop = find_secret_span(found)
-            if start == stop or not rule.is_secret(found):  # what was taken for its value may hold a secret
+            if start == stop or not rule.is_secret(found):  # the rejected value may contain another secret
                 within = found.start() < start and stop - start <= _MAX_RESCAN
                 at = start if within else max(found.end(), found.start() + 1)
                 continue
@@ -132,7 +132,7 @@ class Redactor:
         return "".join((*pieces, text[kept:])) if pieces else text
 
     def redact_lines(self, lines: Iterable[bytes]) -> list[bytes]:
-        """The lines of a session, header included, without secrets; the header says that they were taken out."""
+        """Return the lines of a session, including the header, without secrets. The header is marked as redacted."""
         readable: list[bytes] = []
         for raw in lines:
             try:
@@ -143,7 +143,7 @@ class Redactor:
                 self._skipped_lines += 1
         redacted: list[bytes] = []
         for raw in readable:
-            wire = _read_line(raw)  # once more: all lines as objects would take ten times their size
+            wire = _read_line(raw)  # parse again: all lines as objects would take ten times the memory
             clean = self._redact_value(wire)
             line = raw if clean == wire and _is_canonical(raw, wire) else write_object(clean)
             redacted.append(set_value(line, "redacted", write_value(True)) if wire.get("type") == "session" else line)
@@ -152,7 +152,7 @@ class Redactor:
         return redacted
 
     def _collect_names(self, wire: dict[str, Any]) -> None:
-        """Note what stands for an id or the name of a branch that holds a secret: no two may become the same."""
+        """Assign unique replacements to ids and branch names that contain a secret."""
         names = [wire.get(key) for key in ("id", "branch", "branchName")]
         record = wire.get("data")
         if wire.get("customType") == HEAD_RECORD and is_object(record):
@@ -162,7 +162,7 @@ class Redactor:
             if isinstance(name, str) and name not in self._renamed and name not in self._used_names:
                 counts = self._counts.copy()
                 clean = self.redact_text(name)
-                self._counts = counts  # it is counted where it stands
+                self._counts = counts  # it is counted where it occurs
                 if clean != name:
                     clean = clean if clean not in self._used_names else f"{clean} {len(self._renamed) + 1}"
                     self._renamed[name] = clean
@@ -175,7 +175,7 @@ class Redactor:
         return clean if clean == text else self._renamed.get(text, clean)
 
     def _redact_value(self, value: Any) -> Any:
-        """A JSON value with every string in it redacted, however deep."""
+        """Return a JSON value with every string in it redacted, at any depth."""
         if isinstance(value, str):
             return self._redact_string(value)
         holder: list[Any] = [value]
@@ -209,22 +209,24 @@ class Redactor:
         return holder[0]
 
     def _is_named_secret(self, value: Any, named: str) -> bool:
-        """Whether the value of a field whose name speaks of a secret is one."""
+        """Whether the value of a field with a suspicious name is a secret."""
         if isinstance(value, str):
-            if not value or value in self._used_names or value in self._renamed:  # the head of a branch called `auth`
+            if (
+                not value or value in self._used_names or value in self._renamed
+            ):  # for example the head of a branch called `auth`
                 return False
             return not value.startswith(REDACTED_PREFIX) and (named == "certain" or is_random(value))
         return named == "certain" and isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rate_sibling(at: dict[str, Any]) -> str | None:
-    """What `name` or `key` says of `value` in the same object."""
+    """Rate `value` by the `name` or `key` in the same object."""
     name = at.get("name") or at.get("key")
     return _rate_name(name) if isinstance(name, str) else None
 
 
 def _rate_previous_item(item: Any) -> str | None:
-    """What one item of a list says of the next: `--password`, or the name of a header."""
+    """Rate an item of a list by the item before it, such as `--password` or the name of a header."""
     return "likely" if isinstance(item, str) and len(item) < 80 and _rate_name(item) else None
 
 
@@ -233,7 +235,7 @@ def _read_line(raw: bytes) -> dict[str, Any]:
 
 
 def _is_canonical(raw: bytes, wire: dict[str, Any]) -> bool:
-    """Whether the line's bytes hold nothing but what was read from them: no key twice, no odd bytes."""
+    """Whether the bytes of a line hold nothing but the parsed values: no duplicate keys, no unusual bytes."""
     try:
         return write_object(wire) == raw
     except NotJson:
@@ -244,4 +246,4 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise InvalidOperation(f"{pattern!r} is no regular expression: {error}") from None
+        raise InvalidOperation(f"{pattern!r} is not a regular expression: {error}") from None

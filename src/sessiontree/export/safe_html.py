@@ -1,7 +1,7 @@
-"""Prose: text that was said, as HTML that cannot do anything. Pure.
+"""Renders Markdown and code as safe HTML. Pure.
 
-Markdown is rendered without raw HTML, code in it is highlighted, and the result goes through an allow-list of elements
-and attributes: no scripts, styles, forms, frames or pictures, and links only to the web and to mail.
+Markdown is rendered without raw HTML, and its code is highlighted. The result is filtered by an allow-list of elements
+and attributes: no scripts, styles, forms, frames or images, and links only to web and mail addresses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pygments.lexer import Lexer
 
 MAX_CODE_LENGTH = 8_000
-"""Characters of code that are highlighted; more is shown plain: some lexers take time with the square of it."""
+"""Longer code is not highlighted, because some lexers take quadratic time."""
 
 TAGS = {
     *("p", "br", "hr", "em", "strong", "s", "blockquote", "ul", "ol", "li", "h1", "h2", "h3", "h4", "h5", "h6"),
@@ -32,16 +32,16 @@ SCHEMES = {"http", "https", "mailto"}
 
 
 _PLAIN = re.compile(r"[A-Za-z](?:[A-Za-z0-9 ,.;:?'/()%+=-]*[A-Za-z0-9,.;:?'/()%+=-])?")
-"""A line that means the same with Markdown as without."""
+"""A line that Markdown does not change."""
 
 
 def markdown_to_html(text: str) -> str:
-    """Markdown as clean HTML, with signs for characters that act unseen: Markdown can spell them as `&rlm;`."""
+    """Render Markdown as safe HTML. Invisible characters become symbols, because Markdown can write them as `&rlm;`."""
     return f"<p>{text}</p>\n" if _PLAIN.fullmatch(text) else convert_markdown(text)
 
 
 def convert_markdown(text: str) -> str:
-    """What `prose` gives, for text of any kind."""
+    """Render any text. `markdown_to_html` has a fast path for plain lines."""
     import nh3
 
     from sessiontree.export.entry_view import make_visible
@@ -74,21 +74,21 @@ def _highlight_fence(text: str, language: str, attributes: str) -> str:
 
 
 def _render_image_link(renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-    """A picture from elsewhere is a link: looking at a page asks nobody for anything."""
+    """Render an image as a link. Opening a page must not send requests."""
     address = str(tokens[index].attrs.get("src", ""))
     words = tokens[index].content or address
     return f'<a href="{escape(address)}">image: {escape(words)}</a>'
 
 
 def highlight_code(text: str, language: str) -> str:
-    """Code as HTML, highlighted where the language is known."""
+    """Render code as HTML, highlighted if the language is known."""
     if not language or len(text) > MAX_CODE_LENGTH:
         return escape(text)
     return highlight_diff(text) if language == "diff" else _highlight_tokens(text, language.lower())
 
 
 def highlight_diff(text: str) -> str:
-    """The lines of a difference, added and removed ones marked."""
+    """Render a diff with marked lines."""
     return "\n".join(_mark_line(line) for line in text.split("\n"))
 
 
@@ -126,7 +126,7 @@ def _find_lexer(language: str) -> Lexer | None:
 
 @cache
 def _find_class(token: Any) -> str | None:
-    """The class of a token, or of the nearest kind above that has one."""
+    """Return the CSS class of a token, or of its nearest ancestor that has one."""
     from pygments.token import Comment, Generic, Keyword, Name, Number, Operator, String
 
     classes = {

@@ -1,8 +1,7 @@
-r"""Secrets: what they look like in text, and which names say that a value is one. Pure tables; `redact` takes them out.
+r"""Patterns of secrets in text, and names of fields whose values are secrets. `redact` applies them.
 
-Whatever a rule begins it either ends within a few letters or takes with it, so that its time grows with the length of
-the text alone: repeats are bounded, or stand where nothing after them can fail. What a rule finds and its `told` does
-not believe stays as it is: a name that merely stands in code or prose is no secret.
+Every pattern runs in linear time: repeats are bounded, or end the pattern. A match counts only
+if `SecretRule.is_secret` accepts it, so that a name in code or prose is not redacted.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from msgspec import Struct
 SecretMatch = re.Match[str]
 
 REDACTED_PREFIX = "[redacted"
-"""How what stands in the place of a secret begins: it is none itself."""
+"""The start of every replacement. It marks text that is already redacted."""
 SECRET_NAMES = (
     *("password", "passwd", "pass phrase", "pass code", "secret", "secret key", "secret access key", "api key"),
     *("access key", "account key", "master key", "private key", "signing key", "encryption key", "access token"),
     *("api token", "auth token", "bearer token", "id token", "refresh token", "session token"),
     *("authorization", "cookie", "credential", "credentials"),
 )
-"""Names whose value is a secret whatever it is; `dbPassword`, `X-Api-Key` and `client_secret` end in one of them."""
+"""Names whose value is always a secret. `dbPassword`, `X-Api-Key` and `client_secret` end with one of them."""
 
 MIN_TOKEN_LENGTH = 13
-"""No token has fewer characters."""
+"""The minimum length of a token."""
 SECRET_NAME_HINTS = ("token", "pass", "pwd", "auth", "jwt", "otp", "key")
-"""Last words of names whose value is a secret if it looks made up: `token` is also what a parser reads."""
+"""Last words of names whose value is a secret if it looks random. The value of `token` may also be a word of a
+parser."""
 
 _TOKENS = (
-    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who follow them
+    r"sk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and compatible providers
     r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}",  # Stripe
     r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}",
     r"glpat-[A-Za-z0-9_-]{16,}",
@@ -43,12 +43,12 @@ _TOKENS = (
     r"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",
     r"hv[brs]\.[A-Za-z0-9_-]{20,}",  # Vault
     r"AGE-SECRET-KEY-1[A-Z0-9]{40,}",
-    r"st_[A-Za-z0-9_-]{40,}",  # servers of sessiontree
+    r"st_[A-Za-z0-9_-]{40,}",  # sessiontree servers
     r"(?<![_-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JSON web tokens
 )
 
 _END = r"(?![A-Za-z0-9_+/=-])"
-_MORE_TOKENS = (  # what each begins with, which is looked for first, and the whole
+_MORE_TOKENS = (  # a lower-case prefix, which is searched first, and the pattern
     ("dckr_", r"dckr_[po]at_[A-Za-z0-9_-]{20,}"),  # Docker
     ("shp", r"shp(?:at|ca|pa|ss)_[a-fA-F0-9]{32,}"),  # Shopify
     ("sq0", r"sq0(?:atp|csp|idp)-[A-Za-z0-9_-]{22,}"),  # Square
@@ -67,7 +67,7 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
     ("sb_secret_", r"sb_secret_[A-Za-z0-9_-]{20,}"),
     ("sntry", r"sntrys_[A-Za-z0-9+/=_-]{40,}|sntry[ua]_[a-f0-9]{64}"),  # Sentry
     *((f"nr{kind}-", rf"NR{kind.upper()}-[A-Za-z0-9_-]{{18,}}") for kind in ("ak", "js", "ii", "iq", "ra", "aa")),
-    # New Relic, above, and its licence keys
+    # New Relic, above, and its license keys
     ("nral", rf"[A-Za-z0-9]{{36}}NRAL{_END}"),
     ("glc_", r"glc_[A-Za-z0-9+/]{32,}={0,3}"),  # Grafana
     ("glsa_", r"glsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}"),
@@ -76,8 +76,8 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
     ("tt3", r"AT[ACS]TT3[A-Za-z0-9_=-]{40,}"),  # Atlassian
     ("atbb", r"(?<![+/])ATBB[A-Za-z0-9]{24,}"),
     ("pplx-", r"pplx-[A-Za-z0-9]{32,}"),  # Perplexity
-    ("whsec_", r"whsec_[A-Za-z0-9+/=_-]{24,}"),  # webhooks of Stripe
-    ("gocspx-", r"GOCSPX-[A-Za-z0-9_-]{20,}"),  # clients of Google
+    ("whsec_", r"whsec_[A-Za-z0-9+/=_-]{24,}"),  # Stripe webhooks
+    ("gocspx-", r"GOCSPX-[A-Za-z0-9_-]{20,}"),  # Google clients
     ("key-", rf"(?<![_-])(?:pub)?key-[a-f0-9]{{32}}{_END}"),  # Mailgun
     ("mailgun", rf"(?<![_-])[a-f0-9]{{32}}-[a-f0-9]{{8}}-[a-f0-9]{{8}}{_END}"),
     ("pat", rf"pat[A-Za-z0-9]{{14}}\.[a-f0-9]{{64}}{_END}"),  # Airtable
@@ -107,12 +107,12 @@ _MORE_TOKENS = (  # what each begins with, which is looked for first, and the wh
 
 _GAP = r"[ \t]{0,20}"
 _FIRST = "".join(sorted({name[0] for name in SECRET_NAMES}))
-_STRONG = (  # the letter is looked at first: this is tried at every place of a text
+_STRONG = (  # check the first letter first: this pattern is tried at every position
     f"(?i:(?=[{_FIRST}])(?:"
     + "|".join(name.replace(" ", "[ _.-]?") for name in sorted(SECRET_NAMES, key=len, reverse=True))
     + "))"
 )
-_WEAK = (  # the last word of a name, whether a_b, a-b or aB
+_WEAK = (  # the last word of a name: a_b, a-b or aB
     "(?=[ajkoptAJKOPT])(?:(?<![A-Za-z])(?i:" + "|".join(SECRET_NAME_HINTS[:-1]) + ")|(?<=[A-Za-z0-9][_-])(?i:key)"
     "|(?<=[a-z0-9])(?:" + "|".join(hint.title() for hint in SECRET_NAME_HINTS) + "))"
 )
@@ -126,22 +126,22 @@ _DATA = (
     r"^(?P<level>[ \t]{0,40})(?:- )?[\"']?(?:data|stringData)[\"']?:[ \t]{0,8}\r?\n"
     r"(?P<secret>(?P=level)[ \t]+[^\n]*(?:\n(?P=level)[ \t]+[^\n]*){0,500}+)(?:\n|\Z)"
 )
-"""The values of a manifest, which is YAML: lines that stand further in."""
+"""The indented values of a YAML manifest."""
 _SECRETS = ("secret", "quoted", "block", "bare")
-"""Groups of a rule that hold the secret; where there is none, it is all that was found."""
+"""Groups of a pattern that hold the secret. Without any of them, the whole match is the secret."""
 
 _REFERENCE = re.compile(
     rf"\$|%[A-Za-z(]|(?:[A-Za-z0-9_.]{{0,60}}[_.])?(?:{_STRONG}|{_WEAK}|(?<=\.)key)$"
     r"|[A-Za-z_][A-Za-z0-9_.]{0,60}[(\[]"
     r"|(?:self|this|cls|args|config|settings|options|opts|os|env|environ|process|request|req|data|params|props|st)\."
 )
-"""What code says instead of a secret: variables, fields, calls."""
+"""Values that are code: variables, fields, calls."""
 _COMMON = frozenset(
     {"str", "string", "bytes", "int", "bool", "boolean", "number", "any", "none", "null", "undefined", "true", "false"}
     | {"optional", "required", "secretstr", "char", "varchar", "text", "object", "unknown", "option", "self", "nil"}
     | {"value", "omit", "include", "bearer", "basic", "token"}
 )
-"""What stands behind a name without being a secret."""
+"""Common values that are not secrets."""
 _PROSE = re.compile(r"[ \t]+[A-Za-z]")
 _FILLED_IN = re.compile(r"(?i)\$?\{[^}\n]{0,200}\}|\b(?:bearer|basic|token) ")
 _WORDS = re.compile(r"(?:[A-Za-z]+[0-9]?|[0-9]{1,4}[a-z]?)(?:[-_./:]+(?:[A-Za-z]+[0-9]?|[0-9]{1,4}[a-z]?))*[-_./:]*")
@@ -152,21 +152,21 @@ class SecretRule(Struct, frozen=True):
     kind: str
     pattern: re.Pattern[str]
     is_secret: Callable[[SecretMatch], bool]
-    """Whether what was found is a secret."""
+    """Whether a match is a secret."""
     keywords: tuple[str, ...] = ()
-    """Words of which a text has one, in whatever letters, if anything is to be found in it."""
+    """Lower-case words. The rule is tried only on texts that contain one of them."""
     min_length: int = 0
-    """Texts of fewer characters hold nothing that it finds."""
+    """The minimum length of a text that the rule is tried on."""
 
 
 def find_secret_span(found: SecretMatch) -> tuple[int, int]:
-    """Where in the text the secret stands."""
+    """Return the position of the secret in the text."""
     groups = found.re.groupindex
     return next((found.span(name) for name in _SECRETS if name in groups and found[name] is not None), found.span())
 
 
 def is_random(text: str) -> bool:
-    """Whether a value is no word, number, version or path, but letters and digits in a mess."""
+    """Whether a value looks random: a mix of letters and digits that is not a word, number, version or path."""
     return (
         _MADE_UP.fullmatch(text) is not None
         and any(letter.isdigit() for letter in text)
@@ -176,7 +176,7 @@ def is_random(text: str) -> bool:
 
 
 def rate_name(name: str) -> str | None:
-    """`certain` where a name says that its value is a secret, `likely` where the value has to look like one too."""
+    """Rate the name of a field: `certain` if its value is a secret, `likely` if it is one when it looks random."""
     name = re.sub(r"(?:[_-]?[Vv]alue|[_-]?[0-9]{1,3})$", "", name[-80:])
     squeezed = re.sub(r"[ _.-]", "", name).lower()
     if squeezed.endswith(_SQUEEZED):
@@ -194,7 +194,7 @@ def _is_random_match(found: SecretMatch) -> bool:
 
 
 def _is_spelled_out(found: SecretMatch) -> bool:
-    """Whether a secret of this name is spelled out here."""
+    """Whether a match contains the value of a secret, not a reference to it."""
     start, end = find_secret_span(found)
     value = found.string[start:end]
     if not value or value.startswith(REDACTED_PREFIX) or (found["bare"] and _REFERENCE.match(value)):
@@ -211,7 +211,7 @@ def _is_spelled_out(found: SecretMatch) -> bool:
 
 
 def _is_bot_token(found: SecretMatch) -> bool:
-    """Whether the first part of what looks like the token of a bot is a number, as Discord writes it."""
+    """Whether the first part of a possible Discord token is a base64 number."""
     first = found["id"]
     try:
         return base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)).isdigit()
@@ -220,14 +220,14 @@ def _is_bot_token(found: SecretMatch) -> bool:
 
 
 def _is_pgpass(found: SecretMatch) -> bool:
-    """Whether a line is one of a password file of PostgreSQL: by its port, or since such a file was spoken of."""
+    """Whether a line is from a PostgreSQL password file, by its port or because the text mentions such a file."""
     if found["port"] == "*" or found["port"].startswith(("543", "643")):
         return True
     return found.string.rfind("pgpass", max(0, found.start() - 2000), found.start()) >= 0
 
 
 def _is_passphrase(found: SecretMatch) -> bool:
-    """Whether words in a row are a passphrase, which no sentence is."""
+    """Whether consecutive words are a passphrase and not a sentence."""
     words = re.split(r"[ \t-]+", found["secret"].strip().lower())
     return 4 <= len(words) <= 24 and not _SENTENCE.intersection(words)
 
@@ -237,7 +237,7 @@ _SENTENCE = frozenset(
     | {"you", "your", "we", "our", "i", "my", "that", "this", "which", "with", "from", "must", "should", "can", "will"}
     | {"if", "when", "used", "use", "set", "has", "have", "does", "do", "no", "as", "least", "more", "than", "only"}
 )
-"""Words of sentences: what has one of them speaks of a passphrase."""
+"""Words that occur in sentences but not in passphrases."""
 
 
 def _is_header(found: SecretMatch) -> bool:
@@ -260,7 +260,7 @@ _SQUEEZED = tuple(name.replace(" ", "") for name in SECRET_NAMES)
 RuleRow = (
     tuple[str, str, Callable[[SecretMatch], bool]] | tuple[str, str, Callable[[SecretMatch], bool], tuple[str, ...]]
 )
-"""A rule; the words that a text needs come last, where they are not those of its kind."""
+"""The arguments of a rule. The keywords are given if they differ from those of the kind."""
 
 
 def _build_rules(rows: Iterable[RuleRow]) -> tuple[SecretRule, ...]:
@@ -283,7 +283,7 @@ RULES = _build_rules(
             r"-----BEGIN (?P<what>[A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,20})-----(?s:.*?)(?:-----END (?P=what)-----|\Z)",
             _accept_any,
         ),
-        (  # its end, where the beginning was cut off
+        (  # the end of a key whose beginning is missing
             "private key",
             r"^(?:[ \t]{0,20}[A-Za-z0-9+/=]{1,80}\r?\n)++(?P<end>[ \t]{0,20}-----END [A-Z0-9 ]{0,40}PRIVATE KEY)?",
             lambda found: found["end"] is not None,
@@ -308,7 +308,7 @@ RULES = _build_rules(
             _is_bot_token,
             (".",),
         ),
-        (  # Airtable, as it was
+        (  # Airtable, the old format
             "token",
             r"(?i:airtable)[^\n]{0,60}?(?<![A-Za-z0-9])(?P<secret>key[A-Za-z0-9]{14})(?![A-Za-z0-9])",
             _is_random_match,
@@ -320,13 +320,13 @@ RULES = _build_rules(
             r"|webhook\.office\.com/webhookb2/)(?P<secret>[A-Za-z0-9_@/+-]{20,})",
             _accept_any,
         ),
-        (  # kind: Secret, and its data
+        (  # kind: Secret, then its data
             "kubernetes secret",
             r"^[ \t]{0,40}(?:- )?[\"']?kind[\"']?:[ \t]{0,8}[\"']?Secret[\"']?,?[ \t]{0,8}\r?\n"
             rf"(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?{_DATA}",
             _accept_any,
         ),
-        (  # the same in the order of the alphabet
+        (  # the same keys in alphabetical order
             "kubernetes secret",
             rf"{_DATA}(?=(?:(?!---)[^\n]{{0,300}}\n){{0,40}}?[ \t]{{0,40}}[\"']?kind[\"']?:[ \t]{{0,8}}[\"']?Secret\b)",
             _accept_any,
@@ -343,7 +343,7 @@ RULES = _build_rules(
             r"(?=[^{}]{0,500}\"kind\":[ \t]{0,8}\"Secret\")",
             _accept_any,
         ),
-        # user:password@, the password with a @ in it, or with a /, which a port is not
+        # user:password@, also with a @ in the password, or with a / that does not follow a port
         ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:[^\s/'\"]+(?=@)", _accept_any),
         ("password in an address", r"(?<=://)[^\s/:@'\"\[]*:(?![0-9]{1,5}[/?#])[^\s@'\"]{1,200}(?=@)", _accept_any),
         ("password in an address", r"(?<=://)(?=[A-Za-z_.~%-]{0,200}[0-9])[A-Za-z0-9_.~%-]{16,}(?=@)", _accept_any),
@@ -437,5 +437,5 @@ RULES = _build_rules(
 
 
 def build_rule(what: str, pattern: re.Pattern[str]) -> SecretRule:
-    """A rule that takes out whatever it finds."""
+    """Return a rule that accepts every match."""
     return SecretRule(what, pattern, _accept_any)

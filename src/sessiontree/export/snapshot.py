@@ -1,4 +1,4 @@
-"""Snapshots: a session at one moment, as the forms of an export look at it. Pure: lines in, values out."""
+"""Reads a session into a snapshot, the input of all export formats. Pure."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     heads: Heads
     problems: tuple[Problem, ...]
     calls: CallFinder
-    """The call that each tool result answers."""
+    """The tool call that each tool result answers."""
 
     @property
     def lines(self) -> list[bytes]:
-        """As version 3 has them, the header among them."""
+        """All lines in format version 3, including the header."""
         return self.reader.read_all_lines()
 
     @property
     def leaf(self) -> EntryId | None:
-        """The head of the current branch, unless damage took it away."""
+        """The head of the current branch, or `None` if it is missing from a damaged file."""
         return self.heads.leaf if self.heads.leaf in self.tree else None
 
     def get_path(self) -> list[Entry]:
-        """The active path, annotations at its end left out."""
+        """Return the active path without trailing annotations."""
         return self.tree.path(self.leaf)
 
     def get_branch_names(self) -> dict[EntryId, list[str]]:
-        """The branches whose head an entry is, by the entry; archived ones are left out."""
+        """Return the names of the branches by head. Archived branches are omitted."""
         names: dict[EntryId, list[str]] = {}
         for name, head in self.heads.heads.items():
             if head in self.tree and name not in self.heads.archived:
@@ -52,7 +52,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 BATCH_SIZE = 1 << 20
-"""Bytes of lines that are read together."""
+"""Bytes of lines that are parsed together."""
 
 
 def _join_batches(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -70,7 +70,7 @@ def _join_batches(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def read_snapshot(lines: Iterable[bytes]) -> Snapshot:
-    """The session that `lines` are, of any version. Raises `FormatError`."""
+    """Read a session of any version from its lines. Raises `FormatError`."""
     reader = SessionReader()
     tree, heads = Tree(), Heads()
     for several in _join_batches(lines):

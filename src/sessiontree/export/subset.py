@@ -1,7 +1,7 @@
-"""Parts: one path of a session, or one entry and what hangs below it, as a session of its own. Pure.
+"""Selects a path or a subtree of a session as a session of its own. Pure.
 
-Lines keep their bytes but for the values that must change. Ids of what is written anew follow from what is exported,
-so that exporting the same thing twice gives the same file.
+Lines keep their bytes, except for values that must change. New ids are derived from the exported content, so that the
+same export always gives the same file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOT_COPIED = frozenset({"label", "session_info"})
 
 
 def select_path(whole: Snapshot, leaf: EntryId | None) -> list[bytes]:
-    """The lines of a session that is the path to `leaf`."""
+    """Return the lines of a session that consists of the path to `leaf`."""
     new_id = _create_id_source(whole, f"path {leaf}")
     header = _build_header(whole, leaf, new_id())
     last = whole.tree[leaf].timestamp if leaf is not None else whole.header.timestamp
@@ -31,15 +31,15 @@ def select_path(whole: Snapshot, leaf: EntryId | None) -> list[bytes]:
 
 
 def select_subtree(whole: Snapshot, root: EntryId) -> list[bytes]:
-    """The lines of a session whose root is `root`, with everything below it and every branch that ends there.
+    """Return the lines of a session with `root` as its root, everything below it, and the branches that end there.
 
-    Labels that are live below are set again; a compaction that keeps entries from above keeps them from `root` on.
+    Labels of copied entries are set again. A compaction that keeps entries from above `root` keeps them from `root` on.
     """
     tree = whole.tree
     new_id = _create_id_source(whole, f"subtree {root}")
     lines = [_build_header(whole, root, new_id())]
     hang: dict[EntryId | None, EntryId | None] = {tree.parent(root): None}
-    """What stands for each entry as a parent: itself, or the nearest one above that is copied."""
+    """The new parent of the children of each entry: the entry itself, or its nearest ancestor that is copied."""
     below = {root}
     for entry, _ in tree.walk():
         if tree.parent(entry.id) in below:
@@ -77,13 +77,15 @@ def select_subtree(whole: Snapshot, root: EntryId) -> list[bytes]:
 def _find_kept_anchors(
     tree: Tree, root: EntryId, walked: list[Entry], hang: dict[EntryId | None, EntryId | None]
 ) -> dict[EntryId, EntryId]:
-    """Where compactions keep entries from whose first kept entry is not copied: the next one that is on their path,
-    or themselves where there is none. `walked` is depth first."""
+    """Return new anchors for compactions whose first kept entry is not copied.
+
+    The anchor is the next copied entry on the path, or the compaction itself. `walked` is in depth-first order.
+    """
     above = set(tree.walk_up_ids(root))
     path: list[EntryId] = []
     depths: dict[EntryId, int] = {}
     copied: list[int] = []
-    """How deep the entries of the path are that are copied."""
+    """The depths of the copied entries on the current path."""
     kept: dict[EntryId, EntryId] = {}
     for entry in walked:
         depth = 0 if entry.id == root else depths[tree.parent(entry.id) or root] + 1
@@ -107,7 +109,7 @@ def _find_kept_anchors(
 
 
 def _build_header(whole: Snapshot, place: EntryId | None, id: str) -> bytes:
-    """The header of the whole, with an id of its own; what else it says still holds."""
+    """Return the header with a new id. Other values stay."""
     session = f"{id[:8]}-{id[8:12]}-8{id[13:16]}-8{id[9:12]}-{id[:12]}"
     raw = set_value(drop_key(whole.header_line, "parentSession"), "id", write_value(session))
     return raw if place is None else set_value(raw, "forkedFrom", write_value(place))

@@ -1,7 +1,7 @@
-"""Text: a session as Markdown, and as plain text. Pure.
+"""Renders a session as Markdown and as plain text. Pure.
 
-The active path comes first, then every other branch from where it parts, so that each entry stands once. What only
-keeps the books (labels, names, head records, usage) is told by the headings or left out.
+The active path comes first. Every other branch follows from where it diverges, so that each entry occurs once.
+Bookkeeping entries (labels, names, head records, usage) appear in headings or are omitted.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from sessiontree.export.snapshot import Snapshot
 
 
 class PathSection(Struct, frozen=True, kw_only=True):
-    """Entries that follow one another."""
+    """Consecutive entries under one heading."""
 
     title: str
     entries: list[Entry]
 
 
 def split_into_sections(whole: Snapshot) -> Iterator[PathSection]:
-    """Every entry that is told once: the active path, then the others from where they part."""
+    """Yield every shown entry once: the active path, then the other branches from where they diverge."""
     tree, names = whole.tree, whole.get_branch_names()
     path = whole.get_path()
     if path or not len(tree):
@@ -52,11 +52,11 @@ def _build_side_section(whole: Snapshot, chain: list[Entry], names: dict[EntryId
     named = ", ".join(name for entry in chain for name in names.get(entry.id, ()))
     parent = whole.tree.parent(chain[0].id)
     begins = "from the beginning" if parent is None else f"from {format_id(parent)}"
-    return PathSection(title=make_visible(f"{named or 'a branch without a name'}, {begins}"), entries=chain)
+    return PathSection(title=make_visible(f"{named or 'unnamed branch'}, {begins}"), entries=chain)
 
 
 def format_id(id: EntryId) -> str:
-    """An entry id as people are shown it."""
+    """Return the short form of an entry id."""
     return make_visible(shorten_id(id))
 
 
@@ -78,7 +78,7 @@ def _list_facts(whole: Snapshot) -> list[str]:
 
 
 def _draw_tree(whole: Snapshot) -> Iterator[str]:
-    """The tree as the terminal draws it."""
+    """Draw the tree like the terminal does."""
     rows = run_steps(lay_out(run_steps(survey_tree(whole.tree, whole.leaf))))
     for row in draw_rows(rows, whole.heads):
         label = whole.tree.label(row.entry.id)
@@ -98,12 +98,12 @@ def _draw_tree(whole: Snapshot) -> Iterator[str]:
 
 
 def _has_branches(whole: Snapshot) -> bool:
-    """Whether there is more than one run of entries, so that the tree is drawn and runs have headings."""
+    """Whether there is more than one section. Then the tree is drawn and sections have headings."""
     return len(list(islice(split_into_sections(whole), 2))) > 1
 
 
 def _join_lines(lines: Iterable[str]) -> Iterator[str]:
-    """Lines as one text, blank ones at its end left out."""
+    """Join lines to one text without trailing blank lines."""
     held = ""
     for line in lines:
         text = held + line
@@ -118,7 +118,7 @@ def _join_lines(lines: Iterable[str]) -> Iterator[str]:
 
 
 def render_markdown(whole: Snapshot) -> Iterator[str]:
-    """The session as Markdown."""
+    """Render the session as Markdown."""
     return _join_lines(_write_markdown(whole))
 
 
@@ -175,7 +175,7 @@ def _format_markdown_part(part: ViewPart) -> list[str]:
             return [f"**{_escape(part.name)}**{subject}", *_write_parts(part.inner, _format_markdown_part)]
         case "image":
             assert part.picture is not None
-            return [f"*{_escape(part.picture.says)}*"]
+            return [f"*{_escape(part.picture.description)}*"]
         case "data":
             return [_fence(part.text, "json")]
         case "diff":
@@ -188,7 +188,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 
 
 def _escape(text: str) -> str:
-    """`text` on one line, meaning nothing in Markdown."""
+    """Return `text` on one line with Markdown characters escaped."""
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
@@ -208,7 +208,7 @@ def _fence(text: str, language: str) -> str:
 
 
 def _demote_headings(text: str) -> str:
-    """Prose whose headings stand below ours, and whose open fences are closed."""
+    """Demote the headings of a text below ours, and close open code fences."""
     fence = ""
     lines: list[str] = []
     for line in text.split("\n"):
@@ -227,7 +227,7 @@ def _demote_headings(text: str) -> str:
 
 
 def render_plain_text(whole: Snapshot) -> Iterator[str]:
-    """The session as plain text."""
+    """Render the session as plain text."""
     return _join_lines(_write_plain_text(whole))
 
 
@@ -252,7 +252,7 @@ def _format_plain_entry(view: EntryView, id: str, label: str | None) -> list[str
 
 def _write_plain_parts(parts: tuple[ViewPart, ...]) -> Iterator[str]:
     for part in parts:
-        text = part.picture.says if part.picture is not None else part.text
+        text = part.picture.description if part.picture is not None else part.text
         lead = {"call": f"→ {part.name} ", "thinking": "(thinking) ", "error": "error: "}.get(part.kind, "")
         first, *others = f"{lead}{text}".rstrip().split("\n")
         yield from (f"  {line}".rstrip() for line in (first, *others))

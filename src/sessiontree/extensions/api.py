@@ -73,7 +73,7 @@ class ExtensionApi:
     @property
     def _controller(self) -> SessionController:
         if self._closed:
-            raise ExtensionError(self.name, "it is not loaded any more")
+            raise ExtensionError(self.name, "the extension is unloaded")
         return self._session_controller
 
     # State
@@ -93,11 +93,11 @@ class ExtensionApi:
         return self._controller.branch
 
     def entries(self, custom_type: str | None = None) -> list[Entry]:
-        """Return all entries of the session in file order, or those of one custom type."""
+        """Return all entries of the session in file order, optionally of one custom type."""
         return _filter_by_type(list(self._controller.session.tree), custom_type)
 
     def path(self, custom_type: str | None = None) -> list[Entry]:
-        """Return the entries from the root to the current leaf, or those of one custom type."""
+        """Return the entries from the root to the current leaf, optionally of one custom type."""
         return _filter_by_type(self._controller.branch.path(), custom_type)
 
     def rebuild_context(self) -> ModelContext:
@@ -131,7 +131,7 @@ class ExtensionApi:
             async def run(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
                 given = await self._call_handler(f"/{name}", handler, args[0] if args else "", controller.hooks.context)
                 if given is not None and not isinstance(given, str):
-                    raise ExtensionError(self.name, f"/{name} returned neither a prompt nor nothing")
+                    raise ExtensionError(self.name, f"/{name} must return a prompt or None")
                 return CommandOutcome(prompt=given)
 
             said = (help or inspect.getdoc(handler) or "").split("\n")[0].rstrip(".")
@@ -165,14 +165,14 @@ class ExtensionApi:
                 await self._call_handler(key, handler, self._controller.hooks.context)
 
             shortcut = Shortcut(key=key, help=help or inspect.getdoc(handler) or "", run=run, source=self.name)
-            self._register_unique(self._ui_registry.shortcuts, key, shortcut, "something at")
+            self._register_unique(self._ui_registry.shortcuts, key, shortcut, "a shortcut for")
             return handler
 
         return register if handler is None else register(handler)
 
     def _register_unique(self, fitted: dict[str, Any], key: str, value: Any, what: str) -> None:
         if key in fitted:
-            raise ExtensionError(self.name, f"there is {what} {key!r} already, from another extension")
+            raise ExtensionError(self.name, f"another extension already registered {what} {key!r}")
         fitted[key] = value
         self._unregister.append(lambda: fitted.pop(key, None) and None)
 
@@ -195,7 +195,7 @@ class ExtensionApi:
             try:
                 choices = list(complete(controller, begun))
                 if not all(isinstance(choice, str) for choice in choices):  # pyright: ignore[reportUnnecessaryIsInstance]
-                    raise TypeError("it offers something else than texts")
+                    raise TypeError("it must return strings")
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
                 if not told:
                     told = True
@@ -229,7 +229,7 @@ class ExtensionApi:
             await asyncio.to_thread(self._controller.branch.append, message)
             if trigger_turn:
                 raise InvalidOperation(
-                    f"the message was written, but nobody answers it: {self._controller.no_model_message}"
+                    f"the message was written, but cannot be answered: {self._controller.no_model_message}"
                 )
 
     def append_entry(self, custom_type: str, data: Any = None) -> Entry:

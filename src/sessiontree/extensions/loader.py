@@ -3,8 +3,8 @@
 Extensions come from installed packages, the home folder, the command line and the project, in this order. Their
 handlers run in the same order. An extension that fails to load is reported, and the others still load.
 
-Each extension is imported under a unique module name and compiled from its source. Compiled files beside it are never
-used, because nobody has reviewed them.
+Each extension is imported under a unique module name and compiled from its source. Existing compiled files are
+ignored, because the user has not reviewed them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Loader(SourceFileLoader):
         if self._files is None:
             return read_regular_file(path)
         if path not in self._files:
-            raise OSError(f"{path} was not there when this content was trusted")
+            raise OSError(f"{path} did not exist when this content was trusted")
         return self._files[path]
 
 
@@ -147,11 +147,11 @@ class ExtensionLoader:
         self._prompt_removers: dict[str, Callable[[], None]] = {}
         self._remove_restriction: Callable[[], None] = lambda: None
         self._reported_untrusted: set[str] = set()
-        """Digests of content that was reported as untrusted, so that it is reported once."""
+        """Digests of content that was already reported as untrusted."""
         controller.reload = self.reload
 
     async def load(self) -> list[str]:
-        """Load all extensions and prompt files, report failures, and return the names of what was loaded."""
+        """Load all extensions and prompt files, report failures, and return the loaded names."""
         for point in entry_points(group=GROUP) if self._installed else ():
             await self._set_up(point.name, str(point.value), None, point)
         await self._load_files(self._read_files(get_home()))
@@ -231,10 +231,10 @@ class ExtensionLoader:
         try:
             mode, rules, allows = parse_project_rules(path, content.files[path])
         except ConfigError as error:
-            self._report(f"{error}; until it is right, agents may only read here")
+            self._report(f"{error}; until you fix it, agents are read-only here")
             mode, rules, allows = "read-only", RuleSet(), False
         if allows:
-            self._report(f"{path}: a project can only restrict, so what it allows is ignored", "warning")
+            self._report(f"{path}: a project can only restrict permissions; its `allow` rules are ignored", "warning")
         self._remove_restriction = permissions.restrict(mode, rules)
 
     async def _check_trust(self, content: ExtensionFiles) -> bool:
@@ -245,14 +245,12 @@ class ExtensionLoader:
             if not self._controller.ui.has_person:
                 if content.digest not in self._reported_untrusted:
                     self._reported_untrusted.add(content.digest)
-                    why = "nobody has trusted it; the app, `sessiontree`, asks when it is opened in that project"
-                    self._report(f"what is in {escape_line(content.root)} is not loaded: {why}", "warning")
+                    why = "you have not trusted it; run `sessiontree` in that project to review it"
+                    self._report(f"extensions in {escape_line(content.root)} are not loaded: {why}", "warning")
                 return False
             names = "\n".join(f"  {escape_line(os.path.relpath(path, content.root))}" for path in content.files)
-            text = (
-                f"{escape_line(content.root)} has extensions and prompts that you have not seen in this form:\n{names}"
-            )
-            if not await self._controller.ui.confirm("Trust this project, and run its extensions?", text):
+            text = f"{escape_line(content.root)} has new or changed extensions and prompts:\n{names}"
+            if not await self._controller.ui.confirm("Trust this project and run its extensions?", text):
                 return False
             trust.add(content)
         except SessionTreeError as error:
@@ -280,7 +278,7 @@ class ExtensionLoader:
         api = ExtensionApi(name, self._controller, self.ui_registry)
         try:
             if any(extension.name == name for extension in self.loaded):
-                raise ExtensionError(name, f"{path} is not loaded: there is an extension of this name already")
+                raise ExtensionError(name, f"{path} is not loaded: another extension has the same name")
             module = unit.load() if unit is not None else point.load() if point is not None else None
             setup = module if point is not None and callable(module) else getattr(module, "setup", None)
             if not callable(setup):

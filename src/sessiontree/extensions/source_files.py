@@ -98,7 +98,7 @@ def read_extension_files(root: str) -> ExtensionFiles:
         except OSError as error:
             problems.append(f"{path}: {error.strerror or error}")
         if len(files) > MAX_FILES or size > MAX_BYTES:
-            raise ExtensionError(root, "there is more in it than anybody can look through")
+            raise ExtensionError(root, "too many or too large files to review")
     return ExtensionFiles(root=root, files=files, problems=tuple(problems))
 
 
@@ -148,7 +148,7 @@ def read_named_extensions(root: str, paths: Iterable[str]) -> ExtensionFiles:
             except OSError as error:
                 problems.append(f"{file}: {error.strerror or error}")
         if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_BYTES:
-            raise ExtensionError(root, "there is more in it than anybody can look through")
+            raise ExtensionError(root, "too many or too large files to review")
     return ExtensionFiles(root=root, files=files, problems=tuple(problems))
 
 

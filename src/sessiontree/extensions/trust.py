@@ -1,5 +1,4 @@
-"""Stores which content of which project may run. The file is in the home folder, so that no project can trust
-itself."""
+"""Stores the trusted content of projects. The file is in the home folder: a project cannot trust itself."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class TrustStore:
         except FileNotFoundError:
             return {}
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StoreError(self._file, f"it does not tell which projects are trusted: {error}") from error
+            raise StoreError(self._file, f"cannot read the list of trusted projects: {error}") from error
 
     def _write(self, trusted: dict[str, str]) -> None:
         make_private_directory(os.path.dirname(self._file))

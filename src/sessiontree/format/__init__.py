@@ -1,1 +1,1 @@
-"""The format: bytes to entries and back, dialects of older files included. Pure."""
+"""The file format: converts bytes to entries and back, including older dialects. Pure."""

@@ -1,8 +1,8 @@
-"""The codec: the one table of wire names, and entries to bytes and back.
+"""Codec: the table of wire names, and the conversion of entries to bytes and back.
 
-`docs/format.md` is the specification; `WIRE` is its table. A line is looked at twice: its
-head when it is read, its body when somebody asks. msgspec does both; what it refuses
-although it is JSON elsewhere (lone surrogates, odd bytes) goes through the standard library.
+`docs/format.md` is the specification; `WIRE` is its table. A line is decoded in two steps: its head when it is read,
+its body on first access. msgspec does both. The standard library handles JSON that msgspec rejects, such as lone
+surrogates.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from msgspec import UNSET, UnsetType
 
 from sessiontree.core import entries as e
 from sessiontree.core.entries import Body, Chain, Entry, EntryId, Header, JsonObject, Source
-from sessiontree.core.messages import MessagePreview, coerce_number, is_list, is_object, preview_message
+from sessiontree.core.messages import coerce_number, is_list, is_object, preview_message
+from sessiontree.core.preview import MessagePreview
 from sessiontree.errors import InvalidOperation
 from sessiontree.format.nesting import NESTING_LIMIT, can_be_deep, is_deep, is_too_deep
 from sessiontree.format.splice import set_value
 
 VERSION = 3
-"""The version of pi's format that is read as it is and written."""
+"""The version of pi's format that is read without migration and written."""
 
 
 LINE_LIMIT = 64 << 20
-"""The longest line that is written, and that is looked into."""
+"""The maximum length of a line that is written or decoded, in bytes."""
 
 
 class WireField(NamedTuple):
     wire: str
     read: Callable[[Any], Any]
-    """Any JSON value to what the body holds: files are untrusted."""
+    """Converts any JSON value to a valid value of the body. Files are untrusted."""
     optional: bool = True
-    """Not written when `None`."""
+    """Whether `None` is left out of the line."""
 
 
 def _parse_text(value: Any) -> str:
@@ -171,7 +172,7 @@ _TYPES_BY_BODY = {body: type for type, (body, _) in WIRE.items()}
 
 
 class LineHead(msgspec.Struct, gc=False):
-    """What is read of every line."""
+    """The keys that are read of every line."""
 
     type: Any = None
     id: Any = None
@@ -183,7 +184,7 @@ class LineHead(msgspec.Struct, gc=False):
 
 
 class _AnyLine(msgspec.Struct, gc=False):
-    """Nothing of a line, which is only checked to be JSON."""
+    """Decodes nothing: used to check that a line is valid JSON."""
 
 
 class _PreviewLine(msgspec.Struct, gc=False):
@@ -199,17 +200,17 @@ _object_decoder = msgspec.json.Decoder(dict[str, Any])
 _encode = msgspec.json.Encoder().encode
 
 DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError)
-"""What msgspec raises on lines that may still be JSON."""
+"""What msgspec raises for lines that may still be valid JSON."""
 ENCODE_ERRORS = (ValueError, OverflowError, RecursionError)
-"""What it raises on values that may still be written."""
+"""What msgspec raises for values that may still be encodable."""
 
 
 class NotJson(ValueError):
-    """A line that is no JSON object, or is nested too deeply; the message says why."""
+    """A line that is not a JSON object, or is nested too deeply."""
 
 
 def read_head(raw: bytes) -> LineHead:
-    """The head of a line. Raises `NotJson`."""
+    """Read the head of a line. Raises `NotJson`."""
     if not can_be_deep(raw):
         try:
             return _head_decoder.decode(raw)
@@ -220,12 +221,12 @@ def read_head(raw: bytes) -> LineHead:
 
 
 def read_object(raw: bytes) -> JsonObject:
-    """A line as a dict. Raises `NotJson`."""
+    """Read a line as a dict. Raises `NotJson`."""
     if not raw.lstrip().startswith(b"{"):
         raise NotJson("not a JSON object")
     if is_too_deep(raw):
-        raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} deep")
-    return _decode_object(raw)  # raises `RecursionError` if whoever calls has used up the stack
+        raise NotJson(f"nested too deeply: more than {NESTING_LIMIT} levels")
+    return _decode_object(raw)  # raises `RecursionError` if the caller used up the stack
 
 
 def _decode_object(raw: bytes) -> JsonObject:
@@ -238,7 +239,7 @@ def _decode_object(raw: bytes) -> JsonObject:
     try:
         return json.loads(raw.decode("utf-8", "replace"), parse_int=_parse_integer, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
-        reason = error.msg.removesuffix(" at")  # some of the decoder's messages end with it
+        reason = error.msg.removesuffix(" at")  # some messages of the decoder end with it
         raise NotJson(f"{reason[:1].lower()}{reason[1:]} at character {error.pos + 1}") from None
     except ValueError as error:
         raise NotJson(str(error)) from None
@@ -247,7 +248,7 @@ def _decode_object(raw: bytes) -> JsonObject:
 def _parse_integer(digits: str) -> int | float:
     try:
         return int(digits)
-    except ValueError:  # more digits than Python takes
+    except ValueError:  # more digits than Python converts
         return float(digits)
 
 
@@ -255,9 +256,9 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-# How pi and we write messages. Nearly all lines match; of these only the beginning is looked at, and that they end as
-# an object in an object does. Nearly always that is the message; where it is another object, what stands between them
-# does not count for the head, and `hidden_keys` tells of it.
+# The exact form in which pi and this program write messages. Nearly all lines match. Of these, only the start is read,
+# and the end is checked to be two closing braces. If the second brace closes another object than the message, head keys
+# between them are ignored and reported by `find_hidden_keys`.
 _TYPE, _PARENT, _TIME, _MESSAGE, _END = (
     b'{"type":"message","id":"',
     b'","parentId":"',
@@ -266,7 +267,7 @@ _TYPE, _PARENT, _TIME, _MESSAGE, _END = (
     b"}}",
 )
 _NEXT = _END + b"\n" + _TYPE
-"""From the end of one message to the id of the next."""
+"""The bytes between the end of one message and the id of the next."""
 _GAP = len(_END) + 1
 _HEAD = re.compile(
     _TYPE.replace(b"{", rb"\{") + rb'([\w.-]{1,64})","parentId":(?:null|"([\w.-]{1,64})"),"timestamp":"([^"\\]{0,40})"'
@@ -274,27 +275,27 @@ _HEAD = re.compile(
     rb',"message":\{'
 )
 _ID_CHARACTERS = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_.-"
-"""What ids are made of."""
+"""The characters of ids."""
 
 
 @lru_cache(maxsize=64)
 def _build_layout(id: int, parent: int, time: int, rest: int) -> Struct:
-    """Where the parts of a head stand, by their lengths, from the end of the line before on."""
+    """Return a struct that unpacks the parts of a head by their lengths, starting at the end of the line before."""
     return Struct(f"{len(_NEXT)}s{id}s{len(_PARENT)}s{parent}s{len(_TIME)}s{time}s{rest}s")
 
 
 def scan_lines(
     data: bytes, offsets: array[int], source: Source, found: list[Entry | Chain]
 ) -> Iterator[tuple[int, int, int]]:
-    """Read lines of version 3 into `found`, messages only by how they begin, and where lines end into `offsets`.
+    """Read lines of version 3 into `found`, messages only by their start, and the ends of lines into `offsets`.
 
-    Yields number, start and end of every line that has to be looked at as a whole, for the caller to take care of.
+    Yields number, start and end of every line that the caller must decode.
     """
     find, match, ended = data.find, _HEAD.match, offsets.append
     start, line, base = 0, len(offsets), offsets[-1]
     careful = 0
-    """Up to here every line is looked at by itself."""
-    if data.startswith(b"\n") and not data.strip(b"\n"):  # millions of empty lines, say
+    """Up to this position every line is matched on its own."""
+    if data.startswith(b"\n") and not data.strip(b"\n"):  # for example millions of empty lines
         offsets.extend(range(base + 1, base + len(data) + 1))
         return
     end = find(b"\n")
@@ -308,15 +309,15 @@ def scan_lines(
             continue
         first, parent, time, keys, branch, current = head.groups()
         ids, times = [first], [time]
-        begun, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
+        first_start, last, rest = start, first, b'"' + (keys or b"") + _MESSAGE
         layout = _build_layout(len(first), len(first), len(time), len(rest))
         unpack, least = layout.unpack_from, layout.size - _GAP
         start = end + 1
         ended(base + start)
         end = find(b"\n", start)
         most = LINE_LIMIT if start >= careful else 0
-        # Lines that go on from the one before, and look just like it, are only compared, each with how the one before
-        # it ends.
+        # Lines that continue the one before in the same form are only compared. Each comparison includes the end of the
+        # line before.
         while least < end - start <= most:
             before, id, key, above, then, time, behind = unpack(data, start - _GAP)
             if above != last or behind != rest or before != _NEXT or key != _PARENT or then != _TIME:
@@ -327,30 +328,40 @@ def scan_lines(
             start = end + 1
             ended(base + start)
             end = find(b"\n", start)
-        if data[start - _GAP : start - 1] != _END:  # the last one does not end as it should
+        if data[start - _GAP : start - 1] != _END:  # the last line has another ending
             del ids[-1], times[-1]
             end, start = offsets.pop() - base - 1, offsets[-1] - base
         if len(ids) > 1 and (b"".join(ids) + b"".join(times).replace(b":", b"")).translate(None, _ID_CHARACTERS):
-            # Something that ids and times are not made of: what was compared may not be what it seems.
-            careful, start = start, begun
+            # A character that ids and times never contain: the comparison may have matched the wrong parts.
+            careful, start = start, first_start
             del offsets[line:]
             end = find(b"\n", start)
             continue
-        on = UNSET if keys is None else None if branch is None else branch.decode()
-        at = None if current is None else current.decode()
-        under = None if parent is None else parent.decode()
+        on_branch = UNSET if keys is None else None if branch is None else branch.decode()
+        current_branch = None if current is None else current.decode()
+        parent_id = None if parent is None else parent.decode()
         if len(ids) > 1:
             names = b" ".join(ids).decode().split(" ")
-            found.append(Chain(ids=names, parent=under, line=line, source=source, branch=on, current=at))
+            found.append(
+                Chain(ids=names, parent=parent_id, line=line, source=source, branch=on_branch, current=current_branch)
+            )
         else:
             found.append(
-                Entry(id=first.decode(), parent=under, type="message", line=line, source=source, branch=on, current=at)
+                Entry(
+                    id=first.decode(),
+                    parent=parent_id,
+                    type="message",
+                    line=line,
+                    source=source,
+                    branch=on_branch,
+                    current=current_branch,
+                )
             )
         line += len(ids)
 
 
 class LineSource(ABC):
-    """How a source reads lines of version 3."""
+    """A source of lines of version 3."""
 
     __slots__ = ()
 
@@ -380,7 +391,7 @@ class LineSource(ABC):
 
 
 class MemoryLine(LineSource):
-    """A line in memory."""
+    """A source that holds one line in memory."""
 
     __slots__ = ("data",)
 
@@ -392,14 +403,14 @@ class MemoryLine(LineSource):
 
 
 def read_entry(raw: bytes, line: int, source: Source | None = None) -> Entry:
-    """A line as an entry, its body not looked at yet. Raises `NotJson`."""
+    """Read a line as an entry without decoding its body. Raises `NotJson`."""
     return _build_entry(read_head(raw), line, MemoryLine(raw) if source is None else source)
 
 
 def read_line(raw: bytes, line: int, source: Source) -> Entry:
-    """The same of a line among others: it is known by its beginning where `scan` would know it so."""
-    begun = _read_message_head(raw)
-    return _build_entry(read_head(raw) if begun is None else begun, line, source)
+    """Read one line of a file as `scan_lines` would. Raises `NotJson`."""
+    head = _read_message_head(raw)
+    return _build_entry(read_head(raw) if head is None else head, line, source)
 
 
 def _build_entry(head: LineHead, line: int, source: Source) -> Entry:
@@ -423,7 +434,7 @@ def _build_entry(head: LineHead, line: int, source: Source) -> Entry:
 
 
 def _read_message_head(raw: bytes) -> LineHead | None:
-    """The head of a line that is known by its beginning, as `scan` knows it."""
+    """Return the head of a line in the standard form of a message, or `None`."""
     head = _match_message_head(raw)
     if head is None:
         return None
@@ -443,7 +454,7 @@ def _match_message_head(raw: bytes) -> re.Match[bytes] | None:
 
 
 def set_parent(raw: bytes, parent: EntryId | None) -> bytes:
-    """A line with another parent: set where readers look for it, which is not the last key in a damaged line."""
+    """Replace the parent of a line where readers look for it. In a damaged line that is not the last `parentId` key."""
     value = write_value(parent)
     head = _match_message_head(raw)
     if head is None:
@@ -453,27 +464,27 @@ def set_parent(raw: bytes, parent: EntryId | None) -> bytes:
 
 
 def find_hidden_keys(raw: bytes) -> list[str]:
-    """The keys of a head that stand behind the message, and say something else, in a line known by its beginning."""
-    begun = _read_message_head(raw)
-    if begun is None:
+    """Return the head keys after the message that differ from the ones before it, in a line of the standard form."""
+    head = _read_message_head(raw)
+    if head is None:
         return []
     try:
-        whole = read_head(raw)
+        full_head = read_head(raw)
     except NotJson:
         return []
-    if whole == begun:  # nearly always
+    if full_head == head:  # the common case
         return []
-    return [key for name, key in _HEAD_FIELDS if key in HEAD_KEYS and getattr(whole, name) != getattr(begun, name)]
+    return [key for name, key in _HEAD_FIELDS if key in HEAD_KEYS and getattr(full_head, name) != getattr(head, name)]
 
 
 def read_timestamp(raw: bytes) -> str:
-    """The time of a line; nothing where it has none."""
+    """Return the timestamp of a line, or an empty string."""
     head = _match_message_head(raw)
     return head[3].decode("utf-8", "replace") if head is not None else _parse_text(read_head(raw).timestamp)
 
 
 def read_body(raw: bytes) -> Body:
-    """What a line says. One that begins well but is no JSON after all says nothing: `e.UNREADABLE`."""
+    """Decode the body of a line; `e.UNREADABLE` if the line is not valid JSON after all."""
     try:
         return parse_body(read_object(raw))
     except NotJson:
@@ -481,7 +492,7 @@ def read_body(raw: bytes) -> Body:
 
 
 def is_readable(raw: bytes) -> bool:
-    """Whether `read_object` reads a line. Nothing is made of what is in it, however much that is."""
+    """Return whether `read_object` can read a line, without building the object."""
     try:
         _any_decoder.decode(raw)
         return not is_too_deep(raw)
@@ -490,7 +501,7 @@ def is_readable(raw: bytes) -> bool:
 
 
 def read_preview(raw: bytes) -> MessagePreview | None:
-    """The message that a line holds, at a glance; `None` where the line is no JSON, or holds something else."""
+    """Return a preview of the message in a line; `None` if there is no message."""
     try:
         message = _preview_decoder.decode(raw).message
         return None if is_too_deep(raw) else message
@@ -500,14 +511,14 @@ def read_preview(raw: bytes) -> MessagePreview | None:
 
 
 def parse_body(wire: JsonObject) -> Body:
-    """What an object in wire form says; its id, parent and time are passed over."""
+    """Build the body from an object in wire form. Its id, parent and timestamp are ignored."""
     type = _parse_text(wire.get("type"))
     if type == "message" and not is_object(wire.get("message")):
         return e.NO_MESSAGE
     if type not in WIRE:
         return e.Opaque(type=type, fields={key: value for key, value in wire.items() if key not in HEAD_KEYS})
     if type == "model_change" and "modelId" not in wire:
-        # oh-my-pi names provider and model in one field.
+        # oh-my-pi stores provider and model in one field.
         provider, slash, model = _parse_text(wire.get("model")).partition("/")
         wire = {**wire, "provider": provider, "modelId": model} if slash else {**wire, "modelId": provider or None}
     body, fields = WIRE[type]
@@ -515,7 +526,7 @@ def parse_body(wire: JsonObject) -> Body:
 
 
 def find_unknown_fields(wire: JsonObject) -> JsonObject:
-    """The fields of an object in wire form that its body does not hold."""
+    """Return the fields of an object in wire form that its body does not hold."""
     type = _parse_text(wire.get("type"))
     if type not in WIRE:
         return {}
@@ -524,35 +535,35 @@ def find_unknown_fields(wire: JsonObject) -> JsonObject:
 
 
 def _get_known_fields(type: str) -> set[str]:
-    """The fields in wire form that a body of that type holds."""
+    """Return the wire fields that a body of the type holds."""
     return {field.wire for field in WIRE[type][1].values()} if type in WIRE else set()
 
 
 def build_copy_fields(entry: Entry) -> JsonObject:
-    """The further fields of a copy of `entry`: those that its body does not hold, and which entry it is a copy of.
+    """Return the extra fields of a copy of `entry`: fields that its body does not hold, and the id of the original.
 
-    Raises `InvalidOperation` for one that cannot be read.
+    Raises `InvalidOperation` if the entry cannot be read.
     """
     try:
         wire = read_object(entry.raw)
     except NotJson as error:
-        raise InvalidOperation(f"entry {entry.id!r} cannot be copied, since it cannot be read: {error}") from None
+        raise InvalidOperation(f"cannot copy entry {entry.id!r}: {error}") from None
     return {**find_unknown_fields(wire), COPIED_FROM: entry.id}
 
 
 def get_type(body: Body) -> str:
-    """The wire type of a body."""
+    """Return the wire type of a body."""
     if isinstance(body, e.Opaque):
         return body.type
     try:
         return _TYPES_BY_BODY[type(body)]
     except KeyError:
-        given = f"{type(body).__name__!r} object"
-        raise TypeError(f"a body is wanted, such as user('Hello') or Message({{...}}), not a {given}") from None
+        name = f"{type(body).__name__!r} object"
+        raise TypeError(f"expected a body such as user('Hello') or Message({{...}}), got a {name}") from None
 
 
 def encode_body(body: Body) -> JsonObject:
-    """The fields of a body under their wire names."""
+    """Return the fields of a body under their wire names."""
     if isinstance(body, e.Message):
         return {"message": body.message}
     if isinstance(body, e.Opaque):
@@ -573,25 +584,25 @@ def write_entry(
     line: int = 0,
     extra: JsonObject | None = None,
 ) -> Entry:
-    """A new entry and its line. `current` is given only when it is another branch than `branch`.
+    """Build a new entry and its line. Pass `current` only if it differs from `branch`.
 
-    Raises `InvalidOperation` for what would be read back as something else than it is written as.
+    Raises `InvalidOperation` for a body that would be read back as something else.
     """
     type = get_type(body)
     if isinstance(body, e.Opaque) and type in WIRE:
-        raise InvalidOperation(f"an entry of type {type!r} is written as a {WIRE[type][0].__name__}")
+        raise InvalidOperation(f"use {WIRE[type][0].__name__} to write an entry of type {type!r}")
     wire: JsonObject = {"type": type, ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch}
     if current is not None:
         wire["current"] = current
-    if isinstance(body, e.Message):  # nearly all are
+    if isinstance(body, e.Message):  # the common case
         wire["message"] = body.message
     else:
         wire.update(encode_body(body))
     if extra is not None:
-        own = {*wire, *HEAD_KEYS, *_get_known_fields(type)} - {COPIED_FROM}  # which a copy of a copy tells anew
-        taken = [key for key in extra if key in own]
-        if taken:
-            raise InvalidOperation(f"a further field cannot be called {taken[0]!r}: that is a field of the entry's own")
+        own = {*wire, *HEAD_KEYS, *_get_known_fields(type)} - {COPIED_FROM}  # a copy of a copy overwrites it
+        conflicts = [key for key in extra if key in own]
+        if conflicts:
+            raise InvalidOperation(f"extra field {conflicts[0]!r} conflicts with a field of the entry")
         wire.update(extra)
     return Entry(
         id=id,
@@ -608,9 +619,9 @@ def write_entry(
 def write_message(
     message: JsonObject, id: EntryId, parent: EntryId | None, timestamp: str, branch: str | None, current: str | None
 ) -> bytes:
-    """The line of a new entry with a message: `write_entry` for what nearly all are.
+    """Return the line of a new message: a fast form of `write_entry`.
 
-    Only here tuples are not counted for nesting: looking for them would take as long as writing the line.
+    Tuples do not count for nesting here, because checking for them would take as long as writing the line.
     """
     wire = {"type": "message", ID: id, PARENT: parent, "timestamp": timestamp, "branch": branch, "message": message}
     if current is not None:
@@ -623,13 +634,13 @@ def write_message(
 
 
 def write_object(wire: JsonObject) -> bytes:
-    """One line of JSON, without a newline in it. Strings that UTF-8 cannot hold are escaped, NaN and infinity are null.
+    """Encode one line of JSON without a newline. Lone surrogates are escaped; NaN and infinity become null.
 
-    Raises `InvalidOperation` for what is nested too deeply to be read back, and for integers that Python cannot write.
+    Raises `InvalidOperation` for values that are nested too deeply or integers that are too long.
     """
     try:
         line = _dumps(wire, None, _options)
-    except TypeError:  # what it does not know, or holds to be too deep
+    except TypeError:  # an unknown type, or nested too deeply
         try:
             line = _encode(wire)
         except ENCODE_ERRORS:
@@ -640,9 +651,9 @@ def write_object(wire: JsonObject) -> bytes:
 
 
 def _import_and_dump(wire: JsonObject, default: None, options: int) -> bytes:
-    """Import orjson when something is written. It takes a third less time than msgspec, and knows how deep it may go.
+    """Import orjson on the first write. It takes a third less time than msgspec and has the same nesting limit.
 
-    What the two write in different ways is left to msgspec.
+    Values that the two encode differently are left to msgspec.
     """
     global _dumps, _options
     import orjson
@@ -656,7 +667,7 @@ def _import_and_dump(wire: JsonObject, default: None, options: int) -> bytes:
     except TypeError:
         _dumps = orjson.dumps
     else:
-        _dumps = _refuse_dump  # another version, with another limit
+        _dumps = _refuse_dump  # a version with another limit
     return _dumps(wire, None, _options)
 
 
@@ -669,7 +680,7 @@ _options = 0
 
 
 def _encode_with_json(wire: JsonObject) -> bytes:
-    """A line of what msgspec refuses."""
+    """Encode a line that msgspec rejects."""
     import json
 
     dumps = partial(json.dumps, separators=(",", ":"), check_circular=False)
@@ -680,24 +691,24 @@ def _encode_with_json(wire: JsonObject) -> bytes:
             text = dumps(json.loads(dumps(wire), parse_constant=lambda _: None))
     except RecursionError:
         if not is_deep(wire):
-            raise  # whoever calls has used up the stack
+            raise  # the caller used up the stack
         raise _build_depth_error() from None
-    except ValueError:  # once more, and NaN is allowed this time
+    except ValueError:  # the second attempt allows NaN, so an integer is too long
         raise InvalidOperation("an entry cannot hold an integer of more than 4300 digits") from None
     return text.encode("ascii")
 
 
 def _build_depth_error() -> InvalidOperation:
-    return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} deep")
+    return InvalidOperation(f"an entry cannot be nested more than {NESTING_LIMIT} levels deep")
 
 
 def write_value(value: Any) -> bytes:
-    """One value as JSON text, to be spliced into a line."""
+    """Encode one value as JSON text, to splice it into a line."""
     return write_object({"": value})[4:-1]
 
 
 def read_header(raw: bytes, wire: JsonObject) -> Header | None:
-    """The header, if the line is one."""
+    """Return the header, or `None` if the line is not a header."""
     if wire.get("type") != "session" or not isinstance(wire.get("id"), str):
         return None
     version = wire.get("version", 1)

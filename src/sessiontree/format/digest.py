@@ -1,15 +1,12 @@
-"""Digest: what a listing says of a session, from one pass over its lines that keeps none of them.
+"""Digest: the facts that a listing shows, from one pass over the lines of a session.
 
-Lines are decoded only as far as a listing needs, many at once; a pass can go on where an
-earlier one stopped. A `Digest` vouches for sound files alone: every line an entry, every
-parent and anchor an earlier line, every head there. At the first thing that is otherwise it
-stops, and the session has to be opened to tell what is wrong; so this module repairs,
-judges and migrates nothing. Three things it passes over: bytes that are no UTF-8, in strings that
-a listing does not show, so whoever feeds it looks for them first; lines that are nested too
-deeply and do not look it; and keys of the head behind a message, which it takes to count. The last
-two are left to `doctor`, since to check all lines for them would take half as long as the decoding.
-What a line does to the heads is told by `core.heads`; here is its short form, for names alone, and a
-test holds the two together.
+Lines are decoded only as far as needed, many at once, and none is kept. A pass can continue where an earlier one
+stopped. A `Digest` is valid only for sound files: every line is an entry, every parent and anchor is an earlier line,
+every head exists. At the first fault it raises `UnsoundSession`, and the caller must open the session instead.
+
+Three faults are not detected here. Invalid UTF-8 in strings that a listing does not show: the caller checks for it.
+Deep nesting that is not obvious, and head keys after a message: `doctor` reports these, because a check of all lines
+would take half as long as decoding them. Heads follow `core.head_rules`; totals match `format.totals`.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from sessiontree.format.session_reader import SessionReader
 
 _NO_ENTRY = 1 << 62
 _NEAR_STEPS = 64
-"""So far up one looks step by step."""
+"""How far up an ancestor is searched step by step."""
 _COST_ROLES = frozenset(("assistant", "toolResult"))
 
 
@@ -61,7 +58,7 @@ class _Message(Struct, gc=False):
 
 
 class _Line(Struct, gc=False):
-    """What a listing needs of a line; the rest is only checked to be JSON."""
+    """The fields that a listing needs. The rest of the line is only checked to be valid JSON."""
 
     type: str
     id: str
@@ -81,11 +78,11 @@ _line_decoder = msgspec.json.Decoder(_Line)
 
 
 class UnsoundSession(Exception):
-    """The session has to be opened to say what is in it."""
+    """The file has a fault, or something else that only opening the session can handle."""
 
 
 class SessionTotals(Struct, kw_only=True):
-    """What was counted so far, without the ids."""
+    """The facts counted so far, without the ids."""
 
     id: str
     created: str
@@ -109,22 +106,22 @@ class SessionTotals(Struct, kw_only=True):
 
     @property
     def branch_count(self) -> int:
-        """How many branches are not archived."""
+        """The number of branches that are not archived."""
         return len(self.heads.keys() - self.archived)
 
 
 class _Ancestors:
-    """Which entries stand above which, by their numbers, in few steps however far apart they are."""
+    """Ancestor tests by entry number, in few steps at any distance."""
 
     def __init__(self, parents: list[int]) -> None:
         self._parents = parents
         self._depths: list[int] = []
         self._jumps: list[int] = []
-        """Some entry above each one, so chosen that a way of any length takes few jumps. Made when it is needed."""
+        """An ancestor of each entry, chosen to make every walk up short. Built on demand."""
 
     def contains(self, above: int, number: int) -> bool:
-        """Whether the entry `above`, or the same one, is met on the way up from `number`."""
-        for _ in range(_NEAR_STEPS):  # nearly always that is enough
+        """Return whether `above` is `number` or one of its ancestors."""
+        for _ in range(_NEAR_STEPS):  # enough in nearly all cases
             if number <= above:
                 return number == above
             number = self._parents[number]
@@ -142,7 +139,7 @@ class _Ancestors:
                 depths.append(0)
                 jumps.append(-1)
                 continue
-            # Where the two jumps from the parent on are of one length, theirs together is the next longer one.
+            # If the next two jumps from the parent have the same length, combine them into one.
             depth, far = depths[parent], jumps[parent]
             farther = jumps[far] if far >= 0 else -1
             over = depths[far] if far >= 0 else -1
@@ -152,46 +149,46 @@ class _Ancestors:
 
 
 class EntryLinks(NamedTuple):
-    """What a digest knows of entries, to go on from another time."""
+    """The links between entries that a later digest needs to continue."""
 
     ids: list[str]
     parents: list[int]
-    """The number of each one's parent; what hangs from nothing hangs from -1."""
+    """The number of each entry's parent; -1 for a root."""
     annotations: list[int]
-    """The numbers of those that are annotations."""
+    """The numbers of annotations."""
 
 
 class Digest:
-    def __init__(self, tally: SessionTotals, entries: Iterable[EntryLinks] = ()) -> None:
-        self.totals = tally
+    def __init__(self, totals: SessionTotals, entries: Iterable[EntryLinks] = ()) -> None:
+        self.totals = totals
         self._ids: list[str] = []
         self._parents: list[int] = []
         self._ancestors = _Ancestors(self._parents)
         self._annotations: dict[int, int] = {}
-        """The number of each annotation, and of the nearest entry above that is none."""
-        for kept in entries:
-            self._ids += kept.ids
-            self._parents += kept.parents
-            for number in kept.annotations:
+        """The number of each annotation, and of the nearest entry above that is not an annotation."""
+        for links in entries:
+            self._ids += links.ids
+            self._parents += links.parents
+            for number in links.annotations:
                 self._annotate(number)
         self._numbers: dict[str | None, int] = {None: -1, **dict(zip(self._ids, count()))}
-        if not len(self._numbers) - 1 == len(self._parents) == tally.entries:
-            raise ValueError("ids, parents and the tally do not go together")
+        if not len(self._numbers) - 1 == len(self._parents) == totals.entries:
+            raise ValueError("ids, parents and totals do not match")
 
     def get_links_since(self, entry: int) -> EntryLinks:
-        """What is known of the entries from number `entry` on."""
+        """Return the links of the entries from number `entry` on."""
         annotations = sorted(number for number in self._annotations if number >= entry)
         return EntryLinks(self._ids[entry:], self._parents[entry:], annotations)
 
     def find_branches(self, ids: Iterable[str]) -> dict[str, str | None]:
-        """A branch that leads to each of these entries, the current one if it does; unknown ones are left out."""
-        tally = self.totals
+        """Return a branch that contains each of these entries, preferably the current one. Unknown ids are left out."""
+        totals = self.totals
         wanted = {self._numbers[id]: id for id in ids if id in self._numbers}
         found: dict[str, str | None] = dict.fromkeys(wanted.values())
-        first, passed, hidden = min(wanted, default=0), set[int](), set(tally.archived)
-        for name in sorted(tally.heads, key=lambda name: (name != tally.current, name in hidden)):
-            number = self._numbers[tally.heads[name]]
-            while number >= first and number not in passed:  # a parent's number is less than its child's
+        first, passed, hidden = min(wanted, default=0), set[int](), set(totals.archived)
+        for name in sorted(totals.heads, key=lambda name: (name != totals.current, name in hidden)):
+            number = self._numbers[totals.heads[name]]
+            while number >= first and number not in passed:  # a parent's number is lower than its child's
                 passed.add(number)
                 if number in wanted:
                     found[wanted[number]] = name
@@ -199,50 +196,50 @@ class Digest:
         return found
 
     def feed(self, data: bytes) -> None:
-        """Take in whole lines. Raises `Unsound`."""
+        """Read whole lines. Raises `UnsoundSession`."""
         if looks_deep(data):
             _check_nesting(data)
         try:
             lines = _decode_lines(data)
         except RecursionError:
             _check_nesting(data)
-            raise  # whoever calls has used up the stack
+            raise  # the caller used up the stack
         self._link_lines(lines)
         self._count_lines(lines)
         self._replay(lines)
 
     def _link_lines(self, lines: Sequence[_Line]) -> None:
-        """Take note of ids and parents. All at once: a loop over the lines would take longer than decoding them."""
+        """Record ids and parents in bulk: a loop over the lines would take longer than decoding them."""
         first, numbers = len(self._parents), range(len(self._parents), len(self._parents) + len(lines))
         new, parents = [line.id for line in lines], [line.parent for line in lines]
         self._ids += new
         self._numbers.update(zip(new, numbers, strict=True))
-        if parents[1:] == new[:-1]:  # one chain, as nearly always
+        if parents[1:] == new[:-1]:  # one chain, the common case
             above = [self._numbers.get(parent, _NO_ENTRY) for parent in parents[:1]] + list(numbers[:-1])
         else:
             above = list(map(self._numbers.get, parents, repeat(_NO_ENTRY)))
         if len(self._numbers) - 1 != first + len(lines) or not all(map(lt, above, numbers)):
-            raise UnsoundSession  # an id was used twice, or a parent is missing or comes later
+            raise UnsoundSession  # a duplicate id, or a parent that is missing or comes later
         self._parents.extend(above)
         self.totals.entries = len(self._parents)
 
     def _count_lines(self, lines: Sequence[_Line]) -> None:
-        tally = self.totals
+        totals = self.totals
         held = [line.message for line in lines if line.type == "message"]
         messages = list(filter(None, held))
         if len(messages) < len(held):
-            raise UnsoundSession  # a line should have a message, and has none
-        tally.messages += len(messages)
-        if tally.first_message is None:
-            said = (_get_first_line(message) for message in messages if message.role == "user")
-            tally.first_message = next(filter(None, said), None)
+            raise UnsoundSession  # a message line without a message
+        totals.messages += len(messages)
+        if totals.first_message is None:
+            texts = (_get_first_line(message) for message in messages if message.role == "user")
+            totals.first_message = next(filter(None, texts), None)
         costs = [
             message.usage.cost for message in messages if message.usage is not None and message.role in _COST_ROLES
         ]
-        tally.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], tally.cost)
+        totals.cost = sum([cost.total if isinstance(cost, _Cost) else cost for cost in costs], totals.cost)
 
     def _replay(self, lines: Sequence[_Line]) -> None:
-        """What the lines do to the heads, and what only some lines say."""
+        """Apply the lines to the heads, and count the facts that only some lines hold."""
         before, last = len(self._parents) - len(lines), len(lines) - 1
         branches = [line.branch for line in lines]
         if branches.count(UNSET) == len(lines):  # a peer wrote them
@@ -253,17 +250,17 @@ class Digest:
                 for at, (line, after) in enumerate(pairwise(lines))
                 if line.type != "message" or line.branch != after.branch or line.current != after.current
             ]
-        # Of messages in a row on one branch, and that is nearly every line, the last one says it all.
-        settled = -1
+        # For consecutive messages on one branch, which nearly all lines are, only the last one matters.
+        applied = -1
         for at in (*others, last):
-            if at - settled > 1:
+            if at - applied > 1:
                 self._move_heads(lines[at - 1], before + at - 1)
-            if at > settled:
+            if at > applied:
                 self._apply_line(lines[at], before + at)
-            settled = at
+            applied = at
 
     def _apply_line(self, line: _Line, number: int) -> None:
-        """Everything that is not one more message of a peer."""
+        """Apply a line that is not just another message of a peer."""
         if line.type == "compaction":
             self._check_anchor(line.anchor, number)
         if line.type in ("compaction", "branch_summary", "usage", "model_usage") and line.usage is not None:
@@ -280,12 +277,12 @@ class Digest:
         self._annotations[number] = self._annotations.get(parent, parent)
 
     def check_heads(self) -> None:
-        """Raises `Unsound` if a head is missing."""
+        """Raise `UnsoundSession` if a head is missing."""
         if any(head not in self._numbers for head in self.totals.heads.values()):
             raise UnsoundSession
 
     def _check_anchor(self, anchor: str | None, number: int) -> None:
-        """A compaction keeps entries from its own path."""
+        """Raise `UnsoundSession` if a compaction keeps an entry that is not on its path."""
         if anchor is not None and not self._ancestors.contains(self._numbers.get(anchor, _NO_ENTRY), number):
             raise UnsoundSession
 
@@ -294,13 +291,13 @@ class Digest:
         if line.type == "custom" and line.custom_type == HEAD_RECORD:
             self._apply_record(line)
             return
-        point = line.branch_name or "" if line.type == "branch_point" else None
-        effect = get_effect(
-            line.branch,
-            line.current,
-            is_annotation=number in self._annotations,
-            peer_branch=choose_peer_branch(totals.line_branch, totals.heads, totals.current, point),
-        )
+        is_annotation = number in self._annotations
+        if line.branch is UNSET:
+            point = line.branch_name or "" if line.type == "branch_point" else None
+            peer_branch = choose_peer_branch(totals.line_branch, totals.heads, totals.current, point)
+            effect = get_effect(UNSET, None, is_annotation, peer_branch)
+        else:
+            effect = get_effect(line.branch, line.current, is_annotation)
         if effect.branch is not None and effect.moves_head:
             head = self._annotations.get(number, number)
             totals.heads[effect.branch] = None if head < 0 else self._ids[head]
@@ -325,7 +322,7 @@ class Digest:
 
 
 def start_digest(reader: SessionReader) -> Digest:
-    """A digest of the session whose header `reader` has read. Raises `Unsound`, and `FormatError` without a header."""
+    """Start a digest of the session whose header `reader` has read. Raises `UnsoundSession` and `FormatError`."""
     header: Header = reader.header
     if header.version < VERSION or any(problem.severity == "fault" for problem in reader.problems):
         raise UnsoundSession
@@ -341,7 +338,7 @@ def start_digest(reader: SessionReader) -> Digest:
 
 
 def _get_first_line(message: _Message) -> str | None:
-    """What a message says, on one line."""
+    """Return the text of a message on one line."""
     if not message.content:
         return None
     return replace_unencodable(shorten_to_line(extract_text(_decode_value(message.content)))) or None
@@ -378,10 +375,10 @@ def _decode_lines(data: bytes) -> Sequence[_Line]:
 
 
 def _is_one_value_per_line(data: bytes, values: int) -> bool:
-    """Whether so many values stand in a line each, with nothing else: to the decoder a newline is a blank as any other.
+    """Return whether each line holds exactly one value. The decoder treats a newline like any other white space.
 
-    One between `}` and `{` is never within a value, where a comma would be. This takes a fraction of what
-    `bytes.count` does.
+    A newline between `}` and `{` is never inside a value, where a comma would be. This is much faster than
+    `bytes.count`.
     """
     find, last, newlines = data.find, len(data) - 1, 0
     at = find(b"\n")
@@ -394,7 +391,7 @@ def _is_one_value_per_line(data: bytes, values: int) -> bool:
 
 
 def _decode_line(raw: bytes) -> _Line:
-    """A line that is not as one expects: odd values where a listing looks are as good as none."""
+    """Decode a line with unexpected values. Values of a wrong type count as missing."""
     try:
         return _line_decoder.decode(raw)
     except DECODE_ERRORS:
@@ -427,7 +424,7 @@ def _decode_line(raw: bytes) -> _Line:
 
 
 def _is_id(value: object) -> bool:
-    """Whether `value` is a string that can be kept."""
+    """Return whether `value` is a string that can be stored."""
     return isinstance(value, str) and (value.isascii() or value == replace_unencodable(value))
 
 

@@ -1,6 +1,6 @@
-"""Given: entries that somebody hands in as JSON, to be appended.
+"""Entry input: validates entries that users pass in as JSON.
 
-Only whole ones are taken: one of a known type that lacks what such entries say would be read as saying nothing.
+An entry of a known type must have all required fields. Otherwise it would be read back as empty.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from sessiontree.format.codec import WIRE, find_unknown_fields, parse_body
 
 
 class IncompleteEntry(ValueError):
-    """What was given lacks something; the words complete "it needs"."""
+    """A required field is missing; the message completes "it needs"."""
 
 
 def parse_entry(wire: JsonObject) -> tuple[Body, JsonObject]:
-    """The body of an entry, and further fields of its line. Raises `Lacking`."""
+    """Return the body of an entry and the extra fields of its line. Raises `IncompleteEntry`."""
     kind = coerce_string(wire.get("type"))
-    if not kind or kind == "session":  # which is a header
+    if not kind or kind == "session":  # that would be a header
         raise IncompleteEntry("a type")
     known, fields = WIRE.get(kind, (Opaque, {}))
     needed = {field.name for field in msgspec.structs.fields(known) if field.required}
     for name, field in fields.items():
         value = wire.get(field.wire)
         if value is None and not field.optional and field.wire in wire:
-            continue  # null says something there
+            continue  # null is a valid value there
         if (name in needed or not field.optional) and field.read(value) == field.read(None):
             raise IncompleteEntry(field.wire)
     body = parse_body(wire)
@@ -38,11 +38,11 @@ def parse_entry(wire: JsonObject) -> tuple[Body, JsonObject]:
 
 
 def check_message(message: JsonObject) -> None:
-    """Raises `Lacking` for a message that says nothing."""
-    said = coerce_string(message.get("role"))
-    if not said:
+    """Raise `IncompleteEntry` for a message without content."""
+    role = coerce_string(message.get("role"))
+    if not role:
         raise IncompleteEntry("a role")
-    if said in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
-        raise IncompleteEntry("content: a text, or a list of blocks")
+    if role in ("user", "assistant", "toolResult") and not isinstance(message.get("content"), str | list):
+        raise IncompleteEntry("content: text or a list of blocks")
     if get_answered_call(message) == "":
         raise IncompleteEntry("the toolCallId that it answers")

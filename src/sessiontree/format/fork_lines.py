@@ -1,6 +1,6 @@
-"""Forks: the lines of a new session that begins as a part of another. Pure.
+"""Fork lines: the lines of a new session that starts as a copy of a path.
 
-Copied lines keep their bytes; where a parent or a compaction's anchor changes, only that value does.
+Copied lines keep their bytes. If a parent or a compaction's anchor changes, only that value is replaced.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from sessiontree.format.splice import set_value
 
 
 def build_fork_lines(plan: ForkPlan, *, name: str | None, now: str, new_id: Callable[[], EntryId]) -> list[bytes]:
-    """The lines behind the header: the path, its live labels, and a head record that makes it `main`.
+    """Return the lines after the header: the path, its current labels, and a head record that makes it `main`.
 
-    Raises `InvalidOperation` if a damaged line keeps a fork from having the context of its source.
+    Raises `InvalidOperation` if damage would change the context of the fork.
     """
     return read_parts(build_fork_parts(plan, name=name, now=now, new_id=new_id))
 
 
 def read_parts(parts: Sequence[Entry | bytes]) -> list[bytes]:
-    """Parts of a fork, all as lines."""
+    """Return all parts of a fork as lines."""
     copied = read_raws(part for part in parts if isinstance(part, Entry))
     return [next(copied) if isinstance(part, Entry) else part for part in parts]
 
@@ -44,7 +44,7 @@ def read_parts(parts: Sequence[Entry | bytes]) -> list[bytes]:
 def build_fork_parts(
     plan: ForkPlan, *, name: str | None, now: str, new_id: Callable[[], EntryId]
 ) -> list[Entry | bytes]:
-    """The same, with the entries themselves in the place of lines that stay as they are."""
+    """Return the parts of a fork. A line that does not change is represented by its entry."""
     changed = read_raws(entry for entry in plan.entries if _is_changed(entry, plan))
     lines: list[Entry | bytes] = []
     last: EntryId | None = None
@@ -72,9 +72,9 @@ def build_fork_parts(
 
 
 def reparent_line(entry: Entry, raw: bytes, parent: EntryId | None, anchor: EntryId | None = None) -> bytes:
-    """The line `raw` of `entry` below another parent, with another anchor if one is given.
+    """Return the line of `entry` with another parent, and with another anchor if one is given.
 
-    Raises `InvalidOperation` if the new line would be read as something else, as may be where it is damaged.
+    Raises `InvalidOperation` if the new line would be read as something else, which can happen if the line is damaged.
     """
     line = raw if parent == entry.parent else set_parent(raw, parent)
     if anchor is not None:
@@ -88,7 +88,7 @@ def reparent_line(entry: Entry, raw: bytes, parent: EntryId | None, anchor: Entr
 
 
 def _is_same(entry: Entry, raw: bytes, line: bytes, parent: EntryId | None, anchor: EntryId | None) -> bool:
-    """Whether readers find the same entry in `line` as in `raw`, but for what was changed on purpose."""
+    """Return whether `line` reads as the same entry as `raw`, except for the intended changes."""
     if len(line) > LINE_LIMIT:
         return False
     try:

@@ -1,7 +1,7 @@
-"""Repair: the lines of a damaged session as a sound one, and what was done to each. Pure.
+"""Line repair: turns the lines of a damaged session into sound ones and reports each change.
 
-Nothing is made up and nothing moves: where an entry really hangs is written down, what shared an id
-gets one of its own, what cannot be read stays in the tree as what it is. The source is not touched.
+Nothing is invented and nothing moves. Effective parents are written down, duplicates get a new id, and unreadable lines
+stay in the tree as custom entries. The source is not changed.
 """
 
 from __future__ import annotations
@@ -30,32 +30,32 @@ from sessiontree.format.codec import (
 from sessiontree.format.splice import drop_after, set_value
 
 UNREADABLE_LINE = "sessiontree.unreadable"
-"""The `custom_type` of entries that keep the place of a line that cannot be read, and its text."""
+"""The `custom_type` of entries that replace an unreadable line and hold its text."""
 
 
-TOO_LONG = "put right it would be too long: a custom entry keeps its place, its text stays in the damaged file"
+TOO_LONG = "replaced by a custom entry without its text, which would be too long"
 
 
 class Repair(Struct, frozen=True, kw_only=True):
-    """One thing that was put right."""
+    """One change made by a repair."""
 
     kind: str
-    """The kind of the problem that it answers."""
+    """The kind of the problem that the change fixes."""
     message: str
     entry: EntryId | None = None
     line: int | None = None
 
 
 def encode_repair(repair: Repair) -> JsonObject:
-    """As commands and the REST interface give it."""
+    """Return a repair in the form that commands and the REST API use."""
     return {"kind": repair.kind, "message": repair.message, "entry": repair.entry, "line": repair.line}
 
 
 def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes], list[Repair]]:
-    """The lines of all entries behind the header, sound, and what was done for it."""
+    """Return sound lines for all entries after the header, and the changes made."""
     lines: list[bytes] = []
     done: list[Repair] = []
-    spans: AncestryIndex | None = None
+    ancestry: AncestryIndex | None = None
 
     def add_repair(kind: str, entry: Entry, message: str) -> None:
         done.append(Repair(kind=kind, message=message, entry=entry.id, line=entry.line))
@@ -65,39 +65,39 @@ def repair_lines(tree: Tree, new_id: Callable[[], EntryId]) -> tuple[list[bytes]
         if keys := find_hidden_keys(raw):
             raw = drop_after(raw, MESSAGE, keys)
             body = read_body(raw)
-            add_repair("hidden_key", entry, f"{format_names(keys)} behind the message is left out")
+            add_repair("hidden_key", entry, f"{format_names(keys)} after the message was removed")
         shadowed = tree[entry.id] is not entry
         if describe_defect(entry, body) is not None:
             text = raw.decode("utf-8", "replace")
-            raw, said = _build_placeholder(entry, text=text), "its text is kept in a custom entry at the same place"
-            if len(raw) > LINE_LIMIT:  # for one byte there may be six
-                raw, said = _build_placeholder(entry), TOO_LONG
-            add_repair("malformed_line", entry, said)
+            raw, message = _build_placeholder(entry, text=text), "replaced by a custom entry that holds its text"
+            if len(raw) > LINE_LIMIT:  # one byte can become six
+                raw, message = _build_placeholder(entry), TOO_LONG
+            add_repair("malformed_line", entry, message)
         elif not is_utf8(raw):
-            raw, said = raw.decode("utf-8", "replace").encode(), "bytes that are not UTF-8 are replaced"
+            raw, message = raw.decode("utf-8", "replace").encode(), "invalid UTF-8 was replaced"
             if len(raw) > LINE_LIMIT:
-                raw, said = _build_placeholder(entry), TOO_LONG
-            add_repair("not_utf8", entry, said)
+                raw, message = _build_placeholder(entry), TOO_LONG
+            add_repair("not_utf8", entry, message)
         id = new_id() if shadowed else entry.id
         if shadowed:
             raw = set_value(raw, ID, write_value(id))
-            add_repair("duplicate_id", entry, "it has an id of its own now")
+            add_repair("duplicate_id", entry, "assigned a new id")
         parent = (entry.parent if entry.parent in tree else None) if shadowed else tree.parent(entry.id)
         if parent != entry.parent:
             raw = set_value(raw, PARENT, write_value(parent))
-            add_repair(_classify_parent_fault(tree, entry), entry, "it is a root now, as it was shown")
+            add_repair(_classify_parent_fault(tree, entry), entry, "now a root, as displayed before")
         anchor = body.first_kept if isinstance(body, Compaction) else None
         if anchor is not None and anchor != id:
-            spans = AncestryIndex(tree) if spans is None else spans
-            if not spans.is_on_path(anchor, parent):
+            ancestry = AncestryIndex(tree) if ancestry is None else ancestry
+            if not ancestry.is_on_path(anchor, parent):
                 raw = set_value(raw, ANCHOR, write_value(id))
-                add_repair("missing_anchor", entry, "it says that it keeps no entries, as it did")
+                add_repair("missing_anchor", entry, "now keeps no entries, as before")
         lines.append(raw)
     return lines, done
 
 
 def repair_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], list[Repair]]:
-    """All heads, those that are not in the file replaced by the last entry that was written on their branch."""
+    """Return all heads. A missing head is replaced by the last entry written on its branch."""
     found: dict[str, EntryId | None] = {}
     done: list[Repair] = []
     written: dict[str, EntryId] | None = None
@@ -105,13 +105,13 @@ def repair_heads(tree: Tree, heads: Heads) -> tuple[dict[str, EntryId | None], l
         if head is not None and head not in tree:
             written = _find_last_written(tree) if written is None else written
             head = written.get(name)
-            done.append(Repair(kind="missing_head", message=f"branch {name!r} is at {head or 'root'} now", entry=head))
+            done.append(Repair(kind="missing_head", message=f"branch {name!r} moved to {head or 'root'}", entry=head))
         found[name] = head
     return found, done
 
 
 def _find_last_written(tree: Tree) -> dict[str, EntryId]:
-    """The last entry that was written on each branch, whatever that was called then."""
+    """Return the last entry written on each branch, following renames."""
     written: dict[str, EntryId] = {}
     heads = Heads()
     for entry in tree.entries:
@@ -125,9 +125,9 @@ def _find_last_written(tree: Tree) -> dict[str, EntryId]:
 
 
 def _build_placeholder(entry: Entry, **text: str) -> bytes:
-    """A custom entry at the place of one that cannot be read. It moves nobody if that one did not."""
+    """Return a custom entry that replaces an unreadable line. It moves a head only if the original did."""
     branch = entry.branch if isinstance(entry.branch, str) and not entry.is_annotation else None
-    kept = write_entry(
+    placeholder = write_entry(
         Custom(custom_type=UNREADABLE_LINE, data={"line": entry.line, **text}),
         id=entry.id,
         parent=entry.parent,
@@ -135,7 +135,7 @@ def _build_placeholder(entry: Entry, **text: str) -> bytes:
         branch=branch,
         current=entry.current,
     )
-    return kept.raw
+    return placeholder.raw
 
 
 def _classify_parent_fault(tree: Tree, entry: Entry) -> str:

@@ -1,8 +1,8 @@
-"""Migrations: lines of older and foreign dialects to lines of version 3.
+"""Migrations: converts lines of older and foreign dialects to version 3.
 
-Each dialect turns one line into one line by splicing, so what it does not know stays. It
-happens in memory when a file is read, and on disk only when the file is rewritten. Ids given
-to old lines follow from the session's id and the line's number, so every read agrees.
+Each dialect converts one line to one line by splicing, so unknown fields are preserved. This happens in memory when a
+file is read, and on disk only when the file is rewritten. New ids are derived from the session id and the line number,
+so every read gives the same ids.
 
     linear   version 1: no ids, one chain, `firstKeptEntryIndex`, `stack_pop`
     hooks    version 2: role `hookMessage`
@@ -34,12 +34,12 @@ class Dialect(Protocol):
     name: str
 
     def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
-        """The line in version 3. Lines come in file order."""
+        """Convert a line to version 3. Lines must come in file order."""
         ...
 
 
 def choose_dialect(header: JsonObject, version: int) -> Callable[[JsonObject], Dialect] | None:
-    """How to choose the dialect of a file from its first entry; `None` when it is of version 3 or newer."""
+    """Return a function that chooses the dialect from the first entry; `None` for version 3 or newer."""
     if version <= 1:
         session = coerce_string(header.get("id"))
         return lambda first: DashDialect() if isinstance(first.get(ID), str) else LinearDialect(session)
@@ -50,12 +50,12 @@ def choose_dialect(header: JsonObject, version: int) -> Callable[[JsonObject], D
 
 
 def update_header_version(raw: bytes) -> bytes:
-    """The header line with this version in it."""
+    """Return the header line with the current version."""
     return set_value(raw, "version", str(VERSION).encode())
 
 
 def _rename_hook_role(raw: bytes, wire: JsonObject) -> bytes:
-    """Version 2 called the role of custom messages `hookMessage`."""
+    """Rename the role `hookMessage` of version 2 to `custom`."""
     message = wire.get("message")
     if is_object(message) and message.get("role") == "hookMessage":
         inner = get_value(raw, "message")
@@ -65,7 +65,7 @@ def _rename_hook_role(raw: bytes, wire: JsonObject) -> bytes:
 
 
 class HookRoleDialect:
-    """Version 2: only a role has another name."""
+    """Version 2: one role has another name."""
 
     name = "hooks"
 
@@ -74,19 +74,19 @@ class HookRoleDialect:
 
 
 class LinearDialect:
-    """Version 1: the order of the lines is the conversation."""
+    """Version 1: each line is the child of the line before."""
 
     name = "linear"
 
     def __init__(self, session: str) -> None:
         self._session = session
         self._ids: list[EntryId | None] = [None]
-        """By the index that compactions use: the header is 0."""
+        """Ids by the index that compactions use; 0 is the header."""
         self._last: EntryId | None = None
 
     def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
-        given = wire.get(ID)
-        id = given if isinstance(given, str) else _derive_id(self._session, number)
+        existing = wire.get(ID)
+        id = existing if isinstance(existing, str) else _derive_id(self._session, number)
         raw = _rename_hook_role(raw, wire)
         parent = self._last
         match wire.get("type"):
@@ -102,11 +102,11 @@ class LinearDialect:
             case _:
                 pass
         raw = set_value(raw, PARENT, write_value(parent))
-        if id is not given:  # one that was given stays as it is spelled
+        if id is not existing:  # an existing id keeps its spelling
             raw = set_value(raw, ID, write_value(id))
         self._ids.append(id)
         if isinstance(wire.get("type"), str):
-            self._last = id  # other lines are no entries, so nothing can hang from them
+            self._last = id  # lines without a type are not entries and cannot be parents
         return raw
 
     def _get_id_at(self, index: Any) -> EntryId | None:
@@ -115,7 +115,7 @@ class LinearDialect:
 
 
 class UuidDialect:
-    """Version 2 as first drafted: other names for ids, and the header as root of the tree."""
+    """An early draft of version 2: other names for ids, and the header as the root of the tree."""
 
     name = "uuid"
     KEYS = (("uuid", ID), ("parentUuid", PARENT), ("firstKeptEntryUuid", ANCHOR))
@@ -132,7 +132,7 @@ class UuidDialect:
         if wire.get("type") == "stack_summary":
             raw = set_value(raw, "type", b'"branch_summary"')
         if wire.get("type") in ("stack_summary", "branch_summary") and "fromId" not in wire:
-            # In this dialect the line before is the leaf that was left.
+            # In this dialect the line before is the abandoned leaf.
             raw = set_value(raw, "fromId", write_value(self._last or "root"))
         id = wire.get("uuid")
         self._last = id if isinstance(id, str) else self._last
@@ -140,14 +140,14 @@ class UuidDialect:
 
 
 class DashDialect:
-    """Dash's form: flat messages, and branches that are known by their branch points only."""
+    """The dialect of Dash: flat messages, and branches marked only by branch points."""
 
     name = "dash"
 
     def __init__(self) -> None:
         self._branches: dict[EntryId, str] = {}
         self._model = ("unknown", "unknown")
-        """Provider and model of the last message that names them, for those that do not."""
+        """Provider and model of the last message that names them, used for messages that do not."""
 
     def migrate_line(self, raw: bytes, wire: JsonObject, number: int) -> bytes:
         if wire.get("type") == "message" and not is_object(wire.get("message")):
@@ -161,9 +161,9 @@ class DashDialect:
         return raw if "branch" in wire else set_value(raw, "branch", write_value(branch))
 
     def _nest_message(self, raw: bytes, wire: JsonObject) -> bytes:
-        """Role and content move into a message; the metadata stays where it is."""
-        given = wire.get("metadata")
-        metadata: JsonObject = given if is_object(given) else {}
+        """Move role and content into a message. The metadata stays in place."""
+        value = wire.get("metadata")
+        metadata: JsonObject = value if is_object(value) else {}
         message: JsonObject = {"role": coerce_string(wire.get("role")), "content": None}
         role, content = get_value(raw, "role"), get_value(raw, "content")
         if message["role"] == "assistant":
@@ -188,7 +188,7 @@ class DashDialect:
             )
         message["timestamp"] = parse_timestamp(coerce_string(wire.get("timestamp"))) or 0
         written = write_value(message)
-        # What was said moves as it is spelled: bytes that are not UTF-8 are kept, and reported.
+        # Content is moved verbatim: invalid UTF-8 is preserved and reported.
         if role is not None and message["role"]:
             written = set_value(written, "role", role)
         if content is not None:
@@ -198,7 +198,7 @@ class DashDialect:
 
 
 def _build_blocks(spelled: bytes | None, content: Any) -> bytes:
-    """The text of a list of blocks that says what `content` says, which is spelled so."""
+    """Return the JSON text of content blocks for `content`, whose source text is `spelled`."""
     if spelled is None or not (isinstance(content, str) or is_list(content)):
         return write_value(build_text_blocks(""))
     return b'[{"type":"text","text":%b}]' % spelled if isinstance(content, str) else spelled

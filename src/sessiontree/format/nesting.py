@@ -1,8 +1,7 @@
-"""Nesting: how deep the objects and lists of a line may stand in one another, and whether some stand deeper.
+"""Nesting: the limit for nested objects and lists in a line.
 
-What the stack allows would depend on who calls, so there is one limit for all who read and write,
-and nothing here recurses. `is_too_deep` is the rule for lines; `is_deep` tells of a value that is no
-line yet. What is done with a line that is over the limit is not here: see `codec`.
+A limit by stack depth would depend on the caller, so one limit applies to all readers and writers, and nothing here
+recurses. `is_too_deep` checks lines; `is_deep` checks values that are not yet a line.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from typing import Any
 from sessiontree.core.messages import is_object
 
 NESTING_LIMIT = 254
-"""So deep, as deep as orjson writes objects and lists. Lines of peers are nested less than ten deep."""
+"""The depth that orjson can write. Lines of peers are nested less than ten deep."""
 
 MIN_BRACKETS = NESTING_LIMIT + 1
-"""A line that is nested deeper has so many opening brackets, and as many closing ones."""
+"""The number of opening brackets that a line must have to exceed the limit."""
 
 SHALLOW_SIZE = 2 * NESTING_LIMIT
-"""No line of so few bytes has."""
+"""A line of at most this many bytes cannot exceed the limit."""
 
 LONG_LINE = 1 << 20
-"""A line of more bytes is not cut into all its parts at once."""
+"""A line of more bytes is processed in parts."""
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.?+[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
 _PART = re.compile(rb'(?:[^"]*+%b){1,1000}+|[^"]++' % _STRING.pattern, re.DOTALL)
-"""Some strings with what stands between them: to leave out all of a line at once would take many times its size."""
+"""Some strings with the text between them. Processing a whole line at once would take many times its size in memory."""
 _STEPS = bytes.maketrans(b"{[}]", b"\2\2\0\0")
 _REST = bytes(set(range(256)) - set(b"{[}]"))
 _CLOSINGS = (b"]" * 64, b"}" * 64, b"}]" * 32)
@@ -36,9 +35,9 @@ _CONTAINERS: tuple[type[Any], ...] = (dict, list, tuple)
 
 
 def can_be_deep(raw: bytes) -> bool:
-    """Whether a line has so many brackets, in strings or not, that it has to be looked at closely.
+    """Return whether a line has enough brackets, in strings or not, to need a closer check.
 
-    Nearly all that is read and written passes through here. `bytes.count` would take longer: it looks at every byte.
+    Nearly all lines pass through here. `bytes.count` would take longer, because it visits every byte.
     """
     size = len(raw)
     return (
@@ -48,23 +47,23 @@ def can_be_deep(raw: bytes) -> bool:
 
 
 def is_too_deep(raw: bytes) -> bool:
-    """Whether a line is nested deeper than may be: the one rule for all who read and write lines.
+    """Return whether a line is nested too deeply: the rule for all readers and writers.
 
-    It goes by the text. A value whose key is repeated later counts too, although decoders drop it.
+    The check uses the text. A value whose key is repeated later counts too, although decoders drop it.
     """
     return can_be_deep(raw) and is_deep_text(raw)
 
 
 def looks_deep(lines: bytes) -> bool:
-    """Whether in one of many lines brackets are closed one right behind the other, as where something is nested deeply.
+    """Return whether a line among many closes many brackets in a row, which suggests deep nesting.
 
-    For those who cannot afford to look at each line. It is not sure: what is closed may have something behind it.
+    This is a fast check that can miss deep nesting if other values come between the brackets.
     """
     return any(closing in lines for closing in _CLOSINGS)
 
 
 def is_deep(value: Any) -> bool:
-    """Whether a value is nested deeper than may be; one that holds itself is."""
+    """Return whether a value is nested too deeply. A value that contains itself is."""
     within = [iter((value,))]
     while within:
         for item in within[-1]:
@@ -79,11 +78,11 @@ def is_deep(value: Any) -> bool:
 
 
 def is_deep_text(raw: bytes) -> bool:
-    """The same of a line that is not decoded. A long one is taken in parts, so that this takes little memory."""
+    """Return whether a line is nested too deeply, from its text. Long lines are processed in parts to save memory."""
     if len(raw) > LONG_LINE:
         parts = (_STRING.sub(b"", part.group()) for part in _PART.finditer(raw))
-    else:  # in a quarter of the time: what stands between quotes, once those within strings are gone
+    else:  # four times as fast: the text outside quotes, after escapes are removed
         parts = raw.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2]
     brackets = (part.translate(_STEPS, _REST) for part in parts)
-    steps = accumulate(chain.from_iterable(brackets))  # two for each one that opens: one up
+    steps = accumulate(chain.from_iterable(brackets))  # an opening bracket counts two: one level up
     return max(map(sub, steps, count(1)), default=0) > NESTING_LIMIT

@@ -1,8 +1,7 @@
-"""JSON Lines: the bytes of a session file to a header, entries and problems, and nothing lost.
+"""Session reader: turns the bytes of a session file into a header, entries and problems.
 
-A `Reader` takes the bytes as they come and can go on where it stopped. Lines are split at
-`\\n` bytes alone. What cannot be read stays as a line and is reported; older dialects are
-migrated in memory.
+A `SessionReader` accepts bytes in pieces and can continue where it stopped. Lines are split only at `\\n`. An
+unreadable line is preserved and reported. Older dialects are migrated in memory.
 """
 
 from __future__ import annotations
@@ -30,36 +29,36 @@ from sessiontree.format.codec import (
 from sessiontree.format.migrations import Dialect, choose_dialect, update_header_version
 
 Fetch: TypeAlias = Callable[[int, int], bytes]
-"""Whole lines of the file, the last without its newline: from where, how many bytes."""
+"""Returns whole lines of the file, the last without its newline, given an offset and a size in bytes."""
 
 BOM = b"\xef\xbb\xbf"
-"""What some editors put before everything."""
+"""The byte order mark that some editors write at the start."""
 
 PREAMBLE_LIMIT = 1 << 20
-"""Where nothing up to here is a header, nothing behind it is looked for, in bytes."""
+"""A header must be within this many bytes of the start."""
 
 MAX_REPORTED = 1000
-"""So many lines that cannot be read are reported one by one; of the others, how many they are."""
+"""How many unreadable lines are reported one by one; of the rest only the number is reported."""
 
 FETCH_SIZE = 1 << 18
-"""How much is fetched at once where many lines are wanted, in bytes."""
+"""How much is fetched at once to read many lines, in bytes."""
 
 
 class SessionReader(LineSource):
-    """A session's lines, and the source that its entries have their bytes from.
+    """The lines of a session, and the source of its entries' bytes.
 
-    With `fetch` the lines stay where they are, and only their places are kept; a file of an older dialect is
-    kept in memory as version 3 has it.
+    With `fetch`, lines stay in the file and only their offsets are kept. A file of an older dialect is kept in memory,
+    migrated to version 3.
     """
 
     def __init__(self, where: str = "session", fetch: Fetch | None = None) -> None:
         self.where = where
         self.preamble: list[bytes] = []
-        """Lines before the header: a title slot, or what cannot be read."""
+        """Lines before the header: a title slot, or unreadable lines."""
         self.unreadable_count = 0
-        """How many lines could not be read."""
+        """The number of lines that could not be read."""
         self.dialect: str | None = None
-        """The older dialect that the file is in, if it is."""
+        """The name of the file's older dialect, if any."""
         self._problems: list[Problem] = []
         self._last_unreadable = 0
         self._fetch = fetch
@@ -72,7 +71,7 @@ class SessionReader(LineSource):
 
     @property
     def line_count(self) -> int:
-        """How many lines were read."""
+        """The number of lines read."""
         return len(self._offsets) - 1
 
     @property
@@ -89,21 +88,21 @@ class SessionReader(LineSource):
 
     @property
     def problems(self) -> list[Problem]:
-        """What is wrong with lines, or worth knowing of them, in file order."""
+        """Problems of lines, in file order."""
         more = self.unreadable_count - MAX_REPORTED
         if more <= 0:
             return self._problems
-        message = f"{more:,} more that cannot be read, the last of them line {self._last_unreadable:,}"
+        message = f"{more:,} more unreadable lines, the last of them line {self._last_unreadable:,}"
         return [*self._problems, Problem(kind="malformed_line", severity="fault", message=message)]
 
     @property
     def title(self) -> str | None:
-        """The name that peers keep in a title slot or in the header."""
+        """The name that peers store in a title slot or in the header."""
         return self._title if self._title is not None else self.header.title
 
     @property
     def needs_rewrite(self) -> bool:
-        """Whether the file must be rewritten before anything can be appended to it."""
+        """Whether the file must be rewritten before an append."""
         return self.header.version < VERSION
 
     @property
@@ -111,7 +110,7 @@ class SessionReader(LineSource):
         return self.header.version > VERSION
 
     def feed(self, data: bytes) -> list[Entry | Chain]:
-        """Take in more bytes, whole lines, and return what is in them, in order."""
+        """Read more whole lines and return their entries, in order."""
         if data and not data.endswith(b"\n"):
             data += b"\n"
         items: list[Entry | Chain] = []
@@ -125,7 +124,7 @@ class SessionReader(LineSource):
         return items
 
     def add_written(self, items: Sequence[Entry | Chain], lines: Sequence[bytes]) -> None:
-        """Take in what was written behind all others, as these lines of version 3, without reading them."""
+        """Add lines of version 3 that were just appended to the file, without parsing them."""
         offsets = self._offsets
         line = len(offsets)
         for item in items:
@@ -139,7 +138,7 @@ class SessionReader(LineSource):
             self._memory_lines.extend(lines)
 
     def add_written_line(self, raw: bytes) -> int:
-        """`wrote` for one line, whose number is told."""
+        """Add one line that was just appended, and return its number."""
         offsets = self._offsets
         line = len(offsets)
         offsets.append(offsets[-1] + len(raw) + 1)
@@ -148,7 +147,7 @@ class SessionReader(LineSource):
         return line
 
     def _scan(self, data: bytes, items: list[Entry | Chain]) -> None:
-        """Lines of version 3, most of them looked at only where they begin."""
+        """Scan lines of version 3. Most are read only at the start."""
         if self._fetch is None:
             self._memory_lines.extend(data.split(b"\n")[:-1])
         for line, start, end in scan_lines(data, self._offsets, self, items):
@@ -168,7 +167,7 @@ class SessionReader(LineSource):
         for line in lines:
             start, end = offsets[line - 1], offsets[line] - 1
             if start < low or end > high:
-                # More and more while lines come in order; of those that do not, no more than is asked for.
+                # Fetch more and more while lines come in order; otherwise only the requested line.
                 ahead = (
                     min(max(FETCH_SIZE >> 6, ahead * 4), FETCH_SIZE) if low <= start <= high + (FETCH_SIZE >> 6) else 0
                 )
@@ -178,27 +177,27 @@ class SessionReader(LineSource):
 
     @property
     def _first_line(self) -> int:
-        """Number of the first line behind the header."""
+        """The number of the first line after the header."""
         return len(self.preamble) + 2
 
     def get_offset(self, line: int) -> int:
-        """Where line number `line` starts, in bytes."""
+        """Return the byte offset of a line."""
         return self._offsets[line - 1]
 
     def iter_lines(self) -> Iterator[bytes]:
-        """Every line behind the header as version 3 has it, the unreadable and the blank ones included."""
+        """Yield every line after the header as version 3, including unreadable and blank lines."""
         return self.read_raws(range(self._first_line, self.line_count + 1))
 
     def read_all_lines(self) -> list[bytes]:
-        """The whole file as version 3 has it."""
+        """Return the whole file as version 3."""
         return [*self.preamble, self.build_header_line(), *self.iter_lines()]
 
     def build_header_line(self) -> bytes:
-        """The header as version 3 has it."""
+        """Return the header as version 3."""
         return update_header_version(self.header.raw) if self.needs_rewrite else self.header.raw
 
     def _read_old_line(self, raw: bytes, items: list[Entry | Chain]) -> None:
-        """A line before or in the header, or one of an older dialect."""
+        """Read a line up to the header, or a line of an older dialect."""
         self._offsets.append(self._offsets[-1] + len(raw) + 1)
         if self._header is None:
             self._read_header_line(raw)
@@ -217,7 +216,7 @@ class SessionReader(LineSource):
     def _parse_line(self, raw: bytes, line: int, items: list[Entry | Chain]) -> None:
         if len(raw) > LINE_LIMIT:
             self._report_unreadable(
-                "long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT}: not looked into", line
+                "long_line", f"{len(raw)} bytes, over the limit of {LINE_LIMIT} bytes; not decoded", line
             )
         elif raw.strip():
             try:
@@ -226,7 +225,7 @@ class SessionReader(LineSource):
                 self._report_unreadable("malformed_line", f"not an entry: {error}", line)
             else:
                 if entry.is_head_record or entry.type in ("label", "session_info"):
-                    entry.cached_body = read_body(raw)  # the heads and the tree ask at once
+                    entry.cached_body = read_body(raw)  # the heads and the tree need it at once
                 items.append(entry)
 
     def _read_header_line(self, raw: bytes) -> None:
@@ -239,12 +238,10 @@ class SessionReader(LineSource):
         try:
             wire = read_object(raw)
         except NotJson as error:
-            self._report_unreadable("malformed_line", f"unreadable, before the header: {error}", self.line_count)
+            self._report_unreadable("malformed_line", f"unreadable line before the header: {error}", self.line_count)
             return
         if not is_utf8(raw):
-            self._add_problem(
-                "not_utf8", "fault", "not UTF-8: bytes that no reader can tell are replaced", self.line_count
-            )
+            self._add_problem("not_utf8", "fault", "not UTF-8: invalid bytes are replaced", self.line_count)
         if wire.get("type") == "title" and self._title is None:
             self._title = coerce_string(wire.get("title")).strip()
             return
@@ -252,7 +249,7 @@ class SessionReader(LineSource):
         if self._header is None:
             type = coerce_string(wire.get("type"))
             found = "lacks an id" if type == "session" else f"is of type {type!r}" if type else "has no type"
-            raise FormatError(self.where, f"line {self.line_count} is no session header: it {found}")
+            raise FormatError(self.where, f"line {self.line_count} is not a session header: it {found}")
         if self.is_newer:
             self._add_problem(
                 "newer_version", "note", f"written as version {self.header.version}; opened read-only", self.line_count
@@ -268,7 +265,7 @@ class SessionReader(LineSource):
         return self._migration.migrate_line(raw, wire, self.line_count)
 
     def _report_unreadable(self, kind: str, message: str, line: int) -> None:
-        """A line that could not be read."""
+        """Report a line that could not be read."""
         self.unreadable_count, self._last_unreadable = self.unreadable_count + 1, line
         if self.unreadable_count <= MAX_REPORTED:
             self._add_problem(kind, "fault", message, line)
@@ -280,7 +277,7 @@ class SessionReader(LineSource):
 
 
 def is_complete_line(raw: bytes) -> bool:
-    """Whether a last line without newline is complete all the same."""
+    """Return whether a last line without a newline is complete."""
     if len(raw) > LINE_LIMIT:
         return False
     try:

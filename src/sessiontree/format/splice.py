@@ -1,8 +1,7 @@
-"""Splicing: changing single values in the raw text of a line and nothing else.
+"""Splicing: replaces single values in the raw text of a line.
 
-A line that must change (a migration, a new parent in a fork) keeps its key order, spacing,
-number spelling, duplicate keys and escapes everywhere but in the values concerned. Only lines
-that were read as JSON objects may be spliced.
+A line that must change (a migration, a new parent in a fork) keeps its key order, spacing, number spelling, duplicate
+keys and escapes everywhere else. Splice only lines that are valid JSON objects.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from collections.abc import Container
 from typing import NamedTuple
 
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[{}\[\],:]', re.DOTALL)
-"""Nothing is gone back to: a string of megabytes would take a hundred times its size."""
+"""Possessive, without backtracking: a string of megabytes would take a hundred times its size in memory."""
 
 
 class Member(NamedTuple):
-    """Where one member of an object stands in its text."""
+    """The position of one member of an object in its text."""
 
     name: str
     key: bytes
-    """The name as it is spelled, quotes and escapes included."""
+    """The name as spelled in the text, with quotes and escapes."""
     start: int
     value: int
     end: int
 
 
 def find_members(raw: bytes) -> list[Member]:
-    """The members of the object that `raw` is, in order."""
+    """Return the members of an object, in order."""
     found: list[Member] = []
     depth = 0
     key = b""
@@ -78,12 +77,12 @@ def _trim_space(raw: bytes, start: int, end: int) -> int:
 
 
 def get_value(raw: bytes, key: str) -> bytes | None:
-    """The text of a member's value: the last one counts, as in every reader."""
+    """Return the text of a member's value. As in every reader, the last member with the key counts."""
     return next((raw[m.value : m.end] for m in reversed(find_members(raw)) if m.name == key), None)
 
 
 def set_value(raw: bytes, key: str, value: bytes) -> bytes:
-    """`raw` with `key` set to the JSON text `value`, put in after the first member if it is new."""
+    """Set `key` to the JSON text `value`. A new key is inserted after the first member."""
     quoted = b'"%s"' % key.encode()
     spans = find_members(raw)
     for member in reversed(spans):
@@ -97,7 +96,7 @@ def set_value(raw: bytes, key: str, value: bytes) -> bytes:
 
 
 def rename_key(raw: bytes, old: str, new: str) -> bytes:
-    """`raw` with every member `old` called `new`."""
+    """Rename every member `old` to `new`."""
     parts: list[bytes] = []
     done = 0
     for member in find_members(raw):
@@ -108,13 +107,13 @@ def rename_key(raw: bytes, old: str, new: str) -> bytes:
 
 
 def drop_key(raw: bytes, key: str) -> bytes:
-    """`raw` without any member `key`."""
+    """Remove every member `key`."""
     spans = find_members(raw)
     return _keep_members(raw, spans, [place for place, member in enumerate(spans) if member.name != key])
 
 
 def drop_after(raw: bytes, key: str, names: Container[str]) -> bytes:
-    """`raw` without any of the members `names` that stands behind the first member `key`."""
+    """Remove the members `names` that come after the first member `key`."""
     spans = find_members(raw)
     first = next(place for place, member in enumerate(spans) if member.name == key)
     return _keep_members(
@@ -123,13 +122,13 @@ def drop_after(raw: bytes, key: str, names: Container[str]) -> bytes:
 
 
 def _keep_members(raw: bytes, spans: list[Member], kept: list[int]) -> bytes:
-    """`raw` with those of its members alone."""
+    """Keep only the given members."""
     if len(kept) == len(spans):
         return raw
     before, behind = raw[: spans[0].start], raw[spans[-1].end :]
     if not kept:
         return before + behind
-    # All but the last keep what stands between them and the next, with the comma in it.
+    # All but the last keep the text up to the next member, including the comma.
     with_comma = [raw[spans[place].start : spans[place + 1].start] for place in kept[:-1]]
     last = spans[kept[-1]]
     return b"".join([before, *with_comma, raw[last.start : last.end], behind])

@@ -1,9 +1,8 @@
-"""The tail: the context of the current leaf, read from the end of a file and no further than it takes.
+"""Tail: the context of a leaf, read from the end of a file.
 
-The last lines say where the current leaf is; from there the path is walked up, backward through
-the file, to the last compaction and what it keeps. What comes out is what the whole file would
-give; where that cannot be told from the end, the answer is `None` and the whole file must be read. What the lines mean
-for the heads is not here: see `core.heads`.
+The last lines give the current leaf. From there the path is walked up, backward through the file, to the last
+compaction and the entries that it keeps. The result equals that of reading the whole file. If the end of the file is
+not enough to know, the result is `None` and the caller must read the whole file.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import TypeAlias
 from sessiontree.core.context import Context, ContextNeeds, build_path_context
 from sessiontree.core.entries import UNREADABLE, Chain, Entry, EntryId, iter_entries
 from sessiontree.core.head_rules import get_effect
-from sessiontree.core.heads import MAIN, Heads, find_unreadable, is_activity, is_full_record
+from sessiontree.core.heads import Heads, find_unreadable, is_activity, is_full_record
 from sessiontree.core.tree import Tree
 from sessiontree.format.codec import LINE_LIMIT, LineSource, NotJson, read_entry, scan_lines
 from sessiontree.format.session_reader import SessionReader
 
 REPLAY_LIMIT = 4096
-"""So many lines are looked at for a head record before the whole file is read instead."""
+"""How many lines are searched for a head record before the whole file is read instead."""
 
 
 class InsufficientTail(Exception):
-    """Only the whole file can tell."""
+    """The end of the file is not enough; the whole file must be read."""
 
 
 class TailBlock(LineSource):
@@ -49,17 +48,17 @@ class TailBlock(LineSource):
 
 
 class FileTail:
-    """Entries from the end of a file backward, taken in as they are needed."""
+    """Entries from the end of a file backward, read on demand."""
 
     def __init__(self, blocks: Iterable[tuple[bytes, bool]]) -> None:
         self._blocks = iter(blocks)
         self._positions: dict[EntryId, int] = {}
-        """Where in `read` an id stands; of several lines with one id the last in the file counts."""
+        """The position of each id in `entries`. The last line with an id counts."""
         self.entries: list[Entry] = []
-        """What was taken in so far, the last line first."""
+        """The entries read so far, the last line first."""
 
     def read_more(self) -> bool:
-        """Take in another block; says whether there was one. Raises `Unclear`."""
+        """Read another block. Return whether there was one. Raises `InsufficientTail`."""
         block = next(self._blocks, None)
         if block is None:
             return False
@@ -71,7 +70,7 @@ class FileTail:
         return True
 
     def find(self, id: EntryId) -> int | None:
-        """Where in `read` the entry with this id stands; `None` when the whole file has none."""
+        """Return the position of an id in `entries`; `None` if it is nowhere in the file."""
         while id not in self._positions:
             if not self.read_more():
                 return None
@@ -86,27 +85,27 @@ class FileTail:
 
 
 def _read_entries(data: bytes) -> list[Entry]:
-    """The entries of some lines that are not the beginning of the file."""
+    """Read the entries of lines that are not the start of the file."""
     items = TailBlock(data).items
     if any(item.type in ("session", "title") for item in items if isinstance(item, Entry)):
-        raise InsufficientTail  # a header, or a title before it, where much else stands first: those are no entries
+        raise InsufficientTail  # a header or a title slot after many unreadable lines: not an entry
     return list(iter_entries(items))
 
 
 FindAncestors: TypeAlias = Callable[[EntryId, int], list[tuple[int, bytes]] | None]
-"""The line with an id and those above it, so many at most, each with where it stands: see `store.base.Indexed`."""
+"""Returns the line with an id and the lines above it, with their offsets, up to a number. See `store.base`."""
 
 PATH_BATCH_SIZES = (64, 4096)
-"""So many entries of a path are asked for at first, and at most, where they are found by an index."""
+"""How many entries of a path are fetched from an index at first, and at most."""
 
 
 def read_tail_context(
     blocks: Iterable[tuple[bytes, bool]], branch: str | None = None, above: FindAncestors | None = None
 ) -> Context | None:
-    """The context of a branch's leaf, by default the current one, of a file of version 3.
+    """Return the context of a branch's leaf, by default of the current branch, in a file of version 3.
 
-    `blocks` are whole lines, the last ones first, each with whether it is the beginning of the file. With `above` only
-    the lines that say where the leaf is are taken from them, and the path is found by an index.
+    `blocks` are whole lines, the last ones first, each with whether it is the start of the file. With `above`, only the
+    lines that determine the leaf are read from them, and the path is fetched from an index.
     """
     try:
         tail = FileTail(blocks)
@@ -117,9 +116,9 @@ def read_tail_context(
 
 
 def read_tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
-    """All heads of a file of version 3, by its end; `None` where only the whole file can tell.
+    """Return all heads of a file of version 3, from its end; `None` if only the whole file can tell.
 
-    A head that stands before the last head record is where the record says, whether or not that line can be read.
+    A head before the last head record is taken from the record, even if its line cannot be read.
     """
     try:
         return _replay_heads(FileTail(blocks))
@@ -128,9 +127,9 @@ def read_tail_heads(blocks: Iterable[tuple[bytes, bool]]) -> Heads | None:
 
 
 def find_last_activity(blocks: Iterable[tuple[bytes, bool]]) -> tuple[int, str] | None:
-    """How many lines stand behind the last one in which somebody went on, and the time of that one.
+    """Return the number of lines after the last activity, and the time of that activity.
 
-    `None` where the end of the file does not tell.
+    Return `None` if the end of the file is not enough to know.
     """
     with suppress(InsufficientTail):
         for behind, entry in enumerate(FileTail(blocks).iter_backward()):
@@ -145,7 +144,7 @@ def _find_leaf(tail: FileTail, branch: str | None) -> EntryId:
     if branch is None:
         last = next(tail.iter_backward(), None)
         if last is not None and not last.is_annotation:
-            effect = get_effect(last.branch, last.current, is_annotation=False, peer_branch=MAIN)
+            effect = get_effect(last.branch, last.current, False)
             if effect.moves_head and effect.current == effect.branch:
                 return last.id
     heads = _replay_heads(tail)
@@ -156,7 +155,7 @@ def _find_leaf(tail: FileTail, branch: str | None) -> EntryId:
 
 
 def _replay_heads(tail: FileTail) -> Heads:
-    """All heads, by the last head record that tells them all, and the lines behind it."""
+    """Replay the lines from the last full head record on."""
     since: list[Entry] = []
     for entry in tail.iter_backward():
         since.append(entry)
@@ -166,16 +165,16 @@ def _replay_heads(tail: FileTail) -> Heads:
             raise InsufficientTail
     since.reverse()
     if any(not isinstance(entry.branch, str | None) for entry in since):
-        raise InsufficientTail  # peers' lines hang from places that only the whole file can tell
+        raise InsufficientTail  # the branch of a peer's line depends on earlier lines
     tree, heads = Tree(since), Heads()
     heads.replay(since, tree)
     if find_unreadable(heads.heads.values(), tree):
-        raise InsufficientTail  # such a line moves nobody, so one before it counts
+        raise InsufficientTail  # an unreadable line moves no head, so an earlier line counts
     return heads
 
 
 def _walk_path(tail: FileTail, leaf: EntryId) -> list[Entry]:
-    """The end of the path to `leaf`, as much of it as the context needs, oldest first."""
+    """Return the end of the path to `leaf` that the context needs, oldest first."""
     path: list[Entry] = []
     need = ContextNeeds()
     id: EntryId | None = leaf
@@ -185,7 +184,7 @@ def _walk_path(tail: FileTail, leaf: EntryId) -> list[Entry]:
         if at is None:
             break
         if at <= below:
-            raise InsufficientTail  # a parent that stands behind its child, as in every cycle
+            raise InsufficientTail  # a parent after its child, as in every cycle
         path.append(tail.entries[at])
         need.visit(tail.entries[at])
         id, below = tail.entries[at].parent, at
@@ -193,7 +192,7 @@ def _walk_path(tail: FileTail, leaf: EntryId) -> list[Entry]:
 
 
 def _fetch_path(above: FindAncestors, leaf: EntryId) -> list[Entry]:
-    """The same by an index: some entries at a time, twice as many each time, so a long path is not asked for often."""
+    """Fetch the same path from an index, in batches that double in size."""
     path: list[Entry] = []
     need = ContextNeeds()
     id: EntryId | None = leaf
@@ -220,7 +219,7 @@ def _fetch_path(above: FindAncestors, leaf: EntryId) -> list[Entry]:
 
 
 def _finish_path(path: list[Entry]) -> list[Entry]:
-    """A path that was walked up, from its beginning to its leaf, if there is a leaf that can be read."""
+    """Return a path that was walked up in order from its start. Raises `InsufficientTail` if the leaf is unreadable."""
     if not path or path[0].body is UNREADABLE:
         raise InsufficientTail
     path.reverse()

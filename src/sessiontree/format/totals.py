@@ -1,6 +1,6 @@
-"""Totals: what the decoded entries of a session add up to.
+"""Totals: sums and facts over the decoded entries of a session.
 
-`format.digest` counts the same from the raw lines, without decoding most of them. A property test compares the two.
+`format.digest` computes the same from raw lines without decoding most of them. A property test compares the two.
 """
 
 from __future__ import annotations

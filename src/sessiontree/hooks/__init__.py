@@ -1,1 +1,1 @@
-"""Hooks: typed events before and after everything that happens, and how handlers combine."""
+"""Hooks: typed events before and after every operation, their handlers, and how answers combine."""

@@ -1,9 +1,8 @@
-"""Handlers: who is told of what, and how their answers combine.
+"""The event bus: register handlers and listeners, emit events, and combine the answers of handlers.
 
-The one place for both. Handlers are asked in the order they were registered, each shown what those before it
-changed; the first that cancels ends it. One that raises, takes longer than its deadline, or answers with something
-else than its event allows is reported by a `Notice`, and counts as if it had not been there; where the event `guards`
-against harm, it counts as if it had cancelled.
+Handlers are called in the order of their registration. Each one sees the changes of earlier handlers, and the first
+that cancels ends the event. If a handler raises, exceeds its deadline or returns an invalid answer, a `Notice` reports
+it and its answer is ignored. If the event `guards` against harm, such a handler cancels it.
 """
 
 from __future__ import annotations
@@ -40,37 +39,37 @@ from sessiontree.hooks.invoke import call
 from sessiontree.hooks.ui_protocol import DeadlineClock, stop_clock_during_questions
 
 Handler: TypeAlias = Callable[[Any, Any], Any | Awaitable[Any]]
-"""Takes the event and the context; may be async. One that is not runs in a thread of its own."""
+"""Receives the event and the context. It may be async; otherwise it runs in its own thread."""
 
 Listener: TypeAlias = Callable[[Event], None]
-"""Is shown every event, at once and in order; for front ends. It must not wait."""
+"""Receives every event synchronously and in order, for front ends. It must not block."""
 
 DEADLINE = 60.0
-"""How long a handler may take, in seconds, not counting the time that a person takes to answer its questions."""
+"""The default time limit of a handler, in seconds, without the time that the user takes to answer its questions."""
 
 PLACE_EVENTS = (Navigated, Forked, Switched)
-"""Events after which a tool may be at another place than before."""
+"""Events that may change the position of a tool in the tree."""
 
 IMMUTABLE_TYPES = frozenset({str, int, float, bool, type(None)})
-"""What in JSON cannot be changed in place."""
+"""JSON types that are immutable."""
 
 E = TypeVar("E", bound=Event)
 
 
 @dataclass
 class HookContext:
-    """What handlers get beside the event."""
+    """The context that handlers receive with the event."""
 
     session: Any = None
     branch: Any = None
     agent: Any = None
     models: Any = None
-    """Finds models by name, so that a handler can call one."""
+    """Finds models by name."""
     ui: Any = None
     cwd: str | None = None
-    """The folder that tools work in, where somebody has chosen one."""
+    """The folder that tools work in, if one is set."""
     confinement: Any = None
-    """What tools can reach, where something keeps them from the rest."""
+    """The sandbox of tools, if there is one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +80,7 @@ class _Registration:
 
 
 class _HandlerFailure:
-    """What came of a handler that failed."""
+    """The result of a handler that failed."""
 
 
 class Hooks:
@@ -92,10 +91,10 @@ class Hooks:
         self._listeners: list[Listener] = []
 
     def derive(self, context: HookContext) -> Hooks:
-        """Hooks with the same handlers, now and later, and a context, tools and listeners of their own.
+        """Return hooks that share the handlers, but have their own context, tools and listeners.
 
-        For an agent that works beside another: its handlers must know whose event it is, and its tools are told of no
-        place but its own.
+        For several agents at the same time: handlers see which agent an event belongs to, and tools get only the events
+        of their own agent.
         """
         hooks = Hooks(context)
         hooks._handlers = self._handlers
@@ -104,25 +103,25 @@ class Hooks:
     def on(
         self, event: str | type[Event], handler: Handler, *, source: str = "", deadline: float = DEADLINE
     ) -> Callable[[], None]:
-        """Have `handler` called at an event, by its type, name, or a peer's name. Returns what takes it off again."""
+        """Register a handler for an event, by type, name or alias. Return a function that removes it."""
         kind = find_event_type(event) if isinstance(event, str) else event
         return _add(self._handlers.setdefault(kind, []), _build_registration(handler, source, deadline))
 
     def on_session(self, handler: Handler, *, source: str = "", deadline: float = DEADLINE) -> Callable[[], None]:
-        """Have a tool told of `Navigated`, `Forked` and `Switched`, when all handlers have been."""
+        """Register a tool for `Navigated`, `Forked` and `Switched`. Tools are called after all handlers."""
         return _add(self._tools, _build_registration(handler, source, deadline))
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Show `listener` every event from now on. Returns what takes it off again."""
+        """Register a listener for all events. Return a function that removes it."""
         return _add(self._listeners, listener)
 
     def notify_listeners(self, event: Event) -> None:
-        """Show an event to the listeners alone. One that fails is reported to the others."""
+        """Pass an event to the listeners only. If one fails, report it to the others."""
         failed: list[tuple[Listener, Exception]] = []
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception as error:  # noqa: BLE001 - what happens must not depend on who looks on
+            except Exception as error:  # noqa: BLE001 - a listener must not affect the operation
                 failed.append((listener, error))
         for listener, error in failed:
             text = f"{_get_name(listener, 'a listener')} failed with {type(error).__name__}: {error}"
@@ -132,18 +131,18 @@ class Hooks:
                         other(Notice(level="error", text=text))
 
     def has_handlers(self, event: Event) -> bool:
-        """Whether anybody but listeners is told of an event."""
+        """Return whether an event has handlers or tools."""
         return bool(self._handlers.get(type(event)) or (self._tools and isinstance(event, PLACE_EVENTS)))
 
     async def emit(self, event: Event) -> None:
-        """Tell listeners and handlers of something that has happened."""
+        """Pass an event that has happened to listeners and handlers."""
         self.notify_listeners(event)
         tools = self._tools if isinstance(event, PLACE_EVENTS) else ()
         for registered in (*self._handlers.get(type(event), ()), *tools):
             await self._call_handler(registered, event)
 
     async def ask(self, event: E) -> tuple[E, Answer]:
-        """Ask about something that is about to happen: the event as the handlers changed it, and their answer."""
+        """Ask the handlers about a planned operation. Return the changed event and the combined answer."""
         self.notify_listeners(event)
         kind = event.answer or Answer
         answers: list[Answer] = []
@@ -159,7 +158,7 @@ class Hooks:
         return event, combine_answers(kind, answers)
 
     async def _call_handler(self, registered: _Registration, event: Event) -> Any:
-        """What a handler gives; `_Failed` if it raises or is not done in time, for which nobody waits."""
+        """Return the answer of a handler, or `_HandlerFailure` if it raises or exceeds its deadline."""
         clock = DeadlineClock(registered.deadline)
         context = replace(
             self.context, ui=None if self.context.ui is None else stop_clock_during_questions(self.context.ui, clock)
@@ -183,16 +182,14 @@ class Hooks:
         return task.result()
 
     def _parse_answer(self, registered: _Registration, event: Event, kind: type[Answer], given: Any) -> Answer | None:
-        """An answer in its type; `None` for one that says nothing or that cannot be understood."""
+        """Convert an answer to its type; `None` for an empty or invalid answer."""
         if given is None:
             return None
         if not isinstance(given, _HandlerFailure):
             try:
                 given = msgspec.convert(_convert_struct(given) if isinstance(given, kind) else given, kind, strict=True)
             except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
-                given = self._report_failure(
-                    registered, event, f"answered with something else than {kind.__name__}: {error}"
-                )
+                given = self._report_failure(registered, event, f"returned an invalid {kind.__name__}: {error}")
         if isinstance(given, _HandlerFailure):
             return build_guard_answer(event, registered.source)
         return None if given == kind() else given
@@ -205,11 +202,11 @@ class Hooks:
 T = TypeVar("T")
 
 
-def _add(several: list[T], one: T) -> Callable[[], None]:
-    several.append(one)
+def _add(items: list[T], item: T) -> Callable[[], None]:
+    items.append(item)
 
     def remove() -> None:
-        several[:] = [other for other in several if other is not one]
+        items[:] = [other for other in items if other is not item]
 
     return remove
 
@@ -226,17 +223,17 @@ async def _call_without_exit(handler: Handler, event: Event, context: HookContex
     try:
         return await call(handler, event, context)
     except SystemExit as error:
-        raise RuntimeError("it wanted the program to end") from error
+        raise RuntimeError("it called sys.exit") from error
 
 
 def _consume_exception(task: asyncio.Future[Any]) -> None:
-    """Look at what came of a handler that nobody waits for, so that nothing is printed of it."""
+    """Retrieve the exception of an abandoned handler, or asyncio would log it."""
     if not task.cancelled():
         task.exception()
 
 
 def find_event_type(name: str) -> type[Event]:
-    """The event of that name, ours or a peer's. Raises `NotFound`."""
+    """Return the event type with a name or an alias. Raises `NotFound`."""
     kind = EVENTS.get(EVENT_ALIASES.get(name, name))
     if kind is None:
         raise NotFound("event", name, f"there are {', '.join(EVENTS)}")
@@ -244,7 +241,7 @@ def find_event_type(name: str) -> type[Event]:
 
 
 def combine_answers(kind: type[Answer], answers: Sequence[Answer]) -> Answer:
-    """Several answers as one: the first that cancels wins; otherwise, field by field, the last that says something."""
+    """Combine answers: the first that cancels wins; otherwise, for each field, the last value that is set."""
     merged: dict[str, Any] = {}
     for answer in answers:
         if answer.cancel:
@@ -254,14 +251,14 @@ def combine_answers(kind: type[Answer], answers: Sequence[Answer]) -> Answer:
 
 
 def build_guard_answer(event: Event, source: str) -> Answer | None:
-    """What counts as the answer of a handler that failed."""
+    """Return the answer that replaces the answer of a failed handler."""
     if not event.guards:
         return None
-    return ToolCallAnswer(cancel=True, reason=f"{source}, which has to agree to this call, failed")
+    return ToolCallAnswer(cancel=True, reason=f"{source} failed, and it must approve this call")
 
 
 def _convert_struct(value: Any) -> Any:
-    """A struct as the dict that would be converted to it: what is in one that was made by hand was never checked."""
+    """Convert a struct to a dict, to validate it: structs that handlers create are not validated."""
     if not isinstance(value, msgspec.Struct):
         return value
     fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
@@ -274,9 +271,9 @@ def _get_set_fields(answer: Answer) -> dict[str, Any]:
 
 
 def _copy_value(value: Any) -> Any:
-    """An event, or what is in it, for a handler to change in place. An entry's copy reads its line anew.
+    """Return a copy of an event that a handler may modify. The copy of an entry decodes its line again.
 
-    It may be of a whole conversation and is for each handler: `deepcopy` takes many times as long.
+    Events may contain a whole conversation and are copied for each handler; `deepcopy` is many times slower.
     """
     if isinstance(value, dict):
         fields = cast("JsonObject", value)
@@ -297,18 +294,18 @@ def _copy_value(value: Any) -> Any:
 
 
 def apply_answer(event: E, answer: Answer) -> E:
-    """The event as the next handler is shown it."""
-    said: dict[str, Any] = _get_set_fields(answer)
+    """Return the event with the changes of an answer, for the next handler."""
+    fields: dict[str, Any] = _get_set_fields(answer)
     match event:
-        case BeforeToolCall() if "arguments" in said:
-            said = {"call": ToolCall(event.call.id, event.call.name, said["arguments"])}
+        case BeforeToolCall() if "arguments" in fields:
+            fields = {"call": ToolCall(event.call.id, event.call.name, fields["arguments"])}
         case BeforeNavigate():
-            said.pop("summary", None)
-            said = {"preparation": msgspec.structs.replace(event.preparation, **said)}
+            fields.pop("summary", None)
+            fields = {"preparation": msgspec.structs.replace(event.preparation, **fields)}
         case BeforeMerge():
-            said.pop("summary", None)
-        case ToolResult() if isinstance(said.get("content"), str):
-            said["content"] = [{"type": "text", "text": said["content"]}]
+            fields.pop("summary", None)
+        case ToolResult() if isinstance(fields.get("content"), str):
+            fields["content"] = [{"type": "text", "text": fields["content"]}]
         case _:
             pass
-    return msgspec.structs.replace(event, **{name: value for name, value in said.items() if hasattr(event, name)})
+    return msgspec.structs.replace(event, **{name: value for name, value in fields.items() if hasattr(event, name)})

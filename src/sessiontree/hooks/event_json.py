@@ -1,7 +1,7 @@
-"""Events as JSON: the one form in which programs are told what an agent does.
+"""Events as JSON, for programs that follow an agent.
 
-An object with the event's name as `type` and its fields in camel case. Entries are as their lines in the session
-say. What handlers are asked is not told: only what has happened.
+An event is an object with its name as `type` and its fields in camel case. Entries have the same form as in the session
+file. Events that ask handlers are not included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sessiontree.hooks.events import EVENT_NAMES, Event
 
 
 def encode_event(event: Event) -> JsonObject | None:
-    """An event in wire form; `None` for one that asks."""
+    """Return an event in wire form; `None` for an event that asks handlers."""
     if event.answer is not None:
         return None
     fields = {name: getattr(event, name) for name in event.__struct_fields__}

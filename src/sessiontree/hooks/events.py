@@ -1,9 +1,8 @@
-"""Every event that a handler can be told of, and what it may answer.
+"""All events, and the answers that handlers may return.
 
-An event is a frozen value. `Before…` events are asked: a handler may answer with a dict, or the
-`…Answer` struct that the event names, whose fields it sets; `None` and empty answers mean nothing.
-The other events are told: answers are ignored, but for those that say what may be changed.
-`ALIASES` has the names that peers use.
+Events are immutable. For a `Before…` event, a handler may return a dict or the `…Answer` struct of the event; `None`
+and empty answers change nothing. For other events, answers are ignored unless the event has an answer type.
+`EVENT_ALIASES` has the names of the same events in other programs.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from sessiontree.core.messages import ToolCall
 
 
 class Signal:
-    """Says that an operation is to be given up. One who works long looks at it, or waits for it.
-
-    It may be given and looked at from any thread.
-    """
+    """Aborts an operation. Long operations check it or wait for it. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._aborted = False
@@ -34,9 +30,9 @@ class Signal:
 
     def abort(self) -> None:
         self._aborted = True
-        for loop, given in tuple(self._waiters):
+        for loop, event in tuple(self._waiters):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(given.set)
+                loop.call_soon_threadsafe(event.set)
 
     async def wait(self) -> None:
         waiting = asyncio.get_running_loop(), asyncio.Event()
@@ -48,11 +44,11 @@ class Signal:
             self._waiters.remove(waiting)
 
 
-# What operations are about to do, for those who are asked.
+# Plans of operations
 
 
 class TreePreparation(Struct, frozen=True, kw_only=True):
-    """A move to another place of the tree."""
+    """A planned move to another place in the tree."""
 
     target: EntryId | None
     old_leaf: EntryId | None
@@ -77,13 +73,13 @@ class CompactionResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     summary: str
     first_kept: EntryId | UnsetType | None = UNSET
-    """By default what the preparation keeps."""
+    """By default the first entry that the preparation keeps."""
     tokens_before: int | UnsetType = UNSET
     details: Any = None
     usage: JsonObject | None = None
 
 
-# Answers. A field that is not set says nothing.
+# Answers: a field that is not set changes nothing
 
 
 class Answer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,7 +103,7 @@ class CompactAnswer(Answer, frozen=True, kw_only=True):
 
 
 class ToolCallAnswer(Answer, frozen=True, kw_only=True):
-    """`cancel` blocks the call: the model is told `reason`."""
+    """`cancel` blocks the call; the model sees `reason`."""
 
     reason: str | UnsetType = UNSET
     arguments: JsonObject | UnsetType = UNSET
@@ -133,14 +129,14 @@ class InputAnswer(Answer, frozen=True, kw_only=True):
     text: str | UnsetType = UNSET
 
 
-# Events.
+# Events
 
 
 class Event(Struct, frozen=True, kw_only=True):
     answer: ClassVar[type[Answer] | None] = None
-    """What its handlers may answer with; `None` where nothing is asked."""
+    """The type of answers; `None` if answers are ignored."""
     guards: ClassVar[bool] = False
-    """Whether a handler that fails cancels it: where one is there to prevent harm, silence is no consent."""
+    """Whether a failing handler cancels the event; set for events whose handlers prevent harm."""
 
 
 class SessionStart(Event, frozen=True, kw_only=True):
@@ -154,7 +150,7 @@ class SessionShutdown(Event, frozen=True, kw_only=True):
 
 
 class BeforeSwitch(Event, frozen=True, kw_only=True):
-    """Another session is about to take this one's place."""
+    """The program is about to switch to another session."""
 
     answer = Answer
     reason: Literal["new", "resume"]
@@ -192,18 +188,18 @@ class Navigated(Event, frozen=True, kw_only=True):
 
 
 class BeforeMerge(Event, frozen=True, kw_only=True):
-    """Summaries of other branches are about to be written at the head of a branch."""
+    """A summary of other branches is about to be appended to a branch."""
 
     answer = MergeAnswer
     kind: Literal["merge", "promote"]
     branch: str
-    """The branch that they are merged into."""
+    """The target branch."""
     sources: tuple[str, ...]
-    """Names of the branches that are merged."""
+    """The names of the merged branches."""
     entries: tuple[Entry, ...]
-    """What the summary is to cover."""
+    """The entries that the summary covers."""
     user_wants_summary: bool
-    """Whether it is to be made; otherwise the user has written it."""
+    """False if the user has written the summary."""
     custom_instructions: str | None
     signal: Signal
 
@@ -217,13 +213,13 @@ class Merged(Event, frozen=True, kw_only=True):
 
 
 class BeforeCopy(Event, frozen=True, kw_only=True):
-    """Copies of entries are about to be written on a branch."""
+    """Copies of entries are about to be appended to a branch."""
 
     answer = Answer
     kind: Literal["cherry_pick", "rebase"]
     branch: str
     onto: EntryId | None
-    """Where the first copy will stand."""
+    """The parent of the first copy."""
     entries: tuple[Entry, ...]
 
 
@@ -241,7 +237,7 @@ class BeforeCompact(Event, frozen=True, kw_only=True):
     answer = CompactAnswer
     preparation: CompactionPreparation
     previous_compactions: tuple[Entry, ...]
-    """On this path, newest first."""
+    """The compactions on this path, newest first."""
     path: tuple[Entry, ...]
     custom_instructions: str | None
     model: str | None
@@ -264,7 +260,7 @@ class CompactFailed(Event, frozen=True, kw_only=True):
 
 
 class Input(Event, frozen=True, kw_only=True):
-    """The user has said something; it is not written yet."""
+    """The user has sent a prompt; it is not written yet."""
 
     answer = InputAnswer
     text: str
@@ -281,7 +277,7 @@ class RunEnd(Event, frozen=True, kw_only=True):
 
 class TurnStart(Event, frozen=True, kw_only=True):
     number: int
-    """Of this run, from 1."""
+    """The number of the turn in this run, from 1."""
 
 
 class TurnEnd(Event, frozen=True, kw_only=True):
@@ -291,7 +287,7 @@ class TurnEnd(Event, frozen=True, kw_only=True):
 
 
 class BeforeRequest(Event, frozen=True, kw_only=True):
-    """A request is about to be sent; changes hold for this one only, nothing is stored."""
+    """A request is about to be sent. Changes apply to this request only and are not stored."""
 
     answer = ContextAnswer
     messages: list[JsonObject]
@@ -305,11 +301,11 @@ class MessageStart(Event, frozen=True, kw_only=True):
 class MessageDelta(Event, frozen=True, kw_only=True):
     kind: Literal["text", "thinking", "tool_call"]
     text: str
-    """More of it; for a tool call, of the JSON text of its arguments."""
+    """The new text; for a tool call, a piece of its arguments as JSON."""
     call: str | None = None
-    """The call's id."""
+    """The id of the tool call."""
     name: str | None = None
-    """The tool's name, where its call begins."""
+    """The name of the tool, at the start of a call."""
 
 
 class BeforeMessage(Event, frozen=True, kw_only=True):
@@ -330,14 +326,14 @@ class BeforeToolCall(Event, frozen=True, kw_only=True):
 
 
 class ToolDenied(Event, frozen=True, kw_only=True):
-    """A call is not made, since permissions do not allow it. The model is told."""
+    """Permissions denied a call. The model sees the denial."""
 
     call: ToolCall
     title: str
-    """The tool, and the command or the path: one line."""
+    """The tool and its command or path, in one line."""
     reason: str
     rule: str | None = None
-    """What would have to be allowed for it, as `--allow` takes it."""
+    """The value of `--allow` that would allow the call."""
 
 
 class ToolStart(Event, frozen=True, kw_only=True):
@@ -345,14 +341,14 @@ class ToolStart(Event, frozen=True, kw_only=True):
 
 
 class ToolUpdate(Event, frozen=True, kw_only=True):
-    """Output of a tool while it runs."""
+    """Output of a running tool."""
 
     call: ToolCall
     text: str
 
 
 class ToolResult(Event, frozen=True, kw_only=True):
-    """A tool has answered; the result is not written yet."""
+    """A tool has returned; the result is not written yet."""
 
     answer = ToolResultAnswer
     call: ToolCall
@@ -377,19 +373,19 @@ class ThinkingChanged(Event, frozen=True, kw_only=True):
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True):
-    """A request failed, and is made again after a while."""
+    """A request failed and will be retried."""
 
     attempt: int
-    """Which attempt failed, from 1."""
+    """The number of the failed attempt, from 1."""
     attempts: int
-    """How many there may be."""
+    """The maximum number of attempts."""
     delay: float
-    """Seconds until the next one."""
+    """Seconds until the next attempt."""
     error: str
 
     @property
     def text(self) -> str:
-        """What a person is told, without the time."""
+        """The message for the user, without the delay."""
         return f"{self.error}. Retrying ({self.attempt} of {self.attempts - 1})"
 
 
@@ -399,7 +395,7 @@ class QueueChanged(Event, frozen=True, kw_only=True):
 
 
 class Notice(Event, frozen=True, kw_only=True):
-    """Something a person should know, in one sentence: a handler that failed, say."""
+    """A message for the user, such as the failure of a handler."""
 
     level: Literal["info", "warning", "error"]
     text: str
@@ -469,6 +465,6 @@ EVENT_ALIASES: dict[str, str] = {
     "model_select": "model_changed",
     "thinking_level_select": "thinking_changed",
 }
-"""Peers' names for the same events."""
+"""Names of the same events in other programs."""
 
 EVENT_NAMES: dict[type[Event], str] = {event: name for name, event in EVENTS.items()}

@@ -1,6 +1,6 @@
-"""Calling what others wrote, async or not: handlers, tools and commands alike.
+"""Call functions of users and extensions, async or not: handlers, tools and commands.
 
-What their answers mean, how long they may take and what is told of their failures is for whoever calls.
+The caller decides about time limits and failures.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 async def call(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
-    """What a function gives, awaited where it is awaitable. One that is not async runs in a thread of its own."""
+    """Call a function and return its result. An async function is awaited; any other runs in its own thread."""
     if inspect.iscoroutinefunction(function):
         return await function(*arguments, **named)
     given = await run_in_thread(function, *arguments, **named)
@@ -27,8 +27,10 @@ async def call(function: Callable[..., Any], /, *arguments: Any, **named: Any) -
 
 
 def run_in_thread(function: Callable[P, R], /, *arguments: P.args, **named: P.kwargs) -> asyncio.Future[R]:
-    """Call a function in a thread of its own, which keeps neither others from theirs nor the program from ending when
-    it hangs. Cancelling what is returned leaves it behind."""
+    """Call a function in its own daemon thread, which does not block other threads or the exit of the program.
+
+    Cancelling the future abandons the thread.
+    """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[R] = loop.create_future()
     work = partial(contextvars.copy_context().run, function, *arguments, **named)
@@ -41,9 +43,9 @@ def run_in_thread(function: Callable[P, R], /, *arguments: P.args, **named: P.kw
         given, error = None, None
         try:
             given = work()
-        except BaseException as raised:  # noqa: BLE001 - what others wrote may raise anything
+        except BaseException as raised:  # noqa: BLE001 - the function may raise anything
             error = RuntimeError("it raised StopIteration") if isinstance(raised, StopIteration) else raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(set_outcome, given, error)
 
     threading.Thread(target=run, daemon=True).start()

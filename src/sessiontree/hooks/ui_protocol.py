@@ -1,7 +1,7 @@
-"""The Ui protocol: how a handler, a command or an extension asks and tells the person.
+"""The `Ui` protocol: how handlers, commands and extensions ask and notify the user.
 
-Each front end implements it. `NoUi` is for where nobody looks: its answers are the stated defaults. `patient` stops a
-handler's clock while it waits for a person.
+Each front end implements it. `NoUi` is for programs without a user: it returns the defaults. The clock of a handler's
+deadline stops while the handler waits for an answer.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ Level: TypeAlias = Literal["info", "warning", "error"]
 
 class Ui(Protocol):
     has_person: bool
-    """Whether somebody can answer."""
+    """Whether a user can answer."""
 
     async def select(self, title: str, options: Sequence[str], *, at: str | None = None) -> str | None:
-        """One of `options`; `None` when nothing was chosen. `at` is the one to begin at, such as what holds now."""
+        """Return one of `options`, or `None` if it was cancelled. `at` is selected first."""
         ...
 
     async def confirm(self, title: str, text: str = "", *, default: bool = False) -> bool: ...
 
     async def input(self, title: str, *, placeholder: str = "") -> str | None:
-        """A line of text; `None` when it was cancelled."""
+        """Return a line of text, or `None` if it was cancelled."""
         ...
 
     async def editor(self, title: str, text: str = "") -> str | None:
-        """Text edited at length; `None` when it was cancelled."""
+        """Return the text from an editor, or `None` if it was cancelled."""
         ...
 
     def notify(self, text: str, level: Level = "info") -> None: ...
 
     def status(self, key: str, text: str | None) -> None:
-        """Show a short text under `key` as long as it holds; `None` takes it away."""
+        """Show a short status text under `key`; `None` removes it."""
         ...
 
     async def custom(self, component: Any) -> Any:
-        """Show a component of the front end's own kind until it is done; what it returns."""
+        """Show a component of the front end, and return its result."""
         ...
 
 
 class NoUi:
-    """Nobody is there: nothing is chosen, everything is declined, and what is told is kept."""
+    """A front end without a user: it selects nothing, returns defaults and records notifications."""
 
     has_person = False
 
@@ -75,7 +75,7 @@ class NoUi:
 
 
 class DeadlineClock:
-    """The time that a handler has left, which does not run while it waits for a person."""
+    """The remaining time of a handler. The clock stops while the handler waits for the user."""
 
     def __init__(self, seconds: float) -> None:
         self._remaining = seconds
@@ -84,13 +84,13 @@ class DeadlineClock:
 
     @property
     def remaining(self) -> float:
-        """In seconds; a while from now where a person is being asked."""
+        """The remaining seconds; never zero while a question is open."""
         if self._questions:
             return max(self._remaining, 0.05)
         return self._remaining - (time.monotonic() - self._since)
 
     async def wait_stopped(self, answer: Awaitable[T]) -> T:
-        """Wait for a person's answer with the clock stopped."""
+        """Wait for an answer of the user with the clock stopped."""
         if not self._questions:
             self._remaining = self.remaining
         self._questions += 1
@@ -126,5 +126,5 @@ class _ClockStoppingUi:
 
 
 def stop_clock_during_questions(ui: Ui, clock: DeadlineClock) -> Any:
-    """`ui`, with the clock stopped while a question is open."""
+    """Return `ui` with the clock stopped while a question is open."""
     return _ClockStoppingUi(ui, clock)

@@ -16,22 +16,12 @@ from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import Ambiguous, InvalidOperation, NotFound, ReadOnly, StoreError
 from sessiontree.format.codec import VERSION, write_header
 from sessiontree.library.folder_repository import get_sources
-from sessiontree.library.repository import (
-    RECENT_ALIAS,
-    Progress,
-    Repository,
-    SharedLock,
-    find_repository,
-    is_address,
-    is_path,
-    open_folder,
-    open_folder_of,
-    open_repository,
-)
-from sessiontree.library.session_files import resolve_folder
+from sessiontree.library.locations import find_repository, is_address, open_folder, open_folder_of, open_repository
+from sessiontree.library.repository import RECENT_ALIAS, Progress, Repository, SharedLock
+from sessiontree.library.session_files import is_path, resolve_folder
 from sessiontree.session import Place, Session, clean_name
 from sessiontree.session.writer import generate_id
-from sessiontree.store.jsonl import Durability, JsonlStore
+from sessiontree.store.jsonl import Durability
 from sessiontree.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -158,7 +148,7 @@ def build_store(
 ) -> Store:
     """Return the store for a new session. Nothing is created yet."""
     if file is not None:
-        return JsonlStore(os.fspath(file), durability=durability)
+        return open_folder_of(os.fspath(file)).get_store(os.fspath(file), durability)
     repository = open_repository(dir)
     stamp = format_timestamp(time.time_ns() // 1_000_000)
     return repository.get_store(repository.build_location(id, cwd=cwd, timestamp=stamp), durability)

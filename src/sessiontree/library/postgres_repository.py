@@ -1,8 +1,8 @@
-"""Sessions in a database: listing, finding and searching them, and putting them aside. All of it in SQL.
+"""Sessions in PostgreSQL: find, list, search, archive and delete them in SQL.
 
-The database keeps with every session what a listing says of it, and with every line what it says; there is no other
-index. Where lines do not tell, as those of other programs, the session is opened once, and what came of it is kept.
-What a session is made of is not here: see `store.postgres`.
+Each session row has what a listing shows, and each line row its text, so there is no other index. If the rows are not
+enough, as for sessions that other programs wrote, the session is opened once and the result is stored. The lines
+themselves belong to `store.postgres`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sessiontree.core.entries import Entry, EntryId
-from sessiontree.core.entry_text import VisibleEntries, build_full_text, fold_parts, get_speaker, get_text_parts
+from sessiontree.core.entry_text import VisibleEntries, build_full_text, get_speaker
 from sessiontree.core.query import Query
 from sessiontree.core.timestamps import format_timestamp, parse_timestamp
 from sessiontree.errors import (
@@ -27,7 +27,7 @@ from sessiontree.errors import (
 )
 from sessiontree.format.codec import read_entry
 from sessiontree.format.tail import read_tail_heads
-from sessiontree.library.index.session_search import Hit, build_snippet, map_branches
+from sessiontree.library.index.session_search import Hit, build_snippet, map_branches, match_entry
 from sessiontree.library.index.session_summary import SessionSummary, build_tally, find_first_fault
 from sessiontree.library.recent import find_most_recent
 from sessiontree.library.repository import RECENT_ALIAS, Progress, StoredSession
@@ -42,7 +42,7 @@ from sessiontree.store.postgres.store import PostgresStore
 
 if TYPE_CHECKING:
     from sessiontree.store.postgres.advisory_lock import AdvisoryLock
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 
 class PostgresRepository:
@@ -71,7 +71,7 @@ class PostgresRepository:
         return _parse_name(location)
 
     def exists(self, location: str) -> bool:
-        return True  # opening it tells
+        return True  # opening it reports a missing one
 
     # Finding
 
@@ -183,7 +183,7 @@ class PostgresRepository:
         return self.get_store(location).wait_for_change(after, timeout)
 
     def check_size(self, location: str) -> None:
-        """Lines in a database are within the limit."""
+        """Do nothing: no line in a database is over the limit."""
 
     def open_shared_lock(self, location: str, name: str) -> AdvisoryLock:
         from sessiontree.store.postgres.advisory_lock import AdvisoryLock
@@ -215,17 +215,17 @@ class PostgresRepository:
         )
 
     def _load_summary(self, listed: _SessionListing) -> _SessionListing:
-        """What opening the session tells; kept for the next time, where this role may."""
+        """Summarize a session by opening it. Store the result if this role may write."""
         where = self.address.format_session_address(listed.id)
         try:
             with isolate_errors(where):
-                session = Session(self._get_store(listed.id), read_only="it is only looked at")
+                session = Session(self._get_store(listed.id), read_only="it was opened for reading")
                 tally, damage = build_tally(session), find_first_fault(session)
         except FormatError as error:
             return listed._replace(damage=clean_text(error.reason))
-        except SessionTreeError as error:  # it was rewritten or taken away meanwhile
+        except SessionTreeError as error:  # rewritten or removed by another process
             return listed._replace(damage=clean_text(str(error)))
-        told = listed._replace(
+        complete = listed._replace(
             name=None if tally.session_name is None else clean_text(tally.session_name),
             first_message=None if tally.first_message is None else clean_text(tally.first_message),
             entries=tally.entries,
@@ -236,10 +236,10 @@ class PostgresRepository:
             branch=clean_text(tally.current),
             damage=None if damage is None else clean_text(damage),
         )
-        values = [getattr(told, name) for name in _SUMMARY_COLUMNS]
-        with suppress(SessionTreeError):  # of a role that may only read
-            self._query(_UPDATE_SUMMARY, (*values, told.key, told.size))
-        return told
+        values = [getattr(complete, name) for name in _SUMMARY_COLUMNS]
+        with suppress(SessionTreeError):  # this role may only read
+            self._query(_UPDATE_SUMMARY, (*values, complete.key, complete.size))
+        return complete
 
     # Searching
 
@@ -290,7 +290,7 @@ class PostgresRepository:
         def work(connection: Connection) -> set[str]:
             first = dict(self._iter_matches(connection, _SEARCH_ONE_EACH, query, (where, where, None, None)))
             found = {id for id, match in first.items() if match is not None}
-            rest = [id for id in first if id not in found]  # another line may be one
+            rest = [id for id in first if id not in found]  # another line of theirs may match
             others = self._iter_matches(connection, _SEARCH, query, (where, where, rest, rest)) if rest else ()
             return found | {id for id, match in others if match is not None}
 
@@ -299,14 +299,14 @@ class PostgresRepository:
     def _search_newest(
         self, connection: Connection, query: Query, among: Sequence[Any], limit: int
     ) -> list[_DatabaseMatch]:
-        # By a cursor: some of what the index finds is none, and how much has to be read shows on the way.
+        # Use a cursor: not every row is a match, so the number of rows to read is not known before.
         with closing(self._iter_matches(connection, _SEARCH, query, among)) as lines:
             return list(islice((match for _, match in lines if match is not None), limit))
 
     def _iter_matches(
         self, connection: Connection, search: str, query: Query, among: Sequence[Any]
     ) -> Generator[tuple[str, _DatabaseMatch | None]]:
-        """What a search by SQL gives, each with the id of its session: a match, or none when one looks closer."""
+        """Yield the session id of each row of a search, with a match, or `None` if the row does not match after all."""
         likes = [f"%{_escape_like(clean_text(term.text))}%" for term in query.terms]
         said = " AND ".join(["e.said LIKE %s"] * len(likes)) or "e.said <> ''"
         statement = search.format(said=said, among=_SCOPE_CONDITION)
@@ -316,13 +316,13 @@ class PostgresRepository:
             cursor.execute(statement.encode(), values)
             for id, name, position, line in cursor:
                 match = None
-                # A damaged line, or one that was written when lines could be nested more deeply, is no match.
+                # A damaged line, or an old one that is nested too deeply, does not match.
                 with suppress(SessionTreeError), isolate_errors(id):
                     match = _build_match(query, id, name, position, read_entry(bytes(line), 1))
                 yield id, match
 
     def _search_older(self, query: Query, among: Sequence[Any]) -> Generator[_DatabaseMatch]:
-        """In sessions of older dialects, whose lines say what they mean only as a whole."""
+        """Search sessions in older dialects, which have to be read as a whole."""
         rows = self._query(
             "SELECT s.id, s.name FROM sessiontree.session AS s"
             f" WHERE s.current AND s.deleted IS NULL AND s.older {_SCOPE_CONDITION}",
@@ -330,7 +330,9 @@ class PostgresRepository:
         )
         for id, name in rows:
             with suppress(SessionTreeError), isolate_errors(self.address.format_session_address(id)):
-                for number, entry in enumerate(Session(self._get_store(id), read_only="it is only looked at").tree):
+                for number, entry in enumerate(
+                    Session(self._get_store(id), read_only="it was opened for reading").tree
+                ):
                     match = _build_match(query, id, name, number, entry)
                     if match is not None:
                         yield match
@@ -392,7 +394,7 @@ class PostgresRepository:
 
 
 class _SessionListing(NamedTuple):
-    """The row of a session, as a listing needs it."""
+    """The columns of a session that a listing needs."""
 
     key: int
     size: int
@@ -424,23 +426,19 @@ class _DatabaseMatch(NamedTuple):
 
 
 def _build_match(query: Query, session: str, name: str | None, position: int, entry: Entry) -> _DatabaseMatch | None:
-    moment = parse_timestamp(entry.timestamp) or 0
-    if query.since is not None and moment < query.since:
+    if match_entry(entry, query) is None:
         return None
-    if not query.accepts_role(get_speaker(entry)):
-        return None
-    said = get_text_parts(entry)
-    return _DatabaseMatch(moment, session, position, name, entry) if said and query.matches(fold_parts(said)) else None
+    return _DatabaseMatch(parse_timestamp(entry.timestamp) or 0, session, position, name, entry)
 
 
 class _HitContext:
-    """Which branches lead to entries that were found, and which of them the model sees."""
+    """The branches that contain found entries, and which of the entries the model sees."""
 
     def __init__(self, store: PostgresStore, matches: Iterable[_DatabaseMatch]) -> None:
         self.branches: dict[EntryId, str] = {}
         self._visible: VisibleEntries | None = None
-        with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or taken away meanwhile
-            session = Session(store, read_only="it is only looked at")
+        with suppress(SessionTreeError), isolate_errors(store.location):  # damaged, or removed by another process
+            session = Session(store, read_only="it was opened for reading")
             self.branches = _find_branches(session, store, min(match.position for match in matches))
             self._visible = VisibleEntries(session.context())
 
@@ -449,12 +447,12 @@ class _HitContext:
 
 
 def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[EntryId, str]:
-    """The branches that lead to entries, as far up as the place `first`."""
+    """Map entries from position `first` on to branches that contain them."""
     heads = None if session.needs_migration else read_tail_heads(store.read_backward(store.read_end().cursor))
     if heads is None:
         tree = session.tree
         return map_branches(session.heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
-    # A parent stands before its child, so what stands before the first place leads to nothing behind it.
+    # A parent always comes before its children, so nothing before `first` is needed.
     parents = dict(store.read_links(first))
 
     def iter_ancestors(id: EntryId | None) -> Iterator[EntryId]:
@@ -466,7 +464,7 @@ def _find_branches(session: Session, store: PostgresStore, first: int) -> dict[E
 
 
 def _parse_name(name: str) -> str:
-    """Return what names a session within the database: what stands behind `#` in an address, or all of it."""
+    """Return the name of a session within the database: the part of an address after `#`, or the name itself."""
     return parse_address(name).session_name if is_database_address(name) else name
 
 
@@ -475,7 +473,7 @@ def _normalize_folder(cwd: str) -> str:
 
 
 def _escape_like(text: str) -> str:
-    """`text` as it stands, for LIKE."""
+    """Escape `text` for LIKE."""
     return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
@@ -490,7 +488,7 @@ _UPDATE_SUMMARY = (
     " WHERE key = %s AND size = %s"
 )
 _SCOPE_CONDITION = "AND (%s::text IS NULL OR s.cwd = %s) AND (%s::text[] IS NULL OR s.id = ANY(%s))"
-# A line of a source counts for every fork that shares it; of several lines with one id the last counts.
+# A shared line is a hit in its source and in every fork. If several lines have the same id, the last one counts.
 _SEARCH = """
 WITH hit AS (
     SELECT e.session, e.position, e.moment, e.id, e.line FROM sessiontree.entry AS e
@@ -509,7 +507,7 @@ WHERE s.current AND s.deleted IS NULL AND NOT s.older {among}
         WHERE later.session = seen.session AND later.id = seen.id AND later.position > seen.position)
 ORDER BY seen.moment DESC, s.id DESC, seen.position DESC"""
 _SEARCH_ONE_EACH = f"SELECT DISTINCT ON (id) * FROM ({_SEARCH}) AS found"
-# What forks share with sessions that are about to go, as lines of their own.
+# Copy the lines that forks share with sessions that are about to be deleted.
 _COPY_SHARED_LINES = """
 INSERT INTO sessiontree.entry (session, position, line, id, parent, type, role, branch, moment, said)
 SELECT p.session, p.position + e.position - p.start, e.line, e.id, e.parent, e.type, e.role, e.branch, e.moment, e.said

@@ -1,4 +1,4 @@
-"""Activity: in which session somebody went on last. Only the ends of the newest ones are read."""
+"""Find the session that was continued last, by reading only the ends of the newest ones."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sessiontree.store.base import Store
 
 
 def find_most_recent(written: Iterable[tuple[str, int]], open_store: Callable[[str], Store]) -> str | None:
-    """The session in which somebody said something or moved last; names and labels do not count.
+    """Return the session with the latest message or move. Names and labels do not count.
 
-    `written` are sessions with when each was written to, in nanoseconds, the latest first.
+    `written` are sessions and their modification times in nanoseconds, the latest first.
     """
     best: str | None = None
     when = 0
     for session, modified in written:
         if best is not None and modified <= when:
-            break  # the others were not even written to since
+            break  # the others were not written later
         moment = _find_last_activity(open_store(session), modified)
         if best is None or moment > when:
             best, when = session, moment
@@ -28,7 +28,7 @@ def find_most_recent(written: Iterable[tuple[str, int]], open_store: Callable[[s
 
 
 def _find_last_activity(store: Store, modified: int) -> int:
-    """When somebody went on; where that cannot be told, when the session was written to."""
+    """Return the time of the last message or move, or else the modification time, in nanoseconds."""
     with suppress(OSError, SessionTreeError), closing(store), isolate_errors(store.location):
         found = find_last_activity(store.read_backward(store.read_end().cursor))
         moment = parse_timestamp(found[1]) if found is not None and found[0] else None

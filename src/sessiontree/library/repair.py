@@ -1,6 +1,6 @@
-"""Repairing: a damaged session made sound, beside it or by a line behind it, never in place.
+"""Repair damaged sessions: write a repaired copy, or append one line, but never change lines in place.
 
-What a sound session is made of is told by `format.repair`; here it is found and written. The damaged file stays.
+`format.line_repair` decides what a repaired session contains. Here it is written. The damaged file stays.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sessiontree.format.codec import NotJson, read_entry, write_entry, write_hea
 from sessiontree.format.line_repair import Repair, repair_heads, repair_lines
 from sessiontree.library.catalog import check_copyable, generate_session_id, get_session_location
 from sessiontree.library.folder_repository import FolderRepository, encode_folder_name
-from sessiontree.library.repository import find_repository, is_address
+from sessiontree.library.locations import find_repository, is_address, open_folder_of
 from sessiontree.library.session_files import list_session_files, resolve_folder
 from sessiontree.session import Session
 from sessiontree.session.writer import find_write_parent
@@ -38,20 +38,20 @@ class RepairReport(Struct, frozen=True, kw_only=True):
 
     repairs: tuple[Repair, ...]
     file: str | None
-    """The new file; `None` when nothing had to be done, or a line appended to the session was enough."""
+    """The new file; `None` if nothing was wrong, or if appending a line to the session was enough."""
 
 
 def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> RepairReport:
-    """Make a damaged session sound, as a new file or by appending, never in place.
+    """Repair a damaged session: write a repaired copy, or append a line if that is enough.
 
-    The new file is beside the old one unless `file` is given; lines that are no entries are left out of it. One that is
-    there already and still tells all that the old one does is not made again. Raises `ReadOnly` where a copy would be
-    another thing, and `InvalidOperation` for a session in memory without a `file`.
+    The copy is next to the old file unless `file` is given. Lines that are not entries are left out. An earlier copy
+    that still contains everything is used again. Raises `ReadOnly` if a copy would not be equivalent, and
+    `InvalidOperation` for a session in memory without a `file`.
     """
     check_copyable(session, "a repaired copy")
     try:
         session.refresh()
-    except Conflict:  # its file was replaced or taken away: a copy elsewhere still has all that was read
+    except Conflict:  # its file was replaced or removed: a copy elsewhere can still be written from memory
         if file is None:
             raise
     sound = _build_repaired(session, session.id)
@@ -61,7 +61,7 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
         return RepairReport(repairs=sound.repairs, file=None)
     id, stamp = generate_session_id(), format_timestamp(time.time_ns() // 1_000_000)
     if file is not None:
-        store: Store = JsonlStore(os.fspath(file))
+        store = open_folder_of(os.fspath(file)).get_store(os.fspath(file))
     elif session.address is None:
         raise InvalidOperation("a session in memory has no place next to it: name a file for the repaired copy")
     else:
@@ -77,9 +77,9 @@ def repair(session: Session, *, file: str | os.PathLike[str] | None = None) -> R
 
 
 def rescue(file: str) -> RepairReport | None:
-    """Make a sound session, beside it, of a file whose header cannot be read. What that said is lost.
+    """Write a repaired copy of a file whose header cannot be read, next to it. The content of the header is lost.
 
-    Raises `FormatError` when nothing in it is a message, and `StoreError`.
+    Return `None` for a session in a database. Raises `FormatError` if the file has no messages, and `StoreError`.
     """
     if is_address(file):
         return None  # a database has no file to read lines from
@@ -87,14 +87,14 @@ def rescue(file: str) -> RepairReport | None:
     entries = (_parse_entry(raw) for raw in lines if b'"message"' in raw)
     first = next((entry for entry in entries if entry is not None and entry.type == "message"), None)
     if first is None:
-        raise FormatError(file, "nothing in it is a message of a session")
+        raise FormatError(file, "it contains no messages")
     id, path = generate_session_id(), os.path.abspath(file)
     stamp = first.timestamp or format_timestamp(time.time_ns() // 1_000_000)
     header = write_header(id=id, timestamp=stamp, cwd=_guess_cwd(path), parent_session=path)
     held = MemoryStore(file)
     held.create([header, *lines])
     sound = _build_repaired(Session(held), path)
-    made_up = Repair(kind="no_session", message="it has a new header: what the old one said is lost", line=1)
+    made_up = Repair(kind="no_session", message="a new header was written; the content of the old one is lost", line=1)
     sound = sound._replace(repairs=(made_up, *sound.repairs))
     folder = FolderRepository(os.path.dirname(path), layout="folder")
     before = _find_first_with(sound, folder.iter_copies(file))
@@ -104,20 +104,20 @@ def rescue(file: str) -> RepairReport | None:
 
 
 class _RepairedSession(NamedTuple):
-    """A session without its faults."""
+    """A session without its faults, ready to be written."""
 
     lines: list[bytes]
     heads: dict[str, EntryId | None]
     repairs: tuple[Repair, ...]
     needs_copy: bool
-    """Its lines would not be those of the damaged session with one more, so that there must be a copy."""
+    """Whether a copy is needed. Otherwise appending one line to the damaged session is enough."""
 
 
 def _build_repaired(session: Session, seed: str) -> _RepairedSession:
     tree, ids = session.tree, _generate_ids(session.tree, seed)
     heads, done = repair_heads(tree, session.heads)
     lines, changed = repair_lines(tree, ids.__next__)
-    if tree.count:  # where all heads are stands behind the lines, so that none is moved by what was put right
+    if tree.count:  # end with a record of all heads, so that no repaired line moves a branch
         record, current = session.heads.build_record(heads=heads), session.heads.current
         parent, stamp = find_write_parent(tree, heads[current]), tree.entries[-1].timestamp
         lines.append(write_entry(record, id=next(ids), parent=parent, timestamp=stamp, branch=current).raw)
@@ -126,21 +126,21 @@ def _build_repaired(session: Session, seed: str) -> _RepairedSession:
         for problem in session.problems
         if problem.severity == "fault" and problem.entry is None
     ]
-    rewritten = session.needs_migration and done  # before anything could be appended to it
+    rewritten = session.needs_migration and done  # which would have to happen before an append
     return _RepairedSession(lines, heads, (*outside, *changed, *done), bool(changed or outside or rewritten))
 
 
 def _describe_repair(problem: Problem) -> str:
-    """What is done about a fault of a line that is no entry."""
+    """Describe the repair of a line that is not an entry."""
     if problem.kind == "not_utf8":
-        return "bytes that are not UTF-8 are replaced in what the new header says"
+        return "bytes that are not UTF-8 are replaced in the new header"
     if problem.line is None:
-        return f"{problem.message}: they are left out, and stay in the damaged file"
-    return "it is left out, and stays in the damaged file"
+        return f"{problem.message}: left out of the copy; they stay in the damaged file"
+    return "left out of the copy; it stays in the damaged file"
 
 
 def _generate_ids(tree: Tree, seed: str) -> Iterator[EntryId]:
-    """Ids that follow from a seed: what is repaired again has the same lines."""
+    """Generate ids from a seed, so that a second repair produces the same lines."""
     made = (sha256(f"{seed}:repaired:{number}".encode("utf-8", "replace")).hexdigest()[:16] for number in count())
     return (id for id in made if id not in tree)
 
@@ -177,10 +177,10 @@ def _guess_cwd(path: str) -> str:
 
 
 def _find_first_with(sound: _RepairedSession, copies: Iterable[Store]) -> str | None:
-    """The first session that begins with these lines, whatever was said in it since."""
+    """Return the first session that starts with these lines, whatever was appended since."""
     wanted = b"\n".join([*sound.lines, b""])
     for store in copies:
-        with suppress(NotFound, StoreError):  # it was taken away meanwhile, or is damaged itself
+        with suppress(NotFound, StoreError):  # removed by another process, or damaged itself
             if store.read().data.partition(b"\n")[2].startswith(wanted):
                 return store.location
     return None

@@ -1,20 +1,14 @@
-"""Repositories: the protocol for where sessions live, and the one place that chooses between them.
+"""The repository protocol: where sessions live.
 
 A repository keeps many sessions and gives each a location: a string that opens it again from anywhere, such as a path
 or `postgresql://host/database#id`. Code above this package uses locations and repositories, and never asks which kind
-it has. To add a kind, implement `Repository` and call `register_scheme`.
+it has. To add a kind, implement `Repository` and call `locations.register_scheme`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
-
-from sessiontree.errors import InvalidOperation
-from sessiontree.home import CONFIG_NAME, get_home
-from sessiontree.library.session_files import SESSION_SUFFIX
 
 if TYPE_CHECKING:
     from sessiontree.core.entries import Entry
@@ -26,8 +20,6 @@ if TYPE_CHECKING:
 
 RECENT_ALIAS = "@"
 """Names the most recent session of the current folder."""
-STORE_VARIABLE = "SESSIONTREE_STORE"
-"""The environment variable that names the default repository."""
 
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with the bytes done and the bytes in total."""
@@ -183,108 +175,3 @@ class Repository(Protocol):
     def check_reachable(self) -> None:
         """Raise `StoreError` if the repository cannot be reached at all."""
         ...
-
-
-# Choosing one
-
-_schemes: dict[str, Callable[[str], Repository]] = {}
-
-
-def register_scheme(scheme: str, open_address: Callable[[str], Repository]) -> None:
-    """Let addresses that start with `scheme`, such as `postgresql://`, open this kind of repository.
-
-    `open_address` gets the address; a session's own part stands behind `#`.
-    """
-    _schemes[scheme] = open_address
-
-
-def is_address(text: object) -> bool:
-    """Return whether this is the address of a repository or of a session in one, and not a path or a name."""
-    return isinstance(text, str) and text.startswith(tuple(_schemes))
-
-
-def open_repository(place: str | os.PathLike[str] | None = None) -> Repository:
-    """Return the repository at an address or in a folder; by default the one that `SESSIONTREE_STORE` names, or else
-    the user's folder of sessions. Raises `InvalidOperation` for an address that cannot be understood.
-    """
-    if place is None:
-        address = os.environ.get(STORE_VARIABLE)
-        if not address:
-            return get_folder_repository()
-        if not is_address(address):
-            raise InvalidOperation(f"{STORE_VARIABLE} must be an address such as postgresql://host/database")
-        return _open_address(address)
-    if isinstance(place, str) and is_address(place):
-        return _open_address(place)
-    return open_folder(os.fspath(place), "folder")
-
-
-def get_folder_repository() -> Repository:
-    """Return the user's folder of sessions. Raises `ConfigError` if the configuration cannot be read."""
-    return open_folder(get_sessions_folder(), "projects")
-
-
-def open_folder_of(file: str) -> Repository:
-    """Return the repository in the folder of a session file. The configuration is not read."""
-    return open_folder(os.path.dirname(file) or ".", "folder")
-
-
-@cache
-def open_folder(root: str, layout: Layout) -> Repository:
-    """Return the repository in a folder, the same object for every call: it remembers what it has scanned."""
-    from sessiontree.library.folder_repository import FolderRepository
-
-    return FolderRepository(root, layout=layout)
-
-
-def find_repository(session: str | os.PathLike[str]) -> tuple[Repository, str]:
-    """Return the repository that a session is in, given its location or name, and the name to look for there."""
-    text = os.fspath(session)
-    if is_address(text):
-        _, found, name = text.partition("#")
-        if not found or not name:
-            raise InvalidOperation(f"{open_repository(text).location} names no session: put #session behind it")
-        return _open_address(text), text
-    if text == RECENT_ALIAS:
-        return open_repository(), text
-    if is_file(session):
-        return open_folder_of(text), text
-    return get_folder_repository() if is_path(session) else open_repository(), text
-
-
-def get_sessions_folder() -> str:
-    """Return where session files live. Raises `ConfigError` if the configuration cannot be read."""
-    if os.path.lexists(os.path.join(get_home(), CONFIG_NAME)):
-        from sessiontree.config import load
-
-        folder = load().sessions
-        if folder is not None:
-            return folder
-    return os.path.join(get_home(), "sessions")
-
-
-def is_path(session: str | os.PathLike[str]) -> bool:
-    """Return whether this looks like a path, and not like an id or a name."""
-    text = os.fspath(session)
-    return isinstance(session, os.PathLike) or text.endswith(SESSION_SUFFIX) or os.sep in text
-
-
-def is_file(session: str | os.PathLike[str]) -> bool:
-    """Return whether this is the path of an existing file."""
-    return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))
-
-
-def _open_address(address: str) -> Repository:
-    scheme = next(scheme for scheme in _schemes if address.startswith(scheme))
-    return _schemes[scheme](address)
-
-
-def _open_postgres(address: str) -> Repository:
-    from sessiontree.library.postgres_repository import PostgresRepository
-    from sessiontree.store.postgres.address import parse_address
-
-    return PostgresRepository(parse_address(address))
-
-
-register_scheme("postgresql://", _open_postgres)
-register_scheme("postgres://", _open_postgres)

@@ -1,9 +1,7 @@
-"""Folders of sessions: which files are in them, without opening any.
+"""Session files in a folder, listed without opening any of them.
 
-Only what stands in a folder itself is seen. Names that begin with a dot are no sessions to those who list and find:
-other programs put such files beside what they work on. A link, a pipe or anything else that is called like a session
-and is no regular file is told as such, so that it can be shown and is never opened; and so is what cannot be looked at.
-No database here.
+Hidden files are not sessions: other programs create them as temporary files. Links, pipes and other things that are
+named like a session but are not regular files are listed with a fault and never opened. So are unreadable files.
 """
 
 from __future__ import annotations
@@ -16,14 +14,15 @@ from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from sessiontree.errors import NotFound
+from sessiontree.home import CONFIG_NAME, get_home
 from sessiontree.store.files import close_quietly, format_os_error
 from sessiontree.store.jsonl import JsonlStore
 
 SESSION_SUFFIX = ".jsonl"
 ARCHIVED_SUFFIX = ".archived"
-"""A session is archived when a file with this behind its name stands beside it."""
+"""A session is archived if a file with its name and this suffix exists."""
 _MAX_INT64 = (1 << 63) - 1
-"""Some 292 years."""
+"""As nanoseconds, about 292 years."""
 
 
 OpenStore: TypeAlias = Callable[[str], JsonlStore]
@@ -31,7 +30,7 @@ OpenStore: TypeAlias = Callable[[str], JsonlStore]
 
 
 class SessionFile(NamedTuple):
-    """A file in a folder of sessions, as it was when the folder was looked at."""
+    """A file in a folder of sessions, as it was when the folder was listed."""
 
     path: str
     size: int
@@ -40,12 +39,12 @@ class SessionFile(NamedTuple):
     name: str = ""
     archived: bool = False
     fault: str | None = None
-    """Why it cannot be a session: it is no regular file, or cannot be looked at; or it is a folder that cannot."""
+    """Why it is not a readable session: not a regular file, no permission, or a folder that cannot be listed."""
 
 
 @contextmanager
 def pause_gc() -> Generator[None]:
-    """Thousands of small values and no cycles among them: looking for some would take a third of the time."""
+    """Pause garbage collection, which takes a third of the time when thousands of small objects are created."""
     import gc
 
     was_enabled = gc.isenabled()
@@ -58,7 +57,7 @@ def pause_gc() -> Generator[None]:
 
 
 def resolve_folder(folder: str | os.PathLike[str]) -> str:
-    """Raises `NotFound` where there is no current folder any more."""
+    """Return an absolute path. Raises `NotFound` if the current folder was deleted."""
     try:
         return os.path.abspath(folder)
     except FileNotFoundError:
@@ -66,9 +65,9 @@ def resolve_folder(folder: str | os.PathLike[str]) -> str:
 
 
 def list_session_files(folder: str, also: str | None = None, *, hidden: bool = True) -> list[SessionFile]:
-    """The session files in a folder, and the one that is called `also`; none where there is no such folder.
+    """List the session files in a folder, and the file named `also`. A missing folder has none.
 
-    Without the `hidden` ones, those whose names begin with a dot are passed over.
+    Without `hidden`, files whose names start with a dot are skipped.
     """
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -78,7 +77,7 @@ def list_session_files(folder: str, also: str | None = None, *, hidden: bool = T
         return [_build_unreadable(folder, error)]
     found: list[SessionFile] = []
     try:
-        with os.scandir(fd) as entries:  # by descriptor: each `stat` looks up a name, not a path
+        with os.scandir(fd) as entries:  # by descriptor, so that each `stat` resolves only a name
             seen = list(entries)
         archived = {entry.name for entry in seen if entry.name.endswith(ARCHIVED_SUFFIX)}
         for entry in seen:
@@ -87,7 +86,7 @@ def list_session_files(folder: str, also: str | None = None, *, hidden: bool = T
                 try:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
-                    continue  # taken away in this moment
+                    continue  # removed in this moment
                 except OSError as error:
                     found.append(_build_unreadable(f"{folder}/{name}", error))
                     continue
@@ -109,9 +108,9 @@ def _build_unreadable(path: str, error: OSError) -> SessionFile:
 
 
 def get_file_stamp(status: os.stat_result) -> tuple[int, int, int]:
-    """Size, when it was last written to in nanoseconds, and inode of a file, as a database can hold them.
+    """Return size, modification time in nanoseconds and inode of a file, as signed 64-bit integers.
 
-    A file system may tell any year, and calendars end: the nearest counts. An inode may have 64 bits and no sign.
+    A file system may report any year; times out of range are clamped. Inodes are unsigned and wrap around.
     """
     moment, inode = status.st_mtime_ns, status.st_ino
     return (
@@ -126,9 +125,9 @@ def _describe_fault(mode: int) -> str:
 
 
 def list_folders(root: str) -> list[str]:
-    """The folders right below `root`, and those that links there lead to, each once.
+    """List the subfolders of `root` and the targets of links in it, each once.
 
-    One that cannot be looked into is given itself: `files_in` tells why.
+    If `root` cannot be listed, return it instead: `list_session_files` reports why.
     """
     try:
         with os.scandir(root) as entries:
@@ -146,12 +145,12 @@ def list_folders(root: str) -> list[str]:
 
 
 def is_id_match(text: str, id: str) -> bool:
-    """Whether a session's id can be meant: all of it, the first 4 characters or more, or the last 8 or more."""
+    """Return whether `text` is the id, or its first 4 or more characters, or its last 8 or more."""
     return text == id or (len(text) >= 4 and id.startswith(text)) or (len(text) >= 8 and id.endswith(text))
 
 
 def parse_session_id(file: str) -> str:
-    """The session id in a file's name, or in an address. A header may say anything: it is only looked at."""
+    """Return the session id in a file name or an address. It may come from a header, so nothing is opened."""
     if "://" in file and "#" in file:
         from urllib.parse import unquote
 
@@ -160,7 +159,7 @@ def parse_session_id(file: str) -> str:
 
 
 def is_text(path: str) -> bool:
-    """Whether a path can be written down as text; on the disk it may be any bytes."""
+    """Return whether a path is valid Unicode: file names may be any bytes."""
     if path.isascii():
         return True
     try:
@@ -168,3 +167,25 @@ def is_text(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def get_sessions_folder() -> str:
+    """Return where session files live. Raises `ConfigError` if the configuration cannot be read."""
+    if os.path.lexists(os.path.join(get_home(), CONFIG_NAME)):
+        from sessiontree.config import load
+
+        folder = load().sessions
+        if folder is not None:
+            return folder
+    return os.path.join(get_home(), "sessions")
+
+
+def is_path(session: str | os.PathLike[str]) -> bool:
+    """Return whether this looks like a path, and not like an id or a name."""
+    text = os.fspath(session)
+    return isinstance(session, os.PathLike) or text.endswith(SESSION_SUFFIX) or os.sep in text
+
+
+def is_file(session: str | os.PathLike[str]) -> bool:
+    """Return whether this is the path of an existing file."""
+    return os.path.lexists(session) and (is_path(session) or os.path.isfile(session))

@@ -3,7 +3,7 @@
 A session is copied in parts, and after each part the copy is a session that can be read. If a copy is interrupted, the
 next one resumes it: it compares what is already there and appends the rest. If the target is not a prefix of the
 source, or another process writes to it, the target is left alone and the result says so. Damage is copied unchanged,
-an unfinished last line too. An incomplete batch is not copied, because the copy could not tell that it is one.
+an unfinished last line too. An incomplete batch is not copied, because the copy would not be recognized as incomplete.
 
 The target of a session is found by its id, or by its file name if several files have the same id. A copy gets the
 modification time of its source, so the most recent session is the same on both sides.
@@ -26,14 +26,15 @@ from sessiontree.errors import InvalidOperation, NotFound, SessionTreeError, Sto
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.library import catalog, trash
 from sessiontree.library.folder_repository import encode_folder_name
-from sessiontree.library.repository import (
-    Progress,
-    StoredSession,
+from sessiontree.library.locations import is_address, open_repository
+from sessiontree.library.repository import Progress, StoredSession
+from sessiontree.library.session_files import (
+    SESSION_SUFFIX,
     get_sessions_folder,
-    is_address,
-    open_repository,
+    list_folders,
+    list_session_files,
+    parse_session_id,
 )
-from sessiontree.library.session_files import SESSION_SUFFIX, list_folders, list_session_files, parse_session_id
 from sessiontree.store.base import LineChunk, Store
 from sessiontree.store.postgres.rows import filter_storable, read_preamble
 
@@ -46,7 +47,7 @@ TransferState: TypeAlias = Literal["copied", "resumed", "same", "different", "mi
 
 
 class TransferResult(Struct, frozen=True, kw_only=True):
-    """What became of one session."""
+    """The result for one session."""
 
     session: str
     """Its id."""
@@ -54,7 +55,7 @@ class TransferResult(Struct, frozen=True, kw_only=True):
     target: str | None
     state: TransferState
     bytes: int = 0
-    """How many were written, or are the same on both sides."""
+    """How many bytes were written, or are equal on both sides."""
     reason: str | None = None
 
     @property
@@ -97,7 +98,7 @@ def _run_each(
     progress: Progress | None,
     work: Callable[[StoredSession, str, CountBytes], TransferResult],
 ) -> Iterator[TransferResult]:
-    """What becomes of each session. One that cannot be read is told, and the others go on."""
+    """Run `work` on each session. A failure becomes a result, and the next session follows."""
     target_of = _build_target_finder(places, source, target)
     tell = _build_byte_counter(places, progress)
     for place in places:
@@ -107,7 +108,7 @@ def _run_each(
             yield work(place, side, tell)
         except SessionTreeError as error:
             yield _build_failure(place, side, error)
-            catalog.check_reachable(source, target)  # the others would fail in the same way, each after a long wait
+            catalog.check_reachable(source, target)  # otherwise every other session would fail too, after a long wait
 
 
 def _build_failure(place: StoredSession, target: str | None, error: SessionTreeError) -> TransferResult:
@@ -117,7 +118,7 @@ def _build_failure(place: StoredSession, target: str | None, error: SessionTreeE
 
 
 def encode_transfer_result(copied: TransferResult) -> JsonObject:
-    """As commands give it."""
+    """Return the JSON that commands print."""
     return {
         "session": copied.session,
         "source": copied.source,
@@ -132,7 +133,7 @@ def encode_transfer_result(copied: TransferResult) -> JsonObject:
 
 
 def _list_places(side: str) -> list[StoredSession]:
-    """List the sessions of a side, the most recently written last, so that copies without dates are in order."""
+    """List the sessions of a side, the most recently written last, for targets that cannot keep the time."""
     if not catalog.is_container(side):
         return [StoredSession(_read_id(side), side)]
     if is_address(side):
@@ -242,7 +243,7 @@ def _copy_session(place: StoredSession, target: str, tell: CountBytes) -> Transf
 
 
 def _iter_missing(source: Store, copy: Store, there: LineChunk | None, tell: CountBytes) -> Iterator[bytes] | None:
-    """What of the source is not in the copy yet, whole lines at a time; `None` where the copy cannot become one."""
+    """Return the missing bytes of a copy, complete lines at a time; `None` if it is not a prefix of the source."""
     data = _iter_bytes(source, source.read_end())
     begun = kept = b""
     for kept in () if there is None else _iter_lines(copy, there):
@@ -254,7 +255,7 @@ def _iter_missing(source: Store, copy: Store, there: LineChunk | None, tell: Cou
         tell(len(kept))
     begun = begun or next(data, b"")
     if begun and kept and not kept.endswith(b"\n"):
-        return None  # behind a line that is not ended nothing can be put without changing it
+        return None  # nothing can be appended after a line without newline
     if there is not None and (torn := _get_torn_tail(there)):
         while len(begun) <= len(torn) and (more := next(data, b"")):
             begun += more
@@ -262,7 +263,7 @@ def _iter_missing(source: Store, copy: Store, there: LineChunk | None, tell: Cou
             tell(len(torn))
             return iter(())
         if b"\n" not in begun:
-            return None  # only lines can be put where it is: it is set aside for them
+            return None  # the unfinished line can only be replaced by complete lines
     return chain([begun] if begun else [], data)
 
 
@@ -292,7 +293,7 @@ def _verify_session(place: StoredSession, target: str, tell: CountBytes) -> Tran
 
 
 def _iter_bytes(store: Store, end: LineChunk) -> Iterator[bytes]:
-    """All bytes of a session up to there, some whole lines at a time, and then its unfinished last line."""
+    """Yield all bytes of a session up to `end`, complete lines at a time, and its unfinished last line."""
     yield from _iter_lines(store, end)
     if torn := _get_torn_tail(end):
         yield torn

@@ -242,7 +242,7 @@ async def complete(
 ) -> JsonObject:
     """Return the complete answer to a request.
 
-    If `partial` is given, it collects the events as they arrive, so that a caller can read it after a failure. Raises
+    If `partial` is given, it collects the events as they arrive, and a caller can read it after a failure. Raises
     `ModelError`, also if the answer is longer than `limit` bytes.
     """
     partial = PartialMessage(model.info) if partial is None else partial

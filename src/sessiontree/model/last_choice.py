@@ -16,7 +16,7 @@ from sessiontree.store.files import make_private_directory, write_private
 
 STATE_FILE = "state.json"
 MAX_STATE_BYTES = 1 << 16
-"""The maximum size of the file in bytes. A longer file is not one of ours."""
+"""The maximum size of the file in bytes. A longer file is ignored."""
 
 
 class _StoredChoice(Struct, frozen=True, kw_only=True):
@@ -35,7 +35,7 @@ def remember_model(model: str, configured: str | None) -> None:
 def recall_model(configured: str | None) -> str | None:
     """Return the name of the model that was chosen last.
 
-    Return `None` if there is no choice, or if the configured model has changed since.
+    Return `None` without a stored choice, or if the configured model has changed.
     """
     try:
         choice = msgspec.json.decode(_read_state(), type=_StoredChoice)

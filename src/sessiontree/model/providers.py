@@ -1,6 +1,6 @@
 """Model providers: their names, the environment variables of their API keys, their default models and token limits.
 
-The tables hold data only, so that a listing needs no other import. They may be out of date: models that are not listed
+The tables hold data only, and a listing needs no other import. They may be out of date: models that are not listed
 work too.
 """
 

@@ -126,20 +126,20 @@ class ImageFilter:
         """Return the image, or a note that replaces it."""
         fault = self._find_fault(block)
         if fault is None and id(block) in self._omitted:
-            fault = f"the images of this request are larger than {_format_megabytes(MAX_TOTAL_IMAGE_BYTES)} together"
+            fault = f"the images of this request exceed {_format_megabytes(MAX_TOTAL_IMAGE_BYTES)} in total"
         if fault is not None:
-            return f"[An image was here that cannot be shown: {fault}.]"
+            return f"[An image was omitted here: {fault}.]"
         try:
             return Image(
                 base64.b64decode(coerce_string(block.get("data")), validate=True), coerce_string(block.get("mimeType"))
             )
         except (binascii.Error, ValueError):
-            return "[An image was here that cannot be shown: it is broken.]"
+            return "[An image was omitted here: the data is invalid.]"
 
     def _find_fault(self, block: JsonObject) -> str | None:
         data, media_type = coerce_string(block.get("data")), coerce_string(block.get("mimeType"))
         if not self._accepts_images:
-            return "this model takes no images"
+            return "this model does not accept images"
         if media_type not in IMAGE_TYPES:
             return f"its type is {clean_text(media_type) or 'unknown'}"
         if not data:

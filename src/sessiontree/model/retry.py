@@ -76,8 +76,8 @@ class RetryingModel:
 def compute_backoff(error: ModelError, attempt: int, base_delay: float) -> float | None:
     """Return the seconds to wait after a failed attempt, or `None` if the provider asks for too many.
 
-    The delay doubles with each attempt. Up to a quarter of it is subtracted at random, so that clients that failed
-    together do not retry together.
+    The delay doubles with each attempt. Up to a quarter of it is subtracted at random. This spreads
+    the retries of clients that failed at the same time.
     """
     asked = error.retry_after or 0
     if asked > MAX_DELAY:

@@ -106,7 +106,7 @@ class ScriptedModel:
 
     async def _next_answer(self, request: Request) -> ScriptedAnswer:
         if not self._answers:
-            raise ModelError(self._info.name, "unavailable", "the script has no answer left")
+            raise ModelError(self._info.name, "unavailable", "the script has no answers left")
         answer = self._answers.pop(0)
         if not callable(answer):
             return answer

@@ -34,7 +34,7 @@ class NoModel(SessionTreeError):
     """The named model, or any model if no name was given, is unavailable."""
 
     def __init__(self, name: str | None, reason: str) -> None:
-        super().__init__(f"no model can be used: {reason}" if name is None else f"{name} cannot be used: {reason}")
+        super().__init__(f"no model is available: {reason}" if name is None else f"{name} is not available: {reason}")
         self.name = name
         self.reason = reason
 
@@ -45,7 +45,7 @@ class ModelCandidate(Struct, frozen=True, kw_only=True):
     name: str
     usable: bool
     reason: str
-    """Why it is available, or what is missing."""
+    """The reason why the model is available or not."""
     default: bool = False
     """Whether it is used if no model is named."""
 
@@ -58,7 +58,7 @@ def find_model(name: str | None = None, settings: Config | None = None) -> Model
     """
     configured = config.load() if settings is None else settings
     if name is None and (chosen_last := recall_model(configured.model)) is not None:
-        with suppress(NoModel, NotFound):  # it is no longer available; `list_candidates` says why
+        with suppress(NoModel, NotFound):  # unavailable by now; `list_candidates` gives the reason
             return find_model(chosen_last, configured)
     wanted = name or configured.model or _find_default(configured)
     if wanted is None:
@@ -202,24 +202,22 @@ def _check_installed(offer: ModelCandidate) -> ModelCandidate:
     return offer if find_spec("pydantic_ai") else replace(offer, usable=False, reason=_NOT_INSTALLED)
 
 
-_RUNS_LOCALLY = "runs here, without a network"
+_RUNS_LOCALLY = "runs locally, without a network"
 _NOT_INSTALLED = "it needs `pip install 'sessiontree[agent]'`"
 
 
 def _find_missing_for_local() -> str | None:
     if not local_model.is_installed():
         return "it needs `pip install 'sessiontree[local]'`"
-    return (
-        None if local_model.is_downloaded() else "its weights are not here: `sessiontree models get local` fetches them"
-    )
+    return None if local_model.is_downloaded() else "its weights are not downloaded: run `sessiontree models get local`"
 
 
 def _explain_setup() -> str:
     if find_spec("pydantic_ai") is None:
-        return "install what it takes with `pip install 'sessiontree[agent]'`"
+        return "run `pip install 'sessiontree[agent]'`"
     return (
-        "set the key of a provider, such as ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, "
-        "or get a small one that runs here with `sessiontree models get local`; `sessiontree models` tells more"
+        "set an API key, such as ANTHROPIC_API_KEY or OPENAI_API_KEY, start Ollama or llama.cpp, "
+        "or download a small local model with `sessiontree models get local`; `sessiontree models` lists all models"
     )
 
 
@@ -228,7 +226,7 @@ def _explain_setup() -> str:
 
 def _load_local(wanted: str) -> Model:
     if wanted != local_model.NAME:
-        raise NotFound("model", wanted, f"the local one is {local_model.NAME}")
+        raise NotFound("model", wanted, f"the local model is {local_model.NAME}")
     reason = _find_missing_for_local()
     if reason is not None:
         raise NoModel(local_model.NAME, reason)
@@ -262,10 +260,10 @@ def _build_target(provider: str, model: str, configured: Config) -> ModelTarget:
             raise NotFound("model", name, f"the configuration has a base_url for {', '.join(of_provider)}")
         own = [one.partition(":")[0] for one in described]
         names = ", ".join(dict.fromkeys([*PROVIDERS, *local_servers.SERVERS, LOCAL, *own]))
-        hint = f"a model is named provider:model; there are {names}; any other needs a base_url in the configuration"
+        hint = f"use provider:model; providers: {names}; any other provider needs a base_url in the configuration"
         raise NotFound("provider", provider, hint)
     if not model:
-        raise NotFound("model", name, "a model is named provider:model")
+        raise NotFound("model", name, "use provider:model")
     key = _find_key(name, known, settings, needed=url is None)
     if known is None:
         return ModelTarget(provider=provider, model=model, api=ApiKind.OPENAI_COMPATIBLE, key=key, base_url=url)

@@ -69,7 +69,7 @@ class SummaryRequest(Struct, frozen=True, kw_only=True):
     replace_instructions: bool = False
     """Whether `instructions` replace the prompt of a branch summary."""
     settings: SummarySettings = SummarySettings()
-    """For summaries of branches; compactions have settings of their own."""
+    """For branch summaries only; compactions use `CompactionSettings`."""
     retry: RetrySettings = RetrySettings()
 
     @classmethod

@@ -31,7 +31,6 @@ from sessiontree.server.live_events import EventFeed, SessionWatcher
 from sessiontree.server.rendering import HtmlCache
 from sessiontree.server.request_checks import ServerLimits
 from sessiontree.session import Session
-from sessiontree.store.jsonl import JsonlStore
 
 T = TypeVar("T")
 
@@ -292,8 +291,6 @@ class SessionCache:
         Other requests can read the session. Only a few requests may wait, because each occupies a thread.
         """
         store = opened.session.store
-        if not isinstance(store, JsonlStore):
-            return
         wait = store.get_lock_wait()
         if wait is None:
             return

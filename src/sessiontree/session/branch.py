@@ -171,7 +171,7 @@ class BranchOperations(SessionWriter):
         return plan_navigate(self.tree, leaf, self.resolve_place(place))
 
     def navigate(self, place: Place) -> NavigatePlan:
-        """Move the head of the current branch to the place a user selected, and return what was done.
+        """Move the head of the current branch to the place a user selected, and return the move.
 
         Selecting a user message or a custom message moves to its parent, and `editor_text` has its text.
         """
@@ -193,7 +193,7 @@ class BranchOperations(SessionWriter):
         """Move a branch, by default the current one, to a place and write entries there, all or none.
 
         The branches in `archive` are archived in the same step. If the current branch is among them, the branch that
-        moves becomes current. An archived branch that moves is no longer archived. Raises `BranchMoved` if the head is
+        moves becomes current. An archived branch that moves becomes visible again. Raises `BranchMoved` if the head is
         not the `expected` entry any more.
         """
         items = list(bodies)
@@ -236,13 +236,13 @@ class BranchOperations(SessionWriter):
     def undo(self) -> NavigatePlan:
         """Undo the last move, switch, merge or promotion of any branch that was not undone yet.
 
-        Branches that moved or were archived in the same step are restored too. The plan's `undo_description` says what
-        was undone. No entry is removed.
+        Branches that moved or were archived in the same step are restored too. The plan's `undo_description` describes
+        the move. No entry is removed.
         """
         with self._mutex:
             move = self.heads.undoable
             if move is None:
-                raise InvalidOperation("there is no move to undo")
+                raise InvalidOperation("nothing to undo")
             if move.branch not in self.heads.heads:
                 raise NotFound("branch", move.branch)
             keeps_head = move.switched or move.is_other_branch
@@ -315,13 +315,13 @@ class BranchOperations(SessionWriter):
         return None if id is None else self.tree[id]
 
     def _get_readable_leaf(self) -> EntryId | None:
-        """Return the current head, or `None` if its line is damaged, so that one can still navigate away."""
+        """Return the current head, or `None` if its line is damaged, to allow navigating away."""
         leaf = self.heads.leaf
         return leaf if leaf in self.tree else None
 
     def _write_heads(self, build_record: Callable[[], Custom], *branches: str) -> None:
         """Write a head record, unless another writer has moved one of these branches since."""
-        build_record()  # raises what is not allowed before an older file is rewritten
+        build_record()  # raises errors before an older file is rewritten
         self._prepare_write()
         expected = {branch: self.heads.heads[branch] for branch in branches}
 

@@ -1,6 +1,6 @@
 """Sessions: one tree kept in sync with one store.
 
-A session has no position of its own; its branches do. Two agents on one session hold two `Branch` handles. Everything
+Positions belong to branches, not to the session. Two agents on one session hold two `Branch` handles. Everything
 is written to the store before it changes in memory, and every write names its parent. So work that is still running
 cannot end up on the wrong branch because another writer moved.
 """
@@ -140,7 +140,7 @@ class Session(BranchOperations):
 
     @property
     def torn_files(self) -> list[str]:
-        """Files that incomplete last lines were moved to, so that new lines could be appended."""
+        """Files that incomplete last lines were moved to, before new lines were appended."""
         return list(self._store.torn_files)
 
     # Lines
@@ -153,7 +153,7 @@ class Session(BranchOperations):
         """Return an iterator over all lines as they are stored, in whatever version, without loading the session."""
         try:
             return self._store.stream_lines()
-        except NotFound:  # another program deleted the session, but this one may have it in memory
+        except NotFound:  # deleted by another program; the lines may still be in memory
             return iter(self.read_lines())
 
     def iter_entry_lines(self) -> Iterator[bytes]:
@@ -223,7 +223,7 @@ def clean_name(name: str | None) -> str | None:
 
 
 def compare(session: Session, branches: Sequence[str], metric: str = "cost") -> Comparison:
-    """Compare what branches cost and did since they diverged, and find which one is better, if the numbers say so."""
+    """Compare what branches cost and did since they diverged, and find the better one, if the numbers allow it."""
     from sessiontree.comparison import compare as compare_branches
 
     return compare_branches(session.tree, [(name, session.branch(name).leaf) for name in branches], metric)
@@ -239,7 +239,7 @@ def diff(session: Session, a: Place, b: Place) -> Diff:
 
 
 def _is_entry_like(place: str) -> bool:
-    """Return whether only the whole tree can tell which entry `place` means."""
+    """Return whether resolving `place` requires the whole tree."""
     return place.startswith("HEAD@") or looks_like_id(place)
 
 

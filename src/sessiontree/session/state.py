@@ -140,7 +140,7 @@ class SessionBase:
         self._pending_lines: Sequence[bytes] | None = None
         """The lines being written, until they are in the state; empty while lines of other writers are applied."""
         self._is_uncertain = False
-        """Whether a write was interrupted, so that the state may not match the store."""
+        """Whether a write was interrupted and the state may not match the store."""
         self._is_rewriting = False
         self.loaded_branch: str | None = None
         """The branch that was current when the session was loaded; `None` before it is loaded."""
@@ -213,8 +213,8 @@ class SessionBase:
     def _reload(self, known: SessionState) -> SessionState:
         """Load the session again after an interrupted write.
 
-        Return what was known before, plus the lines that were being written if they are in the store. Lines of other
-        writers are left to `refresh`.
+        The new state has the lines known before, and the lines that were being written if they reached the store. Lines
+        of other writers are left to `refresh`.
         """
         pending = b"".join([line + b"\n" for line in self._pending_lines or ()])
         if pending and self._is_rewriting:
@@ -250,7 +250,7 @@ class SessionBase:
             return self._read_appended(self._load())
 
     def hold_lock(self) -> AbstractContextManager[object]:
-        """Return a context in which no other thread writes or refreshes, so that everything read is consistent."""
+        """Return a context in which no other thread writes or refreshes, for consistent reads."""
         return self._mutex
 
     @contextmanager
@@ -292,7 +292,7 @@ class SessionBase:
     def _read_after_rollback(self, known: SessionState) -> SessionState | None:
         """Load the session again if a writer, whose write failed, removed the last lines that were read.
 
-        The new state has what was appended since instead. Return `None` if something else happened to the session.
+        The new state has the lines appended since. Return `None` if something else happened to the session.
         """
         for cursor in (self._store.find_cursor_after_rollback(known.cursor), known.cursor_before_others):
             if cursor is not None:
@@ -322,7 +322,7 @@ class SessionBase:
         return resolve_place(place, self.tree, self.heads)
 
     def _get_head(self, branch: str) -> EntryId | None:
-        """Return the head of a branch. Raises `NotFound` if there is no such branch."""
+        """Return the head of a branch. Raises `NotFound`."""
         heads = self._load().heads.heads
         if branch not in heads:
             raise NotFound("branch", branch, f"branches: {format_names(list(heads))}")

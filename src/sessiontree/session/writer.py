@@ -26,7 +26,7 @@ from sessiontree.session.state import Place, SessionBase, SessionState
 from sessiontree.store.base import Cursor, Store
 
 RECORD_INTERVAL = 256
-"""At most this many lines apart, a head record says where the heads of all branches are."""
+"""A head record with the heads of all branches is written at least every this many lines."""
 MAX_LINES_BEFORE_RECORD = RECORD_INTERVAL - 3
 """Up to this many lines after the last head record, a single line can be written without a new one."""
 MAX_REWRITE_ATTEMPTS = 10

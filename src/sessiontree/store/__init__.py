@@ -1,1 +1,1 @@
-"""Stores: where the lines of sessions are kept. `base` is the protocol, the others keep it."""
+"""Stores: reading and writing the lines of a session. `base` has the protocol, the other modules implement it."""

@@ -8,7 +8,8 @@ A writer names the cursor it read up to. If another writer has appended since, t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from itertools import chain
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -23,7 +24,7 @@ NEWLINE = 0x0A
 """The newline as a number: `in` finds a number in bytes three times as fast as it finds bytes."""
 
 PART_SIZE = 1 << 20
-"""Bytes of lines that are joined or read at a time, so that a long session is never in memory twice."""
+"""Bytes of lines that are joined or read at a time. A long session must never be in memory twice."""
 
 
 class Cursor(Struct, frozen=True):
@@ -96,6 +97,20 @@ class Store(Protocol):
         """Return an iterator over the whole lines of the session as they are stored. Raises `NotFound`."""
         return _iter_lines(self, self.read(limit=PART_SIZE))
 
+    def stream_bytes(self) -> Iterator[bytes]:
+        """Return an iterator over all bytes of the session, an unfinished last line too. Raises `NotFound`."""
+        end = self.read_end()
+        return chain((line + b"\n" for line in self.stream_lines()), [end.unfinished] if end.unfinished else [])
+
+    def open_file(self) -> IO[bytes]:
+        """Open a file with all bytes of the session, for another process to read. Raises `NotFound`."""
+        import tempfile
+
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        file.writelines(self.stream_bytes())
+        file.seek(0)
+        return file
+
     def write_tail(self, tail: bytes, *, after: Cursor) -> None:
         """Append an incomplete last line as it is: for byte-for-byte copies. Raises `Conflict`, and `StoreError`."""
         raise StoreError(self.location, "this store cannot hold an incomplete last line")
@@ -133,7 +148,7 @@ class IndexedStore(Protocol):
     def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
         """Return the line with this id and its ancestors, at most `count` lines, each with its position.
 
-        The list is empty if there is no such line before `before`. Return `None` if the index cannot tell.
+        The list is empty if no line before `before` has the id. Return `None` if the index cannot answer.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""The note in the lock file that describes a batch while it is written, so that a batch is never half applied.
+"""The note in the lock file that describes a batch while it is written, which prevents half-applied batches.
 
-When a crash cuts a batch short, the lines already written look like any others. Only the note says that they belong to
+When a crash cuts a batch short, the lines already written look like any others. Only the note shows that they belong to
 an unfinished batch and have to be removed. The note has the length, the first and the last bytes of every line. Lines
-have ids, so that is enough to recognize them, even in a copy of the file.
+have ids, so this is enough to recognize them, even in a copy of the file.
 
 The writer clears the note after the batch. A stale note has no effect unless the file ends within its batch. The note
 is not synced: it survives the crash of its process, but not a power cut.
@@ -44,7 +44,7 @@ def find_unfinished_batch(lock: int, fd: int, size: int) -> int | None:
         return None
     magic, start, count = _HEADER.unpack(head)
     if magic != _MAGIC or os.fstat(lock).st_size != _HEADER.size + count * _LINE_RECORD.size:
-        return None  # no note of ours, or cut short itself; then nothing of its batch was written yet
+        return None  # not a note, or itself cut short; then no line of its batch was written yet
     if start >= size:
         return None
     at = start
@@ -101,6 +101,6 @@ def _find_unfinished_batch_at(lock: str, fd: int, size: int) -> int | None:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        return None  # the session has the longest possible file name, so there is no lock file
+        return None  # the session has the longest possible file name, so a lock file cannot exist
     finally:
         close_quietly(opened)

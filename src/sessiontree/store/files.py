@@ -57,7 +57,7 @@ def close_quietly(fd: int | None) -> None:
 
 
 def discard(path: str) -> None:
-    """Remove a file that is no longer needed, and ignore errors."""
+    """Remove an unneeded file, and ignore errors."""
     with suppress(OSError):
         os.unlink(path)
 
@@ -142,7 +142,7 @@ def open_nonblocking(path: str, flags: int) -> int:
 
 
 def truncate_if_unshared(fd: int, size: int, start: int) -> bool:
-    """Truncate a file of `size` bytes to `start` if no other process has it open, and return whether it was.
+    """Truncate a file of `size` bytes to `start` if no other process opened it, and return whether.
 
     A plain `ftruncate` waits for a concurrent `write` of another process and then cuts off what that wrote. A write
     lease is granted only while no other process has the file open, and none can open it before the lease ends.

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from os import write
-from typing import BinaryIO, Literal, NoReturn, TypeAlias, TypeVar, get_args
+from typing import IO, Literal, NoReturn, TypeAlias, TypeVar, get_args
 from weakref import WeakSet
 
 from sessiontree.errors import Conflict, InvalidOperation, NotFound, StoreError
@@ -47,6 +47,7 @@ from sessiontree.store.files import (
     make_private_directory,
     open_nonblocking,
     read_all,
+    read_pieces,
     sync_data,
     sync_directory,
     truncate_if_unshared,
@@ -75,8 +76,6 @@ CURSOR_CONTEXT_SIZE = 64
 class JsonlStore(Store):
     """A session in a file of JSON lines."""
 
-    path: str
-    torn_files: list[str]
     _fd: int | None = None
     _read_fd: int | None = None
 
@@ -91,7 +90,6 @@ class JsonlStore(Store):
         self._fd_identity: Identity | None = None
         self._identity: Identity | None = None
         self._poisoned: str | None = None
-        self.torn_files = []
         try:
             # Processes that reach the file through different links must use the same lock.
             self._real_path = os.path.realpath(path)
@@ -231,9 +229,24 @@ class JsonlStore(Store):
             raise self._build_changed_error()
         return data
 
+    def stream_bytes(self) -> Iterator[bytes]:
+        return read_pieces(self.open_file())
+
+    def open_file(self) -> IO[bytes]:
+        return self._open_separately()
+
+    def _open_separately(self) -> IO[bytes]:
+        """Open the file at the path. Earlier reads stay valid even if the file was replaced."""
+        try:
+            return open(self._real_path, "rb")
+        except FileNotFoundError:
+            raise NotFound("session file", self.location) from None
+        except OSError as error:
+            self._raise_store_error(error)
+
     def open_reader(self) -> RangeReader:
         """Open the file for range reads, without loading it. Raises `OSError`."""
-        return RangeReader(self.path)
+        return RangeReader(self.location)
 
     def read_backward(self, before: Cursor) -> Iterator[tuple[bytes, bool]]:
         with self._convert_read_errors():
@@ -258,13 +271,7 @@ class JsonlStore(Store):
             end, size = start, min(size * 2, 1 << 22)
 
     def stream_lines(self) -> Iterator[bytes]:
-        # Opened separately: earlier reads must stay valid even if the file was replaced.
-        try:
-            return read_lines(open(self._real_path, "rb"))
-        except FileNotFoundError:
-            raise NotFound("session file", self.location) from None
-        except OSError as error:
-            self._raise_store_error(error)
+        return read_lines(self._open_separately())
 
     @contextmanager
     def _convert_read_errors(self) -> Generator[None]:
@@ -288,7 +295,7 @@ class JsonlStore(Store):
         return self._read_fd
 
     def _check_not_replaced(self, cursor: Cursor) -> None:
-        """Raise `Conflict` if the file that was read up to `cursor` is no longer the one at the path."""
+        """Raise `Conflict` if the file that was read up to `cursor` was replaced at its path."""
         try:
             status = os.stat(self._real_path)
         except FileNotFoundError:
@@ -297,7 +304,7 @@ class JsonlStore(Store):
             raise self._build_replaced_error()
 
     def _check_unchanged(self, fd: int, after: Cursor, status: os.stat_result | None = None) -> int:
-        """Return the size of the file. Raises `Conflict` if what was read up to `after` has changed."""
+        """Return the size of the file. Raises `Conflict` if the lines before `after` have changed."""
         identity, start, seen = after.value
         status = status or os.fstat(fd)
         if identity != (status.st_dev, status.st_ino):
@@ -573,7 +580,7 @@ class JsonlStore(Store):
             return False
 
     def _check_at_end(self, after: Cursor) -> tuple[int, int]:
-        """Return the open file and its size, if there is no whole line after `after`. Raises `Conflict` otherwise."""
+        """Return the open file and its size, if no whole line follows `after`. Raises `Conflict` otherwise."""
         fd, status = self._open_current_file()
         _, start, seen = after.value
         size = self._check_unchanged(fd, after, status)
@@ -668,7 +675,7 @@ class JsonlStore(Store):
         finally:
             if reading is not None:
                 with suppress(OSError):
-                    flock(reading, LOCK_UN)  # a process forked in the meantime has it open, too
+                    flock(reading, LOCK_UN)  # a process forked in the meantime shares the open file
                 close_quietly(reading)
 
     def _run_locked(self, work: Callable[[], Result]) -> Result:
@@ -752,13 +759,14 @@ class JsonlStore(Store):
         self._share_file()
         if truncate_if_unshared(fd, size, start):
             return True
-        discard(self.torn_files.pop())
+        *self.torn_files, saved = self.torn_files
+        discard(saved)
         return False
 
     def _save_torn_tail(self, start: int, tail: bytes) -> None:
         path, _ = self._write_sibling_file(f".torn-{start}", [tail], sync=True)
         sync_directory(self._folder)
-        self.torn_files.append(path)
+        self.torn_files = [*self.torn_files, path]
 
     def _write_sibling_file(self, suffix: str, parts: Iterable[bytes], *, sync: bool) -> tuple[str, Cursor]:
         """Write a new file next to the session, complete or not at all. Return its path and its end."""
@@ -854,7 +862,7 @@ class _FileShrank(Conflict):
     """The file is shorter than when its size was checked."""
 
 
-def read_lines(file: BinaryIO) -> Iterator[bytes]:
+def read_lines(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the whole lines of an open session file up to its present size, and close it."""
     try:
         with file:

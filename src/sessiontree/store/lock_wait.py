@@ -1,7 +1,7 @@
 """Waiting for a file lock that another process holds, with a report, a time limit and a way to cancel.
 
-A free lock costs one call. For a held lock, the waiter polls with short pauses, so that Ctrl+C, the time limit and
-`stop_waiting` can end the wait in any thread. A blocking `flock` in a thread could not be cancelled.
+A free lock costs one call. For a held lock, the waiter polls with short pauses. Ctrl+C, the time limit and
+`stop_waiting` can then end the wait in any thread. A blocking `flock` in a thread could not be cancelled.
 
 After `REPORT_SECONDS` the wait is reported once, with the lock and its holder: to the logger `sessiontree.locks`, or
 to the function that a program assigned to `report`. After `get_wait_limit()` seconds it raises `LockTimeout`.
@@ -26,7 +26,7 @@ MIN_PAUSE, MAX_PAUSE = 0.00025, 0.05
 """Seconds between two attempts. A process that appends all the time leaves the lock free for only about 20
 microseconds between two syncs. It takes hundreds of attempts to hit such a moment, so pauses grow slowly."""
 PAUSE_FRACTION = 2000
-"""A pause is 1/2000 of the wait so far, so that a wait of minutes costs almost no CPU time."""
+"""A pause is 1/2000 of the wait so far, so a wait of minutes costs almost no CPU time."""
 EVENT_LOOP_PAUSE = 0.002
 """The shortest pause when many tasks wait in one event loop, in seconds."""
 GRACE_SECONDS = 0.02

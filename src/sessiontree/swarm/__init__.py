@@ -1,1 +1,1 @@
-"""Swarms: agents at work on branches of one tree, and experiments with them."""
+"""Swarms: several agents that work on branches of one session. `experiment` compares arms, `durable` runs workers."""

@@ -1,24 +1,24 @@
-"""The worker: carries out the work of one agent at a time on its branch, and writes down what came of it.
+"""Runs the agents of a swarm in this process, each on its branch, and records how each run ends.
 
-It goes on wherever the branch stands: at its beginning, in the middle after a pause or a death, or behind the last
-answer. When an agent may not go on it just stops: what it has is in the session, and it is called again later.
+A run continues from whatever the branch contains: nothing yet, a turn that was interrupted by a pause or a crash, or a
+final answer. An agent that is not admitted stops. Its progress is in the session, and the scheduler runs it again.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
-from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.system_prompt import SystemPart
+from sessiontree.agent.setup import AgentOptions, open_branch_agent, run_task
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.agent.unsaved_messages import UnsavedMessages
-from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.messages import extract_text, get_role, get_tool_calls, is_failed_turn, sum_usage
 from sessiontree.core.number_text import pluralize
@@ -35,9 +35,9 @@ from sessiontree.hooks.events import (
     ToolStart,
     ToolUpdate,
 )
-from sessiontree.hooks.events import Event as Hooked
-from sessiontree.hooks.events import TurnEnd as HookedTurnEnd
-from sessiontree.hooks.events import TurnStart as HookedTurnStart
+from sessiontree.hooks.events import Event as HookEvent
+from sessiontree.hooks.events import TurnEnd as HookTurnEnd
+from sessiontree.hooks.events import TurnStart as HookTurnStart
 from sessiontree.model.base import Model, ModelError
 from sessiontree.session import Branch
 from sessiontree.swarm.admission import AdmissionControl, BudgetedModel
@@ -59,36 +59,34 @@ from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import BeginAction, CompleteAction, FailAction, SplitAction, build_action_body
 
 FIRST_DELAY = 2.0
-"""Seconds before the first retry; each later one waits twice as long."""
+"""Seconds before the first retry. Each further retry waits twice as long."""
 MAX_DELAY = 60.0
 MAX_RETRY_AFTER = 600.0
-"""A provider that asks for a longer wait is not waited for."""
+"""Seconds. If a provider asks for a longer wait, the agent fails instead."""
 MAX_TOOL_TEXT = 500
-"""How much of a tool's answer an event tells, in characters."""
+"""Characters of a tool result that an event contains."""
 MAX_AGENTS = 64
-"""How many agents a swarm whose agents split their tasks may have."""
+"""The most agents of a swarm whose agents split their tasks."""
 SPLIT_TOOL_DESCRIPTION = """\
-Have parts of your task done by other agents, at the same time. Each gets the text of its part alone, so say there all \
-that it needs to know. You get their results, and go on from there."""
+Delegate parts of your task to other agents, which run at the same time. Each agent sees only the text of its part, so \
+include everything that it needs to know. You get their results and continue from there."""
 
 Emit = Callable[[BaseSwarmEvent, str | None, str | None], None]
-"""Takes an event, and the agent and the branch that it is of."""
+"""Called with an event, its agent and its branch."""
 
 
 @dataclass(kw_only=True)
 class AgentResources:
-    """What agents work with. It belongs to the program; the session has the names of the tools, and what is text."""
+    """What agents run with. The session stores only the tool names, the system prompt and the thinking level."""
 
     find_model: Callable[[str | None], Model]
-    tools: Sequence[Tool] = ()
     hooks: Hooks
-    settings: Config | None = None
-    system: str | Sequence[SystemPart] | None = None
-    thinking: str | None = None
-    permissions: Permissions | None = None
+    options: AgentOptions
 
 
 class AgentRunner:
+    """Runs agents of one swarm."""
+
     def __init__(
         self, journal: SwarmJournal, admission: AdmissionControl, resources: AgentResources, emit: Emit
     ) -> None:
@@ -98,27 +96,27 @@ class AgentRunner:
         self._emit = emit
         self._running_agents: dict[str, Agent] = {}
         self._models: dict[str, BudgetedModel] = {}
-        """The models of those at work."""
+        """The models of running agents."""
         self._waiting_agents: set[str] = set()
-        """Agents that were told to wait."""
+        """Agents that stopped because they were not admitted."""
         self._pending_steering: dict[str, tuple[str, ...]] = {}
-        """What was said to agents that had to wait before they heard it."""
+        """Messages for agents that stopped before they received them."""
 
     def register_handlers(self) -> Callable[[], None]:
-        """Stand at the gate: have handlers called before every call of a model. Returns what ends it."""
+        """Check admission before every model call. Return a function that removes the handlers."""
         hooks = self._resources.hooks
-        offs = [
-            hooks.on(BeforeRequest, self._check_admission, source="the swarm's gate"),
-            hooks.on(BeforeCompact, self._check_admission, source="the swarm's gate"),
+        removers = [
+            hooks.on(BeforeRequest, self._check_admission, source="the swarm's admission control"),
+            hooks.on(BeforeCompact, self._check_admission, source="the swarm's admission control"),
         ]
 
         def unregister() -> None:
-            for each in offs:
-                each()
+            for remove in removers:
+                remove()
 
         return unregister
 
-    async def _check_admission(self, event: Hooked, context: Any) -> dict[str, bool] | None:
+    async def _check_admission(self, event: HookEvent, context: Any) -> dict[str, bool] | None:
         agent = next((id for id, agent in self._running_agents.items() if agent is context.agent), None)
         if agent is None:
             return None
@@ -130,160 +128,143 @@ class AgentRunner:
         return {"cancel": True}
 
     async def _write_unrecorded_usage(self, agent: str) -> None:
-        """Write down what calls have cost whose answers came to nothing."""
+        """Write the usage of calls whose answers are not in the session."""
         model = self._models[agent]
         if model.unrecorded == Spending():
             return
-        info, loose = model.info, model.unrecorded
+        info, spending = model.info, model.unrecorded
         model.unrecorded = Spending()
-        usage = {"totalTokens": loose.tokens, "cost": round(loose.cost, 10)}
+        usage = {"totalTokens": spending.tokens, "cost": round(spending.cost, 10)}
         body = Usage(kind="compaction", provider=info.provider, model=info.model, usage=usage)
         await self._journal.append_to_agent(agent, body)
 
     def hand_over(self) -> None:
-        """Have agents write nothing on their branches any more: another process has them work there."""
+        """Stop agents from writing to their branches, because another process runs them now."""
         for agent in self._running_agents.values():
             agent.hand_over()
 
     async def steer(self, agent: str, text: str) -> None:
-        """Say something to an agent, now or as soon as it is at work here again."""
-        at_work = self._running_agents.get(agent)
-        if at_work is not None:
-            await at_work.steer(text)
+        """Send a message to an agent, now or when it runs again in this process."""
+        running = self._running_agents.get(agent)
+        if running is not None:
+            await running.steer(text)
         else:
             self._pending_steering[agent] = (*self._pending_steering.get(agent, ()), text)
 
     async def run_job(self, job: SwarmJob) -> None:
-        """Have the agent work until it is done, fails or has to wait. Whatever happens is in the session."""
+        """Run the agent until it completes, fails or has to wait. The outcome is written to the session."""
         agents = (await self._journal.refresh()).agents
         if job.agent not in agents:
             raise NotFound("agent", job.agent)
-        account = agents[job.agent]
-        if account.end_state is not None:
+        tracked = agents[job.agent]
+        if tracked.end_state is not None:
             return
-        branch = self._journal.session.branch(account.branch)
-        if account.started and has_final_answer(branch):
+        branch = self._journal.session.branch(tracked.branch)
+        if tracked.started and has_final_answer(branch):
             await self._complete(job.agent, branch.name)
             return
-        if not account.started:
-            start = AgentStart(task=account.spawn.task, role=account.spawn.role, model=job.model)
+        if not tracked.started:
+            start = AgentStart(task=tracked.spawn.task, role=tracked.spawn.role, model=job.model)
             self._emit(start, job.agent, branch.name)
         self._waiting_agents.discard(job.agent)
         failure: Exception | None = None
         try:
-            outcome = await self._run_agent(job, branch, started=account.started)
+            outcome = await self._run_agent(job, branch, started=tracked.started)
             failure = outcome.error
-        except Exception as error:  # noqa: BLE001 - a model or a handler may raise anything, and the rest goes on
+        except Exception as error:  # noqa: BLE001 - a model or a handler may raise anything; only this agent fails
             outcome, failure = Outcome(), error
         if failure is not None:
             await self._fail(job.agent, branch.name, failure)
         elif outcome.ok:
             await self._complete(job.agent, branch.name)
         elif outcome.aborted or job.agent not in self._waiting_agents:
-            why = "it was aborted" if outcome.aborted else "a handler did not let it go on"
-            await self._fail(job.agent, branch.name, InvalidOperation(why))
+            reason = "the agent was aborted" if outcome.aborted else "a handler cancelled the agent's request"
+            await self._fail(job.agent, branch.name, InvalidOperation(reason))
 
     async def _run_agent(self, job: SwarmJob, branch: Branch, *, started: bool) -> Outcome:
-        outfit = self._resources
-        hooks = outfit.hooks.derive(replace(outfit.hooks.context, session=branch.session, branch=branch, agent=None))
-        used_up, untold = (
-            partial(self._admission.find_exhausted_limit, job.agent),
-            self._admission.unreported[job.agent],
-        )
-        model = BudgetedModel(outfit.find_model(job.model), used_up, untold)
-        off = hooks.listen(self._build_listener(job.agent, branch.name, model))
-        tools = [*outfit.tools, self._build_split_tool(job.agent)] if job.may_split else outfit.tools
-        agent = Agent(
-            branch,
-            model,
-            tools,
-            hooks,
-            system=outfit.system,
-            settings=outfit.settings,
-            thinking=outfit.thinking,
-            permissions=outfit.permissions,
-        )
-        self._running_agents[job.agent], self._models[job.agent] = agent, model
-        try:
-            for words in self._pending_steering.pop(job.agent, ()):
-                await agent.steer(words)
-            if started:
-                outcome = await agent.continue_()
-            else:
-                began = build_action_body(job.agent, BeginAction(swarm=job.swarm))
-                outcome = await agent.prompt(job.prompt, extra_entries=[began])
+        resources, options = self._resources, self._resources.options
+        find_exhausted = partial(self._admission.find_exhausted_limit, job.agent)
+        unreported = self._admission.unreported[job.agent]
+        model = BudgetedModel(resources.find_model(job.model), find_exhausted, unreported)
+        if job.may_split:
+            options = replace(options, tools=[*options.tools, self._build_split_tool(job.agent)])
+        with open_branch_agent(branch, model, resources.hooks, options) as agent:
+            agent.hooks.listen(self._build_listener(job.agent, branch.name, model))
+            self._running_agents[job.agent], self._models[job.agent] = agent, model
             try:
-                await self._write_unrecorded_usage(job.agent)
-            except StoreError:
-                if not isinstance(
-                    outcome.error, UnsavedMessages
-                ):  # which is the same failure, and says where the answer is
-                    raise
-            return outcome
-        finally:
-            del self._running_agents[job.agent], self._models[job.agent]
-            if left := agent.queued.steering:
-                self._pending_steering[job.agent] = left
-            agent.close()
-            off()
+                for text in self._pending_steering.pop(job.agent, ()):
+                    await agent.steer(text)
+                begin = build_action_body(job.agent, BeginAction(swarm=job.swarm))
+                outcome = await run_task(agent, None if started else job.prompt, extra_entries=[begin])
+                try:
+                    await self._write_unrecorded_usage(job.agent)
+                except StoreError:
+                    # UnsavedMessages reports the same failure, and where the answer was saved.
+                    if not isinstance(outcome.error, UnsavedMessages):
+                        raise
+                return outcome
+            finally:
+                del self._running_agents[job.agent], self._models[job.agent]
+                if left := agent.queued.steering:
+                    self._pending_steering[job.agent] = left
 
     async def _complete(self, agent: str, branch: str) -> None:
         await self._journal.append_action(agent, CompleteAction(swarm=self._journal.id))
-        account = self._journal.state.agents[agent]
-        cost, tokens, seconds = account.compute_spending(None)
-        self._emit(AgentComplete(text=account.text, cost=cost, tokens=tokens, seconds=seconds), agent, branch)
+        completed = self._journal.state.agents[agent]
+        cost, tokens, seconds = completed.compute_spending(None)
+        self._emit(AgentComplete(text=completed.text, cost=cost, tokens=tokens, seconds=seconds), agent, branch)
         await self._admission.record_levels(agent)
 
     async def _fail(self, agent: str, branch: str, error: Exception) -> None:
         unsaved = isinstance(error, UnsavedMessages)
         if isinstance(error, UnsavedMessages):
             error = error.build_exit_error("the log of the swarm's events")
-        account = self._journal.state
-        failed = account.agents[agent]
+        state = self._journal.state
+        failed = state.agents[agent]
         attempt = failed.consecutive_failures + 1
         retry = (
             compute_retry_delay(agent, attempt, error)
-            if attempt <= account.created.retries and is_retryable(error)
+            if attempt <= state.created.retries and is_retryable(error)
             else None
         )
         sentence = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
-        deed = FailAction(swarm=self._journal.id, error=sentence, attempt=failed.failures + 1, retry=retry)
+        action = FailAction(swarm=self._journal.id, error=sentence, attempt=failed.failures + 1, retry=retry)
         try:
-            await self._journal.append_action(agent, deed)
+            await self._journal.append_action(agent, action)
         except StoreError:
             if not unsaved:
                 raise
             self._emit(ErrorEvent(message=sentence), agent, branch)
             raise error from None
         if retry is None:
-            self._emit(AgentFail(error=sentence, attempts=deed.attempt), agent, branch)
+            self._emit(AgentFail(error=sentence, attempts=action.attempt), agent, branch)
         else:
-            message = f"{sentence}; it is tried again in {retry:.1f} s"
+            message = f"{sentence}; retrying in {retry:.1f} s"
             self._emit(ErrorEvent(message=message), agent, branch)
         await self._admission.record_levels(agent)
 
     def _build_split_tool(self, agent: str) -> Tool:
-        record = self._journal
+        journal = self._journal
 
         async def split_task(parts: list[str]) -> str:
-            account = record.state
+            agents = journal.state.agents
             wanted = [part for part in map(str.strip, parts) if part]
-            room = max(0, MAX_AGENTS - len(account.agents))
+            available = max(0, MAX_AGENTS - len(agents))
             if len(wanted) < 2:
-                raise ToolError("a task is split into two parts or more: otherwise do it yourself")
-            if len(wanted) > room:
-                raise ToolError(f"there is room for {pluralize(room, 'more agent')}: do it in fewer parts, or yourself")
-            if account.agents[agent].parts:
-                raise ToolError("the task is split already")
-            deed = SplitAction(swarm=record.id, parts=tuple(wanted))
-            await record.append_action(agent, deed)
+                raise ToolError("a task needs at least two parts to be split; otherwise do it yourself")
+            if len(wanted) > available:
+                limit = pluralize(available, "more agent")
+                raise ToolError(f"the swarm can have {limit}; use fewer parts, or do the task yourself")
+            if agents[agent].parts:
+                raise ToolError("the task is already split")
+            await journal.append_action(agent, SplitAction(swarm=journal.id, parts=tuple(wanted)))
             return f"The task is split into {len(wanted)} parts. Their results follow."
 
         return tool(split_task, description=SPLIT_TOOL_DESCRIPTION, does="reads")
 
-    # What happens, as events
+    # Events
 
-    def _build_listener(self, agent: str, branch: str, model: BudgetedModel) -> Callable[[Hooked], None]:
+    def _build_listener(self, agent: str, branch: str, model: BudgetedModel) -> Callable[[HookEvent], None]:
         turns = self._journal.state.agents[agent].turns
 
         def emit(event: BaseSwarmEvent) -> None:
@@ -291,7 +272,7 @@ class AgentRunner:
 
         deltas = DeltaBuffer(emit)
 
-        def handle_event(event: Hooked) -> None:
+        def handle_event(event: HookEvent) -> None:
             nonlocal turns
             if isinstance(event, MessageDelta):
                 if event.kind != "tool_call":
@@ -305,9 +286,9 @@ class AgentRunner:
                     model.unrecorded = Spending()
                 case Compacted():
                     model.unrecorded = Spending()
-                case HookedTurnStart():
+                case HookTurnStart():
                     emit(SwarmTurnStart(number=turns + 1))
-                case HookedTurnEnd(message=entry):
+                case HookTurnEnd(message=entry):
                     turns += 1
                     body = None if entry is None else entry.body
                     sums = sum_usage(body.message.get("usage")) if isinstance(body, Message) else None
@@ -336,7 +317,7 @@ def _is_answer(entry: Entry) -> bool:
 
 
 def has_final_answer(branch: Branch) -> bool:
-    """Whether the last word on a branch is a whole answer of the model."""
+    """Whether the last message on a branch is a complete answer of the model without tool calls."""
     for entry in branch.session.tree.walk_up(branch.leaf):
         match entry.body:
             case Message(message):
@@ -353,26 +334,28 @@ def has_final_answer(branch: Branch) -> bool:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Whether trying again may help: not where the model refuses, the key is wrong, or somebody took the branch."""
+    """Whether a retry may help. It does not if the model refuses, the key is wrong, or the branch was moved."""
     if isinstance(error, ModelError):
         return error.is_retryable and (error.retry_after or 0) <= MAX_RETRY_AFTER
     return not isinstance(error, SessionTreeError)
 
 
 def compute_retry_delay(agent: str, attempt: int, error: Exception) -> float:
-    """Seconds to wait: twice as long each time, less up to a quarter, so that many do not come back together."""
-    asked = error.retry_after or 0.0 if isinstance(error, ModelError) else 0.0
-    spread = 1 - zlib.crc32(f"{agent} {attempt}".encode()) % 256 / 1024
-    return max(asked, min(FIRST_DELAY * 2.0 ** (attempt - 1), MAX_DELAY) * spread)
+    """Return the seconds before a retry: they double with each attempt, minus up to a quarter of jitter."""
+    requested = error.retry_after or 0.0 if isinstance(error, ModelError) else 0.0
+    jitter = 1 - zlib.crc32(f"{agent} {attempt}".encode()) % 256 / 1024
+    return max(requested, min(FIRST_DELAY * 2.0 ** (attempt - 1), MAX_DELAY) * jitter)
 
 
 def select_original_tools(work: str, names: Sequence[str] | None, tools: Sequence[Tool]) -> Sequence[Tool]:
-    """Those of `tools` that some work was begun with; all where it does not say. Raises `InvalidOperation`."""
+    """Return the tools with these names, or all if `names` is `None`. Raises `InvalidOperation` if one is missing."""
     if names is None:
         return tools
-    had = {tool.name: tool for tool in tools}
-    lacking = [name for name in names if name not in had]
-    if lacking:
-        what = f"{'tool' if len(lacking) == 1 else 'tools'} {', '.join(lacking)}"
-        raise InvalidOperation(f"{work} was begun with {what}, which cannot be had here")
-    return [had[name] for name in names]
+    available = {tool.name: tool for tool in tools}
+    missing = [name for name in names if name not in available]
+    if missing:
+        label, verb = ("tool", "is") if len(missing) == 1 else ("tools", "are")
+        raise InvalidOperation(
+            f"{work} was started with the {label} {', '.join(missing)}, which {verb} not available here"
+        )
+    return [available[name] for name in names]

@@ -1,7 +1,6 @@
-"""Budgets: what a swarm or one of its agents may spend, and how much of it is gone. Who is stopped for it is not here.
+"""Budgets: limits on cost, tokens and running time of a swarm or an agent, and how much of them is used.
 
-Money, tokens and time at work are counted. Each limit has three levels: a warning at 75 %, critical at 90 %, exhausted
-at 100 %.
+Each limit has three levels: warning at 75 %, critical at 90 %, exhausted at 100 %. `admission` enforces them.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ BudgetLevel: TypeAlias = Literal["warning", "critical", "exhausted"]
 BudgetKind: TypeAlias = Literal["cost", "tokens", "seconds"]
 
 LEVELS: tuple[tuple[BudgetLevel, float], ...] = (("warning", 0.75), ("critical", 0.9), ("exhausted", 1.0))
-"""From what fraction of a limit each level holds, lowest first."""
+"""The fraction of a limit at which each level starts, lowest first."""
 KINDS: tuple[BudgetKind, ...] = ("cost", "tokens", "seconds")
 _UNITS = {"cost": "dollars", "tokens": "tokens", "seconds": "seconds"}
 EXHAUSTED_TEXT = "used up"
-"""In the reason of every pause for a budget that is."""
-UNENFORCEABLE_TEXT = "cannot be kept"
-"""In the reason of every pause for a limit on what models do not tell."""
+"""Part of every pause reason for a budget that is used up."""
+UNENFORCEABLE_TEXT = "cannot be enforced"
+"""Part of every pause reason for a limit on usage that a model does not report."""
 
 
 class Spending(NamedTuple):
-    """What was spent."""
+    """An amount of cost, tokens and running time."""
 
     cost: float = 0.0
     """US dollars."""
     tokens: float = 0
     seconds: float = 0.0
-    """Time at work: while a swarm is paused or nobody runs it, none passes."""
+    """Running time. The clock stops while a swarm is paused or no process runs it."""
 
     def add(self, other: Spending) -> Spending:
         return Spending(self.cost + other.cost, self.tokens + other.tokens, self.seconds + other.seconds)
@@ -60,56 +59,61 @@ class LimitUsage(NamedTuple):
         return f"{self.kind} {self.used:g} of {self.limit:g}"
 
 
+def format_exhausted(usage: LimitUsage) -> str:
+    """Return the reason to stop for a limit that is used up."""
+    return f"the budget is {EXHAUSTED_TEXT}: {usage}"
+
+
 def override_limits(base: Budget | None, limits: Mapping[str, float | None]) -> Budget | None:
-    """A budget with the limits that are given, where `None` is no limit; gives `None` where none is given."""
+    """Return `base` with other limits, where `None` means unlimited. Return `None` if `limits` is empty."""
     return replace(base or Budget(), **limits) if limits else None
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """Limits on what may be spent; what is `None` has none."""
+    """Limits on spending; `None` means unlimited."""
 
     cost: float | None = None
     """US dollars."""
     tokens: int | None = None
     seconds: float | None = None
-    """Time at work."""
+    """Running time."""
 
     def check(self) -> None:
-        """Raise `InvalidOperation` for a limit that is no amount."""
+        """Raise `InvalidOperation` for a limit that is not a positive number."""
         for kind in KINDS:
             limit = getattr(self, kind)
             if limit is not None and not 0 < limit < math.inf:
-                raise InvalidOperation(f"a budget of {limit:g} {_UNITS[kind]} is no amount: give a number above 0")
+                raise InvalidOperation(f"a budget of {limit:g} {_UNITS[kind]} is invalid; use a number above 0")
 
     def list_usage(self, spending: Spending) -> Iterator[LimitUsage]:
-        """How much of each limit is used."""
+        """Yield how much of each limit is used."""
         for kind in KINDS:
             limit = getattr(self, kind)
             if limit is not None:
                 yield LimitUsage(kind, getattr(spending, kind), limit)
 
     def compute_fraction_used(self, spending: Spending, unreported: Collection[BudgetKind] = ()) -> float | None:
-        """The largest fraction of a limit that is used; `None` where nothing is limited, or nobody knows.
+        """Return the largest used fraction of a limit, or `None` without limits or known usage.
 
-        `untold` is what models did not tell: where that is 0, nobody has measured it.
+        `unreported` lists kinds of usage that models did not report: 0 means unknown for them.
         """
         known = (use for use in self.list_usage(spending) if use.used or use.kind not in unreported)
         return max((use.fraction for use in known), default=None)
 
     def find_exhausted(self, spending: Spending) -> LimitUsage | None:
-        """A limit that is used up."""
+        """Return a limit that is used up, or `None`."""
         return next((use for use in self.list_usage(spending) if use.level == "exhausted"), None)
 
     def explain_unenforceable(self, unreported: Mapping[BudgetKind, str]) -> str | None:
-        """Why a limit cannot be kept. `untold` has models that did not tell what they took, by what of it."""
+        """Return why a limit cannot be enforced, or `None`. `unreported` maps kinds of usage to model names."""
         if self.cost is not None and "cost" in unreported:
-            return f"the limit on cost {UNENFORCEABLE_TEXT}: what {unreported['cost']} costs is not known"
+            return f"the cost limit {UNENFORCEABLE_TEXT}: the cost of {unreported['cost']} is unknown"
         if self.tokens is not None and "tokens" in unreported:
-            return f"the limit on tokens {UNENFORCEABLE_TEXT}: how many {unreported['tokens']} takes is not known"
+            return f"the token limit {UNENFORCEABLE_TEXT}: {unreported['tokens']} does not report its tokens"
         return None
 
     def compute_time_left(self, spending: Spending) -> float | None:
-        """Seconds until the next level of the limit on time; `None` where none is ahead."""
+        """Return the seconds until the next level of the time limit, or `None`."""
         if self.seconds is None:
             return None
         ahead = (least * self.seconds - spending.seconds for _, least in LEVELS)

@@ -1,8 +1,8 @@
-"""Events of a swarm: what happens while agents work, in a numbered spool that anybody can read at their own pace.
+"""The events of a swarm and the log that stores them.
 
-The spool is a file of JSON lines, only ever appended to. Readers go by the numbers: one that is slow holds nobody back,
-and nothing is kept for it. Other processes can read, follow and append too. It is for watching: what was done is in the
-session, and a spool can be deleted.
+The log is an append-only file of numbered JSON lines. Readers keep track of the last number they have read, so a slow
+reader blocks no one. Other processes can read, follow and append as well. Events are for watching only: results are in
+the session, and the log can be deleted.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from sessiontree.swarm.budget import BudgetKind, BudgetLevel
 
 SUFFIX = ".events.jsonl"
 INDEX_STEP = 256
-"""The place of every so manieth event is remembered, so that reading from a number need not begin at the start."""
+"""The log remembers the offset of every n-th event. Reading from a number starts there, not at the beginning."""
 POLL_INTERVAL = 0.05
-"""Seconds between two looks of one who follows."""
+"""Seconds between two reads of `follow`."""
 READ_SIZE = 1 << 18
-"""How much is read at once, in bytes."""
+"""Bytes per read."""
 
 
 class BaseSwarmEvent(Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
     seq: int = 0
-    """Its number in the spool, from 1."""
+    """The event's number in the log, from 1."""
     time: str = ""
     swarm: str = ""
     agent: str | None = None
-    """The agent that it is of; `None` for one of the whole swarm."""
+    """The agent's id; `None` for an event of the whole swarm."""
     branch: str | None = None
 
     @property
@@ -103,7 +103,7 @@ class SwarmToolCallEnd(BaseSwarmEvent, frozen=True, kw_only=True, tag="tool_call
     tool: str
     ok: bool
     text: str
-    """The beginning of what the tool answered."""
+    """The beginning of the tool's result."""
 
 
 class SwarmTextDelta(BaseSwarmEvent, frozen=True, kw_only=True, tag="text_delta"):
@@ -120,14 +120,14 @@ class BudgetEvent(BaseSwarmEvent, frozen=True, kw_only=True, tag="budget"):
 
 
 class BranchEvent(BaseSwarmEvent, frozen=True, kw_only=True, tag="branch"):
-    """A branch was made."""
+    """A branch was created."""
 
     name: str
     entry: EntryId | None = None
 
 
 class SwarmEvent(BaseSwarmEvent, frozen=True, kw_only=True, tag="swarm"):
-    """The swarm is in another state."""
+    """The state of the swarm changed."""
 
     status: str
     reason: str | None = None
@@ -159,22 +159,22 @@ _decoder = msgspec.json.Decoder[Any](AnySwarmEvent)
 
 
 def build_spool_path(swarm: str) -> str:
-    """Where the spool of a swarm is kept."""
+    """Return the path of a swarm's event log."""
     name = "".join(letter for letter in swarm if letter.isalnum() or letter in "-_")[:100]
     return os.path.join(get_home(), "swarms", f"{name or 'unnamed'}{SUFFIX}")
 
 
 class EventLog:
-    """A spool of events. Without a path it is a temporary file, gone with the log."""
+    """A log of events in a file. Without a path, the file is temporary and deleted with the log."""
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self._lock = threading.Lock()
         self._fd: int | None = None
         self._size = 0
-        """How far the spool was read or written here."""
+        """The offset up to which this object has read or written the file."""
         self._last = 0
         self._offsets = [(0, 0)]
-        """Some numbers, each with where the event behind it begins."""
+        """Pairs of an event number and the offset where the next event begins."""
         self.is_temporary = path is None
         if path is None:
             self._fd, self.path = tempfile.mkstemp(prefix="sessiontree-", suffix=SUFFIX)
@@ -184,7 +184,7 @@ class EventLog:
 
     @property
     def last(self) -> int:
-        """The number of the last event; 0 where there is none."""
+        """The number of the last event; 0 if the log is empty."""
         with self._lock:
             if self._open(write=False) is not None:
                 self._catch_up()
@@ -193,19 +193,19 @@ class EventLog:
     # Writing
 
     def append(self, event: BaseSwarmEvent) -> BaseSwarmEvent:
-        """Write an event behind all others, and return it with its number. Raises `StoreError`."""
+        """Append an event and return it with its number. Raises `StoreError`."""
         with self._lock:
             fd = self._open(write=True)
             assert fd is not None
             try:
                 lock_file(fd, self.path)
                 try:
-                    torn = self._catch_up()
+                    is_torn = self._catch_up()
                     numbered = replace(
                         event, seq=self._last + 1, time=event.time or format_timestamp(time.time_ns() // 1_000_000)
                     )
                     line = _encoder.encode(numbered) + b"\n"
-                    self._write(fd, b"\n" + line if torn else line, numbered.seq)
+                    self._write(fd, b"\n" + line if is_torn else line, numbered.seq)
                 finally:
                     fcntl.flock(fd, fcntl.LOCK_UN)
             except OSError as error:
@@ -213,7 +213,7 @@ class EventLog:
             return numbered
 
     def _write(self, fd: int, data: bytes, seq: int) -> None:
-        # A write that is cut, by a full disk say, leaves a torn line: the next one begins behind it.
+        # A write that fails halfway, on a full disk for example, leaves a torn line. The next write starts a new line.
         while data:
             data = data[os.write(fd, data) :]
         self._advance(seq, os.fstat(fd).st_size)
@@ -237,7 +237,7 @@ class EventLog:
         return self._fd
 
     def _catch_up(self) -> bool:
-        """Take in what was appended, by whomever; says whether the last line is torn."""
+        """Read what any process has appended. Return whether the last line is torn."""
         assert self._fd is not None
         end = os.fstat(self._fd).st_size
         while self._size < end:
@@ -262,40 +262,40 @@ class EventLog:
     def read(
         self, after: int = 0, types: Collection[str] | None = None, agent: str | None = None, limit: int = 1000
     ) -> list[BaseSwarmEvent]:
-        """Events behind a number, oldest first and no more than `limit`; of some types or one agent alone."""
-        cursor = self._open_reader(after)
+        """Return at most `limit` events after a number, oldest first, optionally of some types or one agent."""
+        reader = self._open_reader(after)
         found: list[BaseSwarmEvent] = []
         while len(found) < limit:
-            some = cursor.read_next()
-            if not some:
+            batch = reader.read_next()
+            if not batch:
                 break
-            found += [event for event in some if _matches(event, after, types, agent)]
+            found += [event for event in batch if _matches(event, after, types, agent)]
         return found[:limit]
 
     async def follow(
         self, after: int = 0, types: Collection[str] | None = None, agent: str | None = None
     ) -> AsyncGenerator[BaseSwarmEvent]:
-        """Events behind a number, and then those that come, for as long as one listens."""
-        cursor = self._open_reader(after)
+        """Yield events after a number, then wait for new ones until the caller stops."""
+        reader = self._open_reader(after)
         while True:
-            some = cursor.read_next()
-            for event in some:
+            batch = reader.read_next()
+            for event in batch:
                 if _matches(event, after, types, agent):
                     yield event
-            if not some:
+            if not batch:
                 await asyncio.sleep(POLL_INTERVAL)
 
     def _open_reader(self, after: int) -> _LogReader:
         if after < 0:
-            raise InvalidOperation("events are numbered from 1: there is none before 0")
+            raise InvalidOperation("event numbers start at 1; `after` must be 0 or more")
         with self._lock:
             if self._open(write=False) is not None:
                 self._catch_up()
-            place = next(place for seq, place in reversed(self._offsets) if seq <= after)
-        return _LogReader(self, place)
+            offset = next(offset for seq, offset in reversed(self._offsets) if seq <= after)
+        return _LogReader(self, offset)
 
     def read_lines_at(self, offset: int) -> bytes:
-        """Whole lines from a place on, as many as are read at once."""
+        """Return the complete lines of one read from an offset."""
         with self._lock:
             fd = self._open(write=False)
             if fd is None:
@@ -316,7 +316,7 @@ class EventLog:
                 discard(self.path)
 
     def delete(self) -> None:
-        """Take the spool away."""
+        """Close the log and delete its file."""
         self.close()
         discard(self.path)
 
@@ -327,11 +327,11 @@ class EventLog:
 
 
 class _LogReader:
-    """Where one reader is."""
+    """The position of one reader."""
 
-    def __init__(self, log: EventLog, place: int) -> None:
+    def __init__(self, log: EventLog, offset: int) -> None:
         self._log = log
-        self._offset = place
+        self._offset = offset
 
     def read_next(self) -> list[BaseSwarmEvent]:
         data = self._log.read_lines_at(self._offset)
@@ -340,7 +340,7 @@ class _LogReader:
 
 
 def _decode(line: bytes) -> BaseSwarmEvent | None:
-    """The event of a line; `None` for one that is torn, or of a type that is not known here."""
+    """Decode a line. Return `None` if it is torn or its type is unknown."""
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -354,11 +354,11 @@ def _matches(event: BaseSwarmEvent, after: int, types: Collection[str] | None, a
 DeltaKind: TypeAlias = Literal["text", "thinking"]
 
 FLUSH_DELAY = 0.05
-"""Seconds for which what an agent's model says is gathered before it is written."""
+"""Seconds for which deltas are collected before they are written."""
 
 
 class DeltaBuffer:
-    """What an agent's model says, joined before it is written: a provider sends a word at a time."""
+    """Joins the deltas of an agent's model before they are written, because providers send single words."""
 
     def __init__(self, emit: Callable[[BaseSwarmEvent], None]) -> None:
         self._emit = emit
@@ -375,7 +375,7 @@ class DeltaBuffer:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_DELAY, self.flush)
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Emit the collected deltas."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,7 +1,7 @@
-"""The executor: where the work of agents is carried out. This is the seam: here it is this process.
+"""The executor interface: where the jobs of a swarm's agents run. `LocalExecutor` runs them in this process.
 
-What an executor is given is a plain value, so that it can be sent to another process. What came of it is not returned:
-it stands in the session, where whoever asked for it looks.
+A job is a plain value that can be sent to another process. Executors return no result: the outcome of a job is written
+to the session.
 """
 
 from __future__ import annotations
@@ -13,41 +13,44 @@ from msgspec import Struct
 
 
 class SwarmJob(Struct, frozen=True, kw_only=True):
-    """A stretch of an agent's work: until it is done, fails, or has to wait."""
+    """One run of an agent, until it completes, fails or has to wait."""
 
     session: str
     """The session's id."""
     swarm: str
     agent: str
     prompt: str
-    """What the agent is told, if it has not been told yet."""
+    """The prompt, for an agent that has not started yet."""
     model: str | None = None
     may_split: bool = False
-    """Whether the agent may have parts of its task done by others."""
+    """Whether the agent may delegate parts of its task to other agents."""
 
 
 RunJob: TypeAlias = Callable[[SwarmJob], Awaitable[None]]
 
 
 class Executor(Protocol):
-    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
-        """Have the work carried out, and return when that is over. Cancelling it gives the work up.
+    """Runs the jobs of a swarm's agents."""
 
-        `carry_out` does it in this process; another one opens the swarm, `Swarm.open(session, work.swarm)`, and calls
-        its `carry_out`. Work that was carried out before is found done in the session, so it may be run again.
+    async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
+        """Run a job and return when it is over. Cancelling this coroutine cancels the job.
+
+        `run_locally` runs the job in this process. To run it in another process, open the swarm there with
+        `Swarm.open(session, job.swarm)` and call its `run_job`. A job may run twice: finished work is found in the
+        session and not repeated.
         """
         ...
 
     def hand_over(self, swarm: str) -> None:
-        """Another process works on this swarm now: when its work is cancelled here, it is not given up."""
+        """Another process runs this swarm now: do not cancel its jobs when they are cancelled here."""
         ...
 
 
 class LocalExecutor:
-    """Carries out work in this process, beside all else in its event loop."""
+    """Runs jobs in the event loop of this process."""
 
     async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
         await run_locally(job)
 
     def hand_over(self, swarm: str) -> None:
-        pass  # agents of this process see to it themselves
+        pass  # `AgentRunner.hand_over` stops the agents of this process

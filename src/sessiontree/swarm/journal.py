@@ -1,6 +1,6 @@
-"""The record of a swarm: writes what happens to it into its session, and tells what has.
+"""The journal of a swarm: appends its records and agent actions to the session, and reads its state back.
 
-What the entries mean is in `facts`, what they tell together in `account`.
+`records` defines the entries, `replay` computes the state from them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from sessiontree.swarm.replay import SwarmTracker, TrackedSwarm
 from sessiontree.swarm.status import SwarmStatus
 
 MAX_THREADS = 64
-"""Threads of their own for looking into sessions and writing to them, which wait for the disk, and for a lock that
-another process keeps. There are as many as are needed at once."""
+"""Size of the thread pool for session reads and writes, which can block on the disk or on another process's lock."""
 
 T = TypeVar("T")
 
@@ -38,60 +37,60 @@ def _get_thread_pool() -> ThreadPoolExecutor:
 
 
 async def run_in_thread(function: Callable[..., T], *args: Any) -> T:
-    """What a function gives that may wait for the disk."""
+    """Call a blocking function in the thread pool and return its result."""
     return await asyncio.get_running_loop().run_in_executor(_get_thread_pool(), function, *args)
 
 
 def list_swarms(session: Session) -> list[SwarmStatus]:
-    """Every swarm of a session, from the session alone, in the order they were created."""
-    accounts = SwarmTracker(session).read().swarms
-    return [account.build_status(None, session.id) for account in accounts.values()]
+    """Return the status of every swarm of a session, in the order they were created."""
+    swarms = SwarmTracker(session).read().swarms
+    return [swarm.build_status(None, session.id) for swarm in swarms.values()]
 
 
 class SwarmJournal:
-    """Writes what happens to one swarm, and tells what has."""
+    """Appends records and agent actions of one swarm to its session, and gives access to the resulting state."""
 
     def __init__(self, session: Session, id: str) -> None:
         self.session = session
         self.id = id
         self._tracker = SwarmTracker(session)
         self._last_record: Entry | None = None
-        """The last fact that was written here."""
+        """The last record that this journal wrote."""
 
     @property
     def state(self) -> TrackedSwarm:
-        """What is known of the swarm now. Raises `NotFound`."""
-        account = self._tracker.read().swarms.get(self.id)
-        if account is None:
+        """The swarm's current state. Raises `NotFound`."""
+        state = self._tracker.read().swarms.get(self.id)
+        if state is None:
             raise NotFound("swarm", self.id)
-        return account
+        return state
 
     @property
     def exists(self) -> bool:
         return self.id in self._tracker.read().swarms
 
     async def refresh(self) -> TrackedSwarm:
-        """What is known, with what other processes have written."""
+        """Read what other processes have written, and return the swarm's state."""
         await run_in_thread(self.session.refresh)
         return self.state
 
     async def append_record(self, record: SwarmRecord) -> Entry:
-        """Write a fact on the swarm's own branch."""
+        """Append a record to the swarm's own branch."""
         own = record.name if isinstance(record, CreatedRecord) else self.state.own_branch
         self._last_record = await run_in_thread(self._append, build_record_body(record), own, self._last_record)
         return self._last_record
 
     async def append_action(self, agent: str, action: SwarmAction) -> Entry:
-        """Write what an agent did on its branch; what the swarm did itself, on its own."""
-        account = self.state
-        known = account.agents.get(agent)
+        """Append an agent's action to its branch, or an action of the swarm itself to the swarm's own branch."""
+        state = self.state
+        known = state.agents.get(agent)
         branch = (
-            action.branch if isinstance(action, SpawnAction) else account.own_branch if known is None else known.branch
+            action.branch if isinstance(action, SpawnAction) else state.own_branch if known is None else known.branch
         )
         return await run_in_thread(self._append, build_action_body(agent, action), branch, None)
 
     async def append_to_agent(self, agent: str, body: Body) -> Entry:
-        """Write something of an agent's on its branch that is no deed."""
+        """Append another kind of entry to an agent's branch."""
         return await run_in_thread(self._append, body, self.state.agents[agent].branch, None)
 
     def _append(self, body: Body, branch: str, fallback_parent: Entry | None) -> Entry:

@@ -1,6 +1,6 @@
-"""The hold: which process works on a swarm or an experiment. One at a time does, and loses the hold when it dies.
+"""Leases: only one process at a time runs a swarm or an experiment. A process that dies loses its lease.
 
-On one machine the system sees to that, by a lock on a file; for sessions in a database, the database, for all machines.
+On one machine the lease is a lock on a file. For sessions in a database, a database lock covers all machines as well.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from sessiontree.store.files import close_quietly, discard, format_os_error, mak
 from sessiontree.swarm.events import SUFFIX, build_spool_path
 
 POLL_INTERVAL = 1.0
-"""How often it is looked whether a hold is lost, in seconds."""
+"""Seconds between two checks whether the lease is lost."""
 ACQUIRE_ATTEMPTS, ACQUIRE_DELAY = 5, 0.02
-"""How often, and after how many seconds, a file is tried again: whoever only looks has it for a moment too."""
+"""How often, and after how many seconds, to retry the file lock: `is_held` also locks the file for a moment."""
 
 
 def build_lease_path(work_id: str) -> str:
-    """Where the lock file of a swarm or an experiment is."""
+    """Return the path of the lock file of a swarm or an experiment."""
     return f"{build_spool_path(work_id).removesuffix(SUFFIX)}.lock"
 
 
 def open_lease(session: Session, work_id: str, *, is_own: bool = True) -> Lease:
-    """The hold of a swarm or an experiment; of a session in memory no other process knows.
+    """Return the lease of a swarm or an experiment. For a session in memory it is always free.
 
-    `own` is whether it was made in this session. A fork that goes on with one of another is in nobody's way there.
+    `is_own` is whether the work was created in this session. A fork that continues it gets a separate lease.
     """
-    where, work_id = session.address, work_id if is_own else f"{work_id}/{session.id}"
-    far = None if where is None else catalog.open_shared_lock(where, work_id)
-    return Lease(None if where is None else build_lease_path(work_id), far)
+    address, work_id = session.address, work_id if is_own else f"{work_id}/{session.id}"
+    database_lock = None if address is None else catalog.open_shared_lock(address, work_id)
+    return Lease(None if address is None else build_lease_path(work_id), database_lock)
 
 
 def is_leased(session: Session, work_id: str, *, is_own: bool = True) -> bool:
-    """Whether any process works on it."""
+    """Whether any process runs this swarm or experiment."""
     return open_lease(session, work_id, is_own=is_own).is_held
 
 
 class Lease:
-    """A lock file beside the events, and a lock in the database where the session is in one."""
+    """A lock file next to the event log, and a database lock if the session is in a database."""
 
     def __init__(self, path: str | None, database_lock: SharedLock | None = None) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class Lease:
         self._fd: int | None = None
 
     def acquire(self) -> bool:
-        """Whether it is ours now. Raises `StoreError`."""
+        """Acquire the lease if it is free. Return whether this process holds it. Raises `StoreError`."""
         if self._path is None or self._fd is not None:
             return True
         fd = self._lock_file(self._path)
@@ -77,20 +77,20 @@ class Lease:
         return ours
 
     async def acquire_async(self) -> bool:
-        """`take` in a thread. One that is cancelled meanwhile lets go of what it gets."""
-        taking = asyncio.create_task(asyncio.to_thread(self.acquire))
+        """Run `acquire` in a thread. If this coroutine is cancelled, the lease is released again."""
+        task = asyncio.create_task(asyncio.to_thread(self.acquire))
         try:
-            return await asyncio.shield(taking)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            taking.add_done_callback(self._release_if_acquired)
+            task.add_done_callback(self._release_if_acquired)
             raise
 
-    def _release_if_acquired(self, taking: asyncio.Task[bool]) -> None:
-        if not taking.cancelled() and taking.exception() is None and taking.result():
+    def _release_if_acquired(self, task: asyncio.Task[bool]) -> None:
+        if not task.cancelled() and task.exception() is None and task.result():
             self.release()
 
     def _lock_file(self, path: str) -> int | None:
-        """The lock file, if nobody on this machine has it."""
+        """Open and lock the file. Return its descriptor, or `None` if another process holds the lock."""
         try:
             make_private_directory(os.path.dirname(path))
             fd = open_private(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -104,7 +104,7 @@ class Lease:
         return fd
 
     def release(self) -> None:
-        # The file stays: one who waits for it must not get a lock on a file that is gone.
+        # Keep the file: another process may be about to lock it, and a lock on a deleted file protects nothing.
         close_quietly(self._fd)
         self._fd = None
         if self._database_lock is not None:
@@ -112,7 +112,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether any process has it. Raises `StoreError`."""
+        """Whether any process holds the lease. Raises `StoreError`."""
         if self._fd is not None:
             return True
         if self._path is None or not os.path.exists(self._path):
@@ -125,25 +125,25 @@ class Lease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was ours, and is a process's on another machine now."""
+        """Whether this process held the lease and a process on another machine holds it now."""
         return self._database_lock is not None and self._database_lock.is_lost
 
     async def run_while_held(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Do some work that is given up when the hold is lost. Whether it came to its end."""
-        working = asyncio.create_task(work)
+        """Run a coroutine and cancel it if the lease is lost. Return whether it finished."""
+        task = asyncio.create_task(work)
         try:
-            while not working.done() and not self.is_lost:
-                await asyncio.wait([working], timeout=POLL_INTERVAL)
-            if working.done():
-                await working
+            while not task.done() and not self.is_lost:
+                await asyncio.wait([task], timeout=POLL_INTERVAL)
+            if task.done():
+                await task
                 return True
             return False
         finally:
-            working.cancel()
-            await asyncio.wait([working])
+            task.cancel()
+            await asyncio.wait([task])
 
     def delete(self) -> None:
-        """Take the file away, of what nobody works on any more."""
+        """Release the lease and delete its file."""
         self.release()
         if self._path is not None:
             discard(self._path)

@@ -1,8 +1,8 @@
-"""Facts: what stands in a session about a swarm, as typed values. Writing them is in `record`, replaying in `account`.
+"""The typed entries of a swarm in its session: records of the swarm and actions of its agents.
 
-What concerns the swarm as a whole is in `custom` entries `sessiontree.swarm` on its own branch, each a `Fact`. What an
-agent did is in `agent_action` entries on the agent's branch, whose `data` are the structs at the end. Session files are
-untrusted: what cannot be understood is no fact.
+A `SwarmRecord` is the data of a `custom` entry of type `sessiontree.swarm` on the swarm's own branch. A `SwarmAction`
+is the data of an `agent_action` entry on an agent's branch. Session files are untrusted: invalid data is ignored.
+`journal` writes these entries, `replay` reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sessiontree.swarm.budget import Budget, BudgetKind, BudgetLevel
 from sessiontree.swarm.status import AgentSpec
 
 SWARM_RECORD_TYPE = "sessiontree.swarm"
-"""The `custom_type` of facts."""
+"""The `custom_type` of swarm records."""
 
 
 class SwarmRecord(Struct, frozen=True, kw_only=True, tag_field="event", rename="camel", omit_defaults=True):
@@ -28,19 +28,19 @@ class SwarmRecord(Struct, frozen=True, kw_only=True, tag_field="event", rename="
 
 class CreatedRecord(SwarmRecord, frozen=True, kw_only=True, tag="created"):
     session: str | None = None
-    """The session that it was made in, by id: a fork has what was said, and no swarm. Older ones do not say."""
+    """Id of the session that the swarm was created in; `None` in older files. A fork gets no swarms."""
     name: str
-    """And that of its own branch, until somebody renames that."""
+    """Also the name of the swarm's own branch, unless that is renamed."""
     task: str
     strategy: str
-    """The name of a built-in one, or of a function."""
+    """The name of a built-in strategy, or of a function."""
     agents: int
     max_agents: int | None = None
     specs: tuple[AgentSpec, ...] = ()
     parts: tuple[str, ...] | None = None
     model: str | None = None
     tools: tuple[str, ...] | None = None
-    """Names of those that agents may use; `None` where that is left to whoever has them work, and from before."""
+    """Names of the tools that agents may use. `None` if the executor chooses them, and in older files."""
     system: str | tuple[SystemPart, ...] | None = None
     thinking: str | None = None
     budget: Budget | None = None
@@ -51,7 +51,7 @@ class CreatedRecord(SwarmRecord, frozen=True, kw_only=True, tag="created"):
 
 
 class StartedRecord(SwarmRecord, frozen=True, kw_only=True, tag="started"):
-    """Somebody works on it, from the beginning or after the one before has died."""
+    """A process started or resumed the swarm."""
 
 
 class PausedRecord(SwarmRecord, frozen=True, kw_only=True, tag="paused"):
@@ -60,7 +60,7 @@ class PausedRecord(SwarmRecord, frozen=True, kw_only=True, tag="paused"):
 
 class ResumedRecord(SwarmRecord, frozen=True, kw_only=True, tag="resumed"):
     budget: Budget | None = None
-    """The budget from now on, where it is another."""
+    """The new budget, if it changed."""
     agent_budget: Budget | None = None
 
 
@@ -69,13 +69,13 @@ class ScaledRecord(SwarmRecord, frozen=True, kw_only=True, tag="scaled"):
 
 
 class ExpectedAgentsRecord(SwarmRecord, frozen=True, kw_only=True, tag="expected"):
-    """How many agents there will be in all, as far as the strategy knows."""
+    """The total number of agents that the strategy expects."""
 
     agents: int
 
 
 class BudgetLevelRecord(SwarmRecord, frozen=True, kw_only=True, tag="budget"):
-    """A level of a budget was reached."""
+    """A budget level was reached."""
 
     scope: str
     """`swarm`, or an agent's id."""
@@ -86,7 +86,7 @@ class BudgetLevelRecord(SwarmRecord, frozen=True, kw_only=True, tag="budget"):
 
 
 class UnreportedUsageRecord(SwarmRecord, frozen=True, kw_only=True, tag="untold"):
-    """A model did not tell what it took of what is limited."""
+    """A model did not report usage that a budget limits."""
 
     agent: str
     kind: BudgetKind
@@ -94,7 +94,7 @@ class UnreportedUsageRecord(SwarmRecord, frozen=True, kw_only=True, tag="untold"
 
 
 class SwitchedBranchRecord(SwarmRecord, frozen=True, kw_only=True, tag="switched"):
-    """Agents begin at the head of another branch from now on."""
+    """New agents start at the head of another branch."""
 
     branch: str
 
@@ -132,7 +132,7 @@ AnySwarmRecord: TypeAlias = (
     | DestroyedRecord
 )
 
-# What the data of agent actions say.
+# Data of agent actions
 
 
 class SwarmAction(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -140,59 +140,59 @@ class SwarmAction(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
 
 
 class SpawnAction(SwarmAction, frozen=True, kw_only=True):
-    """An agent has a branch and a task."""
+    """An agent was created with a branch and a task."""
 
     role: str
     task: str
     branch: str
     prompt: str | None = None
-    """What it is told, where that is more than its task."""
+    """The prompt, if it differs from the task."""
     model: str | None = None
     budget: Budget | None = None
     reads: tuple[str, ...] = ()
-    """Agents whose results it begins with."""
+    """Agents whose results are merged before the agent starts."""
     parent: str | None = None
-    """The agent whose task this is a part of."""
+    """The agent that split its task, if this agent does one of the parts."""
     joins: bool = True
-    """Whether its result goes to the swarm's own branch when no other agent reads it."""
+    """Whether the result is merged into the swarm's own branch if no other agent reads it."""
     begins: bool = False
-    """Whether a `Begin` tells when it was told its task; in sessions from before, the first message does."""
+    """Whether a `begin` action marks the start. In older files the agent's first message does."""
 
 
 class BeginAction(SwarmAction, frozen=True, kw_only=True):
-    """It was told its task, by the message before."""
+    """The agent received its prompt, which is the previous message."""
 
 
 class CompleteAction(SwarmAction, frozen=True, kw_only=True):
-    """Its result is the last message before."""
+    """The agent completed. Its result is the last message before this entry."""
 
 
 class FailAction(SwarmAction, frozen=True, kw_only=True):
     error: str
     attempt: int
     retry: float | None = None
-    """Seconds until it is tried again; without, it has failed for good."""
+    """Seconds until the retry. `None` if the failure is final."""
 
 
 class CancelAction(SwarmAction, frozen=True, kw_only=True):
-    """It is not needed any more."""
+    """The agent was cancelled because the swarm needs fewer agents."""
 
 
 class SplitAction(SwarmAction, frozen=True, kw_only=True):
-    """An agent has split its task; or, of the swarm itself, a branch was made."""
+    """An agent split its task. As an action of the swarm itself: a branch was created for an agent."""
 
     parts: tuple[str, ...] = ()
     name: str | None = None
 
 
 class JoinAction(SwarmAction, frozen=True, kw_only=True):
-    """The results of its parts are on its branch."""
+    """The results of the parts were merged into the agent's branch."""
 
     agents: tuple[str, ...]
 
 
 class ForkAction(SwarmAction, frozen=True, kw_only=True):
-    """A session was forked off."""
+    """The session was forked."""
 
     session: str
     at: str | None = None
@@ -212,7 +212,7 @@ ACTIONS: dict[str, type[SwarmAction]] = {
     "join": JoinAction,
     "fork": ForkAction,
 }
-_ACTION_NAMES = {deed: action for action, deed in ACTIONS.items()}
+_ACTION_NAMES = {kind: action for action, kind in ACTIONS.items()}
 
 T = TypeVar("T")
 
@@ -230,8 +230,8 @@ def read_record(body: Custom) -> AnySwarmRecord | None:
 
 
 def read_action(body: AgentAction) -> AnySwarmAction | None:
-    deed = ACTIONS.get(body.action)
-    return None if deed is None else _convert(body.data, deed)
+    kind = ACTIONS.get(body.action)
+    return None if kind is None else _convert(body.data, kind)
 
 
 def _convert(data: JsonObject | Any, kind: Any) -> Any:

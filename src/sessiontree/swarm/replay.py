@@ -1,7 +1,7 @@
-"""Accounts: what a session tells of its swarms, replayed from its entries.
+"""Replay: computes the state of a session's swarms from their entries.
 
-The same code follows a swarm that runs and reads one whose process has died, so the two cannot differ. Nothing is
-written here, and nothing decided.
+The same code tracks a running swarm and reads one whose process has died, so the two always agree. This module writes
+nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from sessiontree.swarm.status import END_STATES, MAX_DENIED, AgentInfo, AgentSta
 
 
 class Stopwatch(Struct):
-    """Time at work, in milliseconds, from what entries say of the time."""
+    """Running time in milliseconds, measured with the timestamps of entries."""
 
     elapsed: int = 0
     started_at: int | None = None
@@ -86,36 +86,36 @@ class Stopwatch(Struct):
 
 
 class TrackedAgent(Struct):
-    """What is known of an agent."""
+    """The state of an agent."""
 
     id: str
     spawn: SpawnAction
     branch: str
     end_state: AgentState | None = None
     end_entry: EntryId | None = None
-    """The entry that says so."""
+    """The entry that records the end."""
     started: bool = False
-    """Something was said on its branch since it was there."""
+    """Whether the agent received its prompt."""
     turns: int = 0
     failures: int = 0
     consecutive_failures: int = 0
-    """Since the model answered last."""
+    """Failures since the model's last answer."""
     retry_delay: float | None = None
-    """How long to wait before it is tried again."""
+    """Seconds to wait before the next retry."""
     error: str | None = None
     denied: tuple[str, ...] = ()
-    """Calls that permissions did not allow."""
+    """Tool calls that permissions denied."""
     cost: float = 0.0
     tokens: float = 0
     answer: Entry | None = None
-    """The model's last whole message."""
+    """The entry of the model's last complete message."""
     parts: tuple[str, ...] = ()
-    """What it has split its task into, until the results are there."""
+    """The parts of its split task, until their results are merged."""
     joined_parts: int = 0
-    """How many parts have been joined."""
+    """How many parts have been merged."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     last_time: int = 0
-    """When it last wrote."""
+    """Time of the agent's last entry, in milliseconds."""
 
     def compute_spending(self, now: int | None) -> Spending:
         return Spending(self.cost, self.tokens, self.stopwatch.get_seconds(self.last_time if now is None else now))
@@ -126,44 +126,44 @@ class TrackedAgent(Struct):
 
     @property
     def model(self) -> str | None:
-        """The model that answered last."""
+        """The model of the last answer."""
         model = get_model(self.answer_message)
         return None if model is None else ":".join(model)
 
     @property
     def answer_message(self) -> JsonObject:
-        """That message."""
+        """The message of the last answer; empty if there is none yet."""
         body = None if self.answer is None else self.answer.body
         return body.message if isinstance(body, Message) else {}
 
 
 class TrackedSwarm(Struct):
-    """What is known of a swarm."""
+    """The state of a swarm."""
 
     created: CreatedRecord
     created_at: str
     start_entry: EntryId
-    """The entry that says it was created: agents begin there."""
+    """The entry that records the creation. Agents start there."""
     own_branch: str
-    """Its own branch."""
+    """The swarm's own branch."""
     status: SwarmState = "created"
     reason: str | None = None
     result: str | None = None
     agents: dict[str, TrackedAgent] = field(default_factory=dict[str, TrackedAgent])
     wanted: int = 0
-    """How many agents are to work."""
+    """The requested number of agents."""
     expected: int = 0
     branch: str = ""
-    """Where further agents begin."""
+    """The branch where new agents start."""
     branches: list[str] = field(default_factory=list[str])
-    """Those that were made by hand, in their order."""
+    """Branches from `Swarm.create_branch`, in order."""
     budget: Budget | None = None
     agent_budget: Budget | None = None
     overrides_agent_budgets: bool = False
-    """Whether agents with a budget of their own have been given the common one since."""
+    """Whether `agent_budget` replaces the budgets of individual agents."""
     reached_levels: set[tuple[str, str, BudgetLevel]] = field(default_factory=set[tuple[str, str, BudgetLevel]])
     unreported: dict[str, dict[BudgetKind, str]] = field(default_factory=dict[str, dict[BudgetKind, str]])
-    """Models that did not tell what they took since it was resumed last, by agent and by what of it."""
+    """Models that did not report usage since the last resume, by agent and kind of usage."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     last_time: int = 0
 
@@ -175,7 +175,7 @@ class TrackedSwarm(Struct):
         return self.agent_budget if self.overrides_agent_budgets else agent.spawn.budget or self.agent_budget
 
     def compute_spending(self, now: int | None) -> Spending:
-        """What all agents have spent, as of a time; by default the time of the last entry."""
+        """Return the spending of all agents at a time; `None` means the time of the last entry."""
         agents = self.agents.values()
         return Spending(
             round(sum(agent.cost for agent in agents), 10),
@@ -184,7 +184,7 @@ class TrackedSwarm(Struct):
         )
 
     def is_exhausted(self, agent: TrackedAgent) -> bool:
-        """Whether the agent waits, since its own budget is used up."""
+        """Whether the agent waits because its own budget is used up."""
         return any(scope == agent.id and level == "exhausted" for scope, _, level in self.reached_levels)
 
     def get_agent_state(self, agent: TrackedAgent) -> AgentState:
@@ -198,7 +198,7 @@ class TrackedSwarm(Struct):
 
     @property
     def unread_agents(self) -> list[TrackedAgent]:
-        """Agents that have completed and whose result is for the swarm, since no other agent has read it."""
+        """Completed agents whose results no other agent reads. They are merged into the swarm's branch."""
         read = {id for agent in self.agents.values() for id in agent.spawn.reads}
         return [
             agent
@@ -206,16 +206,16 @@ class TrackedSwarm(Struct):
             if agent.end_state == "completed" and agent.spawn.joins and agent.id not in read
         ]
 
-    # Taking in
+    # Applying entries
 
     def apply_record(self, record: AnySwarmRecord, now: int) -> None:
         if self.is_over and not isinstance(record, DestroyedRecord | SwitchedBranchRecord):
-            return  # the end is the end, though two may have come to one at the same time
+            return  # the first end counts, even if two processes ended the swarm at the same time
         match record:
             case CreatedRecord():
-                pass  # of one id the first counts
+                pass  # the first record with this id counts
             case StartedRecord():
-                self._stop_clocks(None)  # nothing was done between the death of a process and this
+                self._stop_clocks(None)  # a crashed process did no work since its last entry
                 self.status, self.reason = "running", None
                 self._start_clocks(now)
             case PausedRecord(reason=reason):
@@ -263,7 +263,7 @@ class TrackedSwarm(Struct):
                 agent.stopwatch.start(now)
 
     def _stop_clocks(self, now: int | None) -> None:
-        """Time stops, at a time or when each last wrote."""
+        """Stop all clocks at a time; `None` means the time of each last entry."""
         self.stopwatch.stop(self.last_time if now is None else now)
         for agent in self.agents.values():
             agent.stopwatch.stop(agent.last_time if now is None else now)
@@ -319,7 +319,7 @@ class TrackedSwarm(Struct):
         agent.stopwatch.stop(now)
 
     def apply_entry(self, agent: TrackedAgent, entry: Entry, body: Body, now: int) -> None:
-        """Something was written on the agent's branch."""
+        """Apply an entry on the agent's branch."""
         self.last_time = agent.last_time = max(now, self.last_time)
         for usage in list_usages(body):
             sums = sum_usage(usage)
@@ -338,29 +338,31 @@ class TrackedSwarm(Struct):
                     agent.answer, agent.consecutive_failures = entry, 0
 
     def rename_branch(self, old: str, new: str) -> None:
-        """A branch has another name."""
+        """Apply the new name of a branch."""
         self.own_branch = new if self.own_branch == old else self.own_branch
         self.branch = new if self.branch == old else self.branch
         self.branches = [new if name == old else name for name in self.branches]
         for agent in self.agents.values():
             agent.branch = new if agent.branch == old else agent.branch
 
-    # Telling
+    # Status
 
     @property
     def progress(self) -> float:
-        """How much of the work is done, from 0 to 1. What failed, was given up or never begun is not."""
+        """The share of work that is completed, from 0 to 1. Failed, cancelled and pending work is not."""
         if self.status == "completed":
             return 1.0
         ends = [agent.end_state for agent in self.agents.values()]
-        known = max(len(ends) - ends.count("cancelled"), self.expected)  # who was cancelled is not needed
+        known = max(
+            len(ends) - ends.count("cancelled"), self.expected
+        )  # the swarm does not need cancelled agents any more
         return round(ends.count("completed") / known, 6) if known else 0.0
 
     def build_status(self, now: int | None, session_id: str) -> SwarmStatus:
-        """The swarm as of a time; by default the time of its last entry."""
+        """Return the status at a time; `None` means the time of the last entry."""
         spending, created = self.compute_spending(now), self.created
         agents = tuple(self._build_agent_info(agent, now) for agent in self.agents.values())
-        untold = set[BudgetKind]().union(*self.unreported.values())
+        unreported = set[BudgetKind]().union(*self.unreported.values())
         return SwarmStatus(
             id=created.swarm,
             name=created.name,
@@ -378,7 +380,7 @@ class TrackedSwarm(Struct):
             seconds=spending.seconds,
             budget=self.budget,
             agent_budget=self.agent_budget,
-            budget_used=None if self.budget is None else self.budget.compute_fraction_used(spending, untold),
+            budget_used=None if self.budget is None else self.budget.compute_fraction_used(spending, unreported),
             reason=self.reason,
             created_at=self.created_at,
             session_id=session_id,
@@ -405,18 +407,18 @@ class TrackedSwarm(Struct):
 
 
 class SwarmTracker:
-    """The accounts of all swarms in a session, by id, as far as its entries were read."""
+    """Tracks all swarms of a session, by id, as entries are added."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.swarms: dict[str, TrackedSwarm] = {}
         self._agents_by_branch: dict[str, tuple[TrackedSwarm, TrackedAgent]] = {}
-        """Who works on a branch."""
+        """The swarm and agent that use a branch."""
         self._read_count = 0
         self._lock = threading.Lock()
 
     def read(self) -> SwarmTracker:
-        """Take in what was written since."""
+        """Apply entries that were added since the last call."""
         with self._lock:
             items = self.session.tree.items
             new = items[self._read_count :]
@@ -435,30 +437,30 @@ class SwarmTracker:
                 self._rename_branch(*renamed)
         elif entry.type == "custom" and entry.custom_type == SWARM_RECORD_TYPE:
             body = entry.decode()
-            fact = read_record(body) if isinstance(body, Custom) else None
-            if fact is not None:
-                self._apply_record(entry, fact)
+            record = read_record(body) if isinstance(body, Custom) else None
+            if record is not None:
+                self._apply_record(entry, record)
         elif entry.type == "agent_action":
             body = entry.decode()
-            deed = read_action(body) if isinstance(body, AgentAction) else None
-            if isinstance(body, AgentAction) and deed is not None and deed.swarm in self.swarms:
-                self._apply_action(entry, body.agent, deed)
+            action = read_action(body) if isinstance(body, AgentAction) else None
+            if isinstance(body, AgentAction) and action is not None and action.swarm in self.swarms:
+                self._apply_action(entry, body.agent, action)
         elif isinstance(entry.branch, str) and entry.branch in self._agents_by_branch:
-            account, agent = self._agents_by_branch[entry.branch]
-            if agent.end_state is None and not account.is_over:
-                account.apply_entry(agent, entry, entry.decode(), _get_time(entry))
+            swarm, agent = self._agents_by_branch[entry.branch]
+            if agent.end_state is None and not swarm.is_over:
+                swarm.apply_entry(agent, entry, entry.decode(), _get_time(entry))
 
     def _rename_branch(self, old: str, new: str) -> None:
-        """Somebody has renamed a branch."""
-        for account in self.swarms.values():
-            account.rename_branch(old, new)
+        """Apply the new name of a branch."""
+        for swarm in self.swarms.values():
+            swarm.rename_branch(old, new)
         if old in self._agents_by_branch:
             self._agents_by_branch[new] = self._agents_by_branch.pop(old)
 
     def _apply_record(self, entry: Entry, record: AnySwarmRecord) -> None:
         if isinstance(record, CreatedRecord) and record.swarm not in self.swarms:
             if record.session not in (None, self.session.id):
-                return  # a fork has the entries of what is not its own
+                return  # a fork contains entries of swarms that belong to the original session
             self.swarms[record.swarm] = TrackedSwarm(
                 created=record,
                 created_at=entry.timestamp,
@@ -474,10 +476,10 @@ class SwarmTracker:
             self.swarms[record.swarm].apply_record(record, _get_time(entry))
 
     def _apply_action(self, entry: Entry, agent: str, action: AnySwarmAction) -> None:
-        account = self.swarms[action.swarm]
-        account.apply_action(agent, action, entry.id, _get_time(entry))
+        swarm = self.swarms[action.swarm]
+        swarm.apply_action(agent, action, entry.id, _get_time(entry))
         if isinstance(action, SpawnAction):
-            self._agents_by_branch[action.branch] = account, account.agents[agent]
+            self._agents_by_branch[action.branch] = swarm, swarm.agents[agent]
 
 
 def _get_time(entry: Entry) -> int:

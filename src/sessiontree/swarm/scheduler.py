@@ -1,7 +1,7 @@
-"""The crew: what a strategy works with. It has agents do tasks, and gives back what came of them.
+"""The scheduler: strategies use it to run agents on tasks and to get their results.
 
-An agent is known by its id, a role and a number unless it has a name: when a swarm goes on in another process, the
-strategy runs anew, and whatever an agent of that id has done is found in the session and not done again.
+Each agent has an id: its name, or its role and a number. When a swarm resumes in another process, its strategy runs
+again from the start; the scheduler finds the finished work of each id in the session and does not repeat it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from sessiontree.swarm.replay import TrackedAgent, TrackedSwarm
 from sessiontree.swarm.status import AgentSpec
 
 PAUSE_CHECK_DELAY = 0.2
-"""Seconds that a strategy has to give out more work, when all its agents wait for a larger budget."""
+"""Seconds to wait for new work before the swarm pauses because all agents wait for a larger budget."""
 
 
-_agent_group: ContextVar[list[str] | None] = ContextVar("agents of one number", default=None)
-"""Agents that belong together, so that they can be cancelled together."""
+_agent_group: ContextVar[list[str] | None] = ContextVar("agent_group", default=None)
+"""The ids of agents that are cancelled together when the swarm is scaled down."""
 
 
 class AgentResult(Struct, frozen=True, kw_only=True):
-    """What came of an agent."""
+    """The outcome of an agent."""
 
     agent: str
     branch: str
     ok: bool
     text: str
-    """Its last answer."""
+    """The agent's last answer."""
     error: str | None = None
     cost: float = 0.0
     tokens: float = 0
@@ -53,15 +53,15 @@ class AgentResult(Struct, frozen=True, kw_only=True):
 
 
 class SwarmFailed(SessionTreeError):
-    """A strategy cannot go on."""
+    """The strategy cannot continue."""
 
 
 OnSplit: TypeAlias = Callable[[Sequence[str], int], Awaitable[Sequence[AgentResult]]]
-"""Has the parts of a task done; the number is how many parts of it were done before."""
+"""Runs the parts of a task. The number is how many parts of the task were done earlier."""
 
 
 class AgentSlots:
-    """How many agents work at the same time. The number may change."""
+    """Limits how many agents run at the same time. The limit may change."""
 
     def __init__(self, count: int) -> None:
         self._limit = count
@@ -83,6 +83,8 @@ class AgentSlots:
 
 
 class Scheduler:
+    """Runs the agents of one swarm for a strategy."""
+
     def __init__(
         self,
         journal: SwarmJournal,
@@ -102,13 +104,13 @@ class Scheduler:
         self._hooks = hooks
         self._role_counts: dict[str, int] = {}
         self._active_ids: set[str] = set()
-        """Agents that a strategy waits for."""
+        """Agents that the strategy waits for."""
         self._spawn_lock = asyncio.Lock()
-        """One after the other, so that no two take the same branch."""
+        """Prevents two agents from using the same branch."""
         self._busy_count = 0
-        """How many agents are being made ready, at work, or about to be."""
+        """Number of agents that are being prepared, wait for a slot, or run."""
         self._delayed_count = 0
-        """How many wait until they are tried again."""
+        """Number of agents that wait for a retry."""
         self._pause_task: asyncio.Future[None] | None = None
         self._waiting_for_budget: set[str] = set()
         """Agents that wait for a larger budget."""
@@ -124,39 +126,38 @@ class Scheduler:
 
     @property
     def agents(self) -> int:
-        """How many agents are to work; `scale` changes it."""
+        """The requested number of agents. `Swarm.scale` changes it."""
         return self._state.wanted
 
     @property
     def specs(self) -> Sequence[AgentSpec]:
-        """What was said of single agents."""
+        """The settings of individual agents."""
         return self._state.created.specs
 
     @property
     def parts(self) -> Sequence[str] | None:
-        """The parts of the task, where they were given."""
+        """The parts of the task, if the swarm was created with parts."""
         return self._state.created.parts
 
     @property
     def branches(self) -> Sequence[tuple[str, str | None]]:
-        """Branches that were made for agents to work on, each with what was said of it."""
-        begun = self._journal.session.heads.info
-        return [(name, begun[name].description if name in begun else None) for name in self._state.branches]
+        """Branches that were created for agents with `Swarm.create_branch`, each with its description."""
+        info = self._journal.session.heads.info
+        return [(name, info[name].description if name in info else None) for name in self._state.branches]
 
     @property
     def is_stuck(self) -> bool:
-        """Whether agents wait that are not done, and none is at work: only `resume` changes that, once it is paused."""
+        """Whether all unfinished agents wait. If the swarm is paused, only `resume` changes that."""
         return not self._busy_count and any(agent.end_state is None for agent in self._state.agents.values())
 
     def apply_scale(self) -> None:
-        """Told when another number of agents is to work."""
+        """Apply a changed number of agents."""
         self._slots.resize(self.agents)
         self._changes.notify()
 
     async def expect(self, agents: int) -> None:
-        """Say how many agents there will be in all, for the progress that is shown."""
-        account = self._state
-        if account.expected != agents:
+        """Record how many agents there will be in total. Progress is computed from it."""
+        if self._state.expected != agents:
             await self._journal.append_record(ExpectedAgentsRecord(swarm=self._journal.id, agents=agents))
 
     async def run(
@@ -174,15 +175,15 @@ class Scheduler:
         joins: bool = True,
         on_split: OnSplit | None = None,
     ) -> AgentResult:
-        """Have an agent do a task, and wait until it has completed or failed. It is told the `prompt`, or the task.
+        """Run an agent on a task and wait until it completes or fails. Its prompt is `prompt`, or the task.
 
-        The results that it `reads` are merged into its branch before it begins; its own is merged into the swarm's
-        branch at the end, if it `joins` and no other agent reads it. It works on a branch of its own, or on one that
-        was made for it. With `on_split` it may have parts of its task done by others.
+        The results in `reads` are merged into the agent's branch before it starts. The agent's own result is merged
+        into the swarm's branch at the end if `joins` is true and no other agent reads it. The agent works on a new
+        branch, or on `branch`. With `on_split` it may delegate parts of its task.
         """
         id = name or self._allocate_id(role)
         if id in self._active_ids:
-            raise InvalidOperation(f"two agents are called {id!r}")
+            raise InvalidOperation(f"two agents have the name {id!r}")
         group = _agent_group.get()
         if group is not None:
             group.append(id)
@@ -208,7 +209,7 @@ class Scheduler:
         return self._build_result(id)
 
     async def _prepare(self, id: str, spawn: SpawnAction) -> None:
-        """Have an agent and its branch be there, with what it reads."""
+        """Create the agent and its branch if needed, and merge the results it reads."""
         self._busy_count += 1
         try:
             async with self._spawn_lock:
@@ -223,18 +224,18 @@ class Scheduler:
         return f"{role}-{number}"
 
     async def _spawn(self, id: str, spawn: SpawnAction) -> TrackedAgent:
-        """The agent, made if it is not there, and again at work if it was cancelled."""
-        session, account = self._journal.session, self._state
-        known = account.agents.get(id)
+        """Return the agent. Create it if it does not exist, and restart it if it was cancelled."""
+        session, state = self._journal.session, self._state
+        known = state.agents.get(id)
         if known is not None:
             if known.end_state == "cancelled":
                 await self._journal.append_action(id, replace(spawn, branch=known.branch))
             return known
-        holder = next((agent for agent in account.agents.values() if agent.branch == spawn.branch), None)
+        holder = next((agent for agent in state.agents.values() if agent.branch == spawn.branch), None)
         if holder is not None:
-            raise InvalidOperation(f"agent {holder.id!r} holds the branch {spawn.branch!r} already")
+            raise InvalidOperation(f"agent {holder.id!r} already uses the branch {spawn.branch!r}")
         if spawn.branch not in session.heads.heads:
-            at = account.start_entry if account.branch == account.own_branch else session.branch(account.branch).leaf
+            at = state.start_entry if state.branch == state.own_branch else session.branch(state.branch).leaf
             await run_in_thread(self._create_branch, spawn.branch, at)
             self._emit(BranchEvent(name=spawn.branch, entry=session.branch(spawn.branch).leaf), id, spawn.branch)
         await self._journal.append_action(id, spawn)
@@ -245,8 +246,8 @@ class Scheduler:
         session.create_branch(name, at=None if at is None else session.tree[at], current=False)
 
     async def _run_to_end(self, id: str, on_split: OnSplit | None) -> None:
-        """Have an agent work whenever it may, until it has come to its end."""
-        work = self._build_job(self._get_agent(id), on_split is not None)
+        """Run an agent whenever it is admitted, until it ends."""
+        job = self._build_job(self._get_agent(id), on_split is not None)
         failures = self._get_agent(id).failures
         while (agent := self._get_agent(id)).end_state is None:
             if agent.parts and on_split is not None:
@@ -263,7 +264,7 @@ class Scheduler:
             try:
                 async with self._slots:
                     while self._can_work(self._get_agent(id)) and await self._admission.admit(id):
-                        await self._executor.run(work, self._run_job)
+                        await self._executor.run(job, self._run_job)
                         await self._journal.refresh()
                         if self._get_agent(id).failures > failures:
                             break
@@ -284,13 +285,12 @@ class Scheduler:
         )
 
     def _can_work(self, agent: TrackedAgent) -> bool:
-        account = self._state
-        return account.status == "running" and can_continue(account, agent)
+        state = self._state
+        return state.status == "running" and can_continue(state, agent)
 
     async def _wait_until_allowed(self, id: str) -> None:
-        """Wait while the swarm is paused, or the agent's budget is used up."""
-        starved = self._state.is_exhausted(self._get_agent(id))
-        if starved:
+        """Wait while the swarm is paused or the agent's budget is used up."""
+        if self._state.is_exhausted(self._get_agent(id)):
             self._waiting_for_budget.add(id)
             self._schedule_pause_check()
         try:
@@ -305,7 +305,7 @@ class Scheduler:
         self._schedule_pause_check()
 
     def _schedule_pause_check(self) -> None:
-        """When nobody works any more but some wait for a larger budget, have the swarm pause: they cannot go on."""
+        """Pause the swarm soon if no agent runs and some wait for a larger budget: only `resume` can help them."""
         if self._waiting_for_budget and not self._busy_count and not self._delayed_count:
             asyncio.get_running_loop().call_later(PAUSE_CHECK_DELAY, self._pause_if_waiting_for_budget)
 
@@ -334,50 +334,50 @@ class Scheduler:
             branch=agent.branch,
             ok=agent.end_state == "completed",
             text=agent.text,
-            error="it was cancelled" if agent.end_state == "cancelled" else agent.error,
+            error="the agent was cancelled" if agent.end_state == "cancelled" else agent.error,
             cost=cost,
             tokens=tokens,
             seconds=seconds,
         )
 
     async def _join_parts(self, agent: TrackedAgent, results: Sequence[AgentResult]) -> None:
-        """Put the results of an agent's parts on its branch; those that failed are told of too."""
+        """Merge the results of an agent's parts, including failures, into its branch."""
         await self._merge_results(self._get_branch(agent), [self._get_agent(result.agent) for result in results])
-        deed = JoinAction(swarm=self._journal.id, agents=tuple(result.agent for result in results))
-        await self._journal.append_action(agent.id, deed)
+        action = JoinAction(swarm=self._journal.id, agents=tuple(result.agent for result in results))
+        await self._journal.append_action(agent.id, action)
 
     async def join(self) -> None:
-        """Merge the results that no other agent has read into the swarm's own branch."""
-        account = self._state
-        await self._merge_results(self._journal.session.branch(account.own_branch), account.unread_agents)
+        """Merge the results that no other agent reads into the swarm's own branch."""
+        state = self._state
+        await self._merge_results(self._journal.session.branch(state.own_branch), state.unread_agents)
 
     async def _merge_results(self, into: Branch, agents: Sequence[TrackedAgent]) -> None:
-        """Merge the results of agents into a branch, each once."""
+        """Merge the results of agents into a branch, unless they are already merged."""
         session = into.session
         for agent in agents:
             merged = {id for entry in session.tree.walk_up(into.leaf) for id in get_merge_sources(entry)}
             if not agent.started or agent.end_entry in merged:
                 continue
-            words = agent.text if agent.end_state == "completed" else f"It came to nothing: {agent.error}"
-            summary = f"Result of {agent.id}:\n\n{words}"
+            text = agent.text if agent.end_state == "completed" else f"Failed: {agent.error}"
+            summary = f"Result of {agent.id}:\n\n{text}"
             if self._is_branch_unmoved(agent, into):
                 await merge(self._get_branch(agent), into, hooks=self._hooks, summary=summary)
             else:
-                # Somebody has taken its branch elsewhere. What the agent came to is there all the same.
+                # The agent's branch was moved. Its result is still known from its last entry.
                 body = BranchSummary(
                     summary=summary, abandoned_leaf=agent.end_entry, details=build_merge_details([agent.end_entry])
                 )
                 await run_in_thread(into.append, body)
 
     def _is_branch_unmoved(self, agent: TrackedAgent, into: Branch) -> bool:
-        """Whether what the agent said is on its branch, so that this can be merged."""
+        """Whether the agent's branch still ends at its result, which makes a normal merge possible."""
         session, end = self._journal.session, agent.end_entry
         if end is None or session.heads.heads.get(agent.branch) != end:
             return False
         return bool(collect_summary_input(session.tree, end, plan_merge(session.tree, end, into.leaf)).messages)
 
     async def gather(self, runs: Iterable[Coroutine[Any, Any, AgentResult]]) -> list[AgentResult]:
-        """What came of several runs at the same time, in their order."""
+        """Run several agents at the same time and return their results in order."""
         tasks = [asyncio.create_task(run) for run in runs]
         try:
             return list(await asyncio.gather(*tasks))
@@ -387,9 +387,9 @@ class Scheduler:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run_each(self, run: Callable[[int], Awaitable[AgentResult]]) -> list[AgentResult]:
-        """What came of `run(number)` for every number from 1 to `agents`, all at the same time.
+        """Call `run(number)` for every number from 1 to `agents` at the same time, and return the results.
 
-        Scaling up runs more of them; scaling down cancels those with the highest numbers that are not done.
+        Scaling up starts more runs. Scaling down cancels unfinished runs with the highest numbers.
         """
         tasks: dict[int, asyncio.Task[AgentResult]] = {}
         groups: dict[int, list[str]] = {}
@@ -412,7 +412,7 @@ class Scheduler:
                     await self._cancel_dropped(tasks.pop(number), groups[number])
                 for task in tasks.values():
                     if task.done():
-                        task.result()  # a fault is everybody's
+                        task.result()  # an exception in one run ends all of them
                 if all(task.done() for task in tasks.values()):
                     return [tasks[number].result() for number in sorted(tasks)]
                 await self._changes.wait()

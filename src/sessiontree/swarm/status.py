@@ -1,4 +1,4 @@
-"""Status: what a swarm and its agents are and how far they have come, as values. How it is known is in `account`."""
+"""Status values of a swarm and its agents. `replay` computes them from the session."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ AgentState: TypeAlias = Literal["pending", "running", "paused", "completed", "fa
 SwarmState: TypeAlias = Literal["created", "running", "paused", "completed", "failed", "cancelled", "destroyed"]
 
 END_STATES: frozenset[SwarmState] = frozenset({"completed", "failed", "cancelled", "destroyed"})
-"""Swarms that have come to their end."""
+"""States of a swarm that is over."""
 MAX_DENIED = 20
-"""How many different calls that were denied are told of one agent or run."""
+"""How many distinct denied tool calls are listed for one agent or run."""
 
 
 class AgentSpec(Struct, frozen=True, kw_only=True):
-    """What is said of one agent before it is there; by default it is as the others."""
+    """Settings of one agent. Unset fields have the swarm's defaults."""
 
     name: str | None = None
-    """By default its role and number."""
+    """Default: the role and a number."""
     task: str | None = None
     model: str | None = None
-    """By name: `provider:model`."""
+    """Model name: `provider:model`."""
     budget: Budget | None = None
     branch: str | None = None
-    """The branch that it is to work on, where one was made for it."""
+    """An existing branch for the agent. By default it gets a new one."""
 
 
 class AgentInfo(Struct, frozen=True, kw_only=True):
@@ -44,42 +44,42 @@ class AgentInfo(Struct, frozen=True, kw_only=True):
     tokens: float
     seconds: float
     text: str | None
-    """Its result, once it has completed."""
+    """The result of a completed agent."""
     error: str | None
-    """What went wrong last."""
+    """The last error."""
     denied: tuple[str, ...] = ()
-    """Tool calls that permissions did not allow, each once: the tool, and the command or the path."""
+    """Distinct tool calls that permissions denied: the tool, and the command or the path."""
 
 
 class SwarmStatus(Struct, frozen=True, kw_only=True):
-    """A swarm, as its session tells."""
+    """The status of a swarm, computed from its session."""
 
     id: str
     name: str
     task: str
     strategy: str
     status: SwarmState
-    """`running` is also one whose process died: `Swarm.open` and `start` go on with it."""
+    """Also `running` if the process that ran the swarm has died. `Swarm.open` and `start` resume it."""
     agents: tuple[AgentInfo, ...]
     wanted: int
-    """How many agents are to work, as `scale` takes it."""
+    """The requested number of agents; `scale` changes it."""
     progress: float
-    """From 0 to 1: how many of the agents that are known of have completed; 1 when the swarm has."""
+    """From 0 to 1: the share of known agents that have completed. 1 if the swarm has completed."""
     branch: str
-    """The swarm's own branch, where results are joined."""
+    """The swarm's own branch, which results are merged into."""
     current_branch: str
-    """Where further agents begin."""
+    """The branch where new agents start."""
     branch_count: int
     cost: float
     tokens: float
     seconds: float
     budget: Budget | None
     agent_budget: Budget | None
-    """That of each agent that has none of its own."""
+    """The budget of each agent without its own."""
     budget_used: float | None
-    """The largest fraction of a limit that is used, of what was measured."""
+    """The largest used fraction of a limit, from measured usage."""
     reason: str | None
-    """Why it is paused, or has failed."""
+    """Why the swarm is paused or has failed."""
     created_at: str
     session_id: str
     result: str | None

@@ -1,7 +1,7 @@
-"""Strategies: how the agents of a swarm share its task. Each is one function of the crew, as one of the user's own is.
+"""Built-in strategies: functions that divide a swarm's task among agents with a `Scheduler`.
 
-A strategy may be run again from its beginning: what agents have done is then found, not repeated, so it has to give out
-the same work in the same order.
+A strategy may run again from the start when a swarm resumes. The scheduler then returns the results of finished agents
+without repeating them, so a strategy has to request the same work in the same order.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from sessiontree.swarm.scheduler import AgentResult, Scheduler, SwarmFailed
 from sessiontree.swarm.status import AgentSpec
 
 Strategy: TypeAlias = Callable[[Scheduler], Awaitable[str | None]]
-"""Gives the result of the swarm, or nothing. Raises `SwarmFailed` when it cannot go on."""
+"""Returns the result of the swarm, or `None`. Raises `SwarmFailed` if it cannot continue."""
 
 MAX_DEPTH = 3
-"""How often a task can be split into parts of parts."""
+"""How deep tasks can be split with `tree`."""
 
 MAX_PARTS = 64
-"""How many parts a planner may name."""
+"""The most parts that a planner may list."""
 
 REDUCER = "reducer"
-"""The name of the agent that puts parts together."""
+"""The name of the agent that combines the results of parts."""
 
 APPROACH_PROMPT = """\
 {task}
@@ -33,8 +33,8 @@ The approach to take: {approach}"""
 
 PLAN_PROMPT = """\
 Split the following task into {count} parts that can be done independently of each other, by agents that see only \
-their own part. Answer with one line for each part and nothing else; each line has to say all that its agent needs to \
-know.
+their own part. Answer with one line for each part and nothing else; each line has to contain everything that its \
+agent needs to know.
 
 The task: {task}"""
 
@@ -65,11 +65,13 @@ def _get_spec(scheduler: Scheduler, number: int) -> AgentSpec:
 
 
 async def parallel(scheduler: Scheduler) -> str:
-    """Every agent does the whole task, all at the same time. Branches that were made by hand are taken first."""
+    """Run every agent on the whole task at the same time. Branches from `Swarm.create_branch` are used first."""
 
     async def run_one(number: int) -> AgentResult:
-        spec, made = _get_spec(scheduler, number), scheduler.branches
-        branch, approach = made[number - 1] if number <= len(made) and spec.branch is None else (spec.branch, None)
+        spec, branches = _get_spec(scheduler, number), scheduler.branches
+        branch, approach = (
+            branches[number - 1] if number <= len(branches) and spec.branch is None else (spec.branch, None)
+        )
         task = spec.task or scheduler.task
         return await scheduler.run(
             task,
@@ -82,12 +84,12 @@ async def parallel(scheduler: Scheduler) -> str:
 
     results = [result for result in await scheduler.run_each(run_one) if result.ok]
     if not results:
-        raise SwarmFailed("no agent has come to a result")
+        raise SwarmFailed("no agent completed the task")
     return _format_results(results)
 
 
 async def map_reduce(scheduler: Scheduler) -> str:
-    """Mappers do the parts of the task at the same time; a reducer reads their results and puts them together."""
+    """Run mappers on the parts of the task at the same time, and a reducer that combines their results."""
     mappers = [spec for spec in scheduler.specs if spec.name != REDUCER]
     given = scheduler.parts or [spec.task for spec in mappers if spec.task]
     parts = list(given) or await _plan_parts(scheduler)
@@ -106,7 +108,7 @@ async def map_reduce(scheduler: Scheduler) -> str:
 
     results = await scheduler.gather(run_mapper(number, part) for number, part in enumerate(parts, 1))
     if not any(result.ok for result in results):
-        raise SwarmFailed("no part of the task was done")
+        raise SwarmFailed("no part of the task was completed")
     spec = next((spec for spec in scheduler.specs if spec.name == REDUCER), AgentSpec())
     task = spec.task or scheduler.task
     reduced = await scheduler.run(
@@ -122,20 +124,20 @@ async def map_reduce(scheduler: Scheduler) -> str:
 
 
 async def _plan_parts(scheduler: Scheduler) -> list[str]:
-    """The parts that a first agent finds, one on each line of its answer."""
+    """Let a planner agent split the task. Each line of its answer is one part."""
     prompt = PLAN_PROMPT.format(count=scheduler.agents, task=scheduler.task)
     plan = await scheduler.run(scheduler.task, prompt=prompt, role="planner", name="planner", joins=False)
     lines = (re.sub(r"^\s*(?:[-*•]|\(?\d+[.):])\s*", "", line).strip() for line in _require_text(plan).splitlines())
     parts = [line for line in lines if line]
     if not parts:
-        raise SwarmFailed("the planner named no part of the task")
+        raise SwarmFailed("the planner listed no parts of the task")
     if len(parts) > MAX_PARTS:
-        raise SwarmFailed(f"the planner named {len(parts)} parts, and {MAX_PARTS} are the most")
+        raise SwarmFailed(f"the planner listed {len(parts)} parts; the limit is {MAX_PARTS}")
     return parts
 
 
 async def pipeline(scheduler: Scheduler) -> str:
-    """One agent after the other; each reads the result of the one before."""
+    """Run one agent after the other. Each reads the result of the previous one."""
     before: AgentResult | None = None
     number = 1
     while number <= scheduler.agents:
@@ -158,7 +160,7 @@ async def pipeline(scheduler: Scheduler) -> str:
 
 
 async def tree(scheduler: Scheduler) -> str:
-    """One agent does the task, and may split it: parts are done by further agents, who may split theirs."""
+    """Run one agent that may split its task. Other agents do the parts and may split them again."""
 
     async def run_node(id: str, task: str, depth: int, parent: str | None) -> AgentResult:
         async def run_parts(parts: Sequence[str], before: int) -> Sequence[AgentResult]:
@@ -183,9 +185,9 @@ async def tree(scheduler: Scheduler) -> str:
 
 
 def _require_text(result: AgentResult) -> str:
-    """What an agent came to, where nothing goes on without it."""
+    """Return the text of a result. Raises `SwarmFailed` if the agent failed."""
     if not result.ok:
-        raise SwarmFailed(f"{result.agent} has failed: {result.error}")
+        raise SwarmFailed(f"{result.agent} failed: {result.error}")
     return result.text
 
 
@@ -202,7 +204,7 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def find_strategy(name: str) -> Strategy:
-    """The built-in strategy of that name. Raises `InvalidOperation`."""
+    """Return the built-in strategy with this name. Raises `InvalidOperation`."""
     if name not in STRATEGIES:
-        raise InvalidOperation(f"no strategy {name!r}: there are {', '.join(STRATEGIES)}")
+        raise InvalidOperation(f"unknown strategy {name!r}; strategies: {', '.join(STRATEGIES)}")
     return STRATEGIES[name]

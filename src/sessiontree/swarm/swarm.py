@@ -1,8 +1,8 @@
-"""Swarms: several agents at work on one task, each on a branch of its own, and everything that can be asked of them.
+"""The `Swarm` class: create, run, control and inspect several agents that work on one task, each on its own branch.
 
-A `Swarm` is a handle. What it is and what was done stands in its session, so one that was opened in another process
-goes on where the last one stopped. How agents share the task is in `strategies`, how one works in `worker`, when one
-has to wait in `gate`.
+A `Swarm` is a handle. Its definition and progress are stored in the session, so another process can open the swarm and
+continue where the last one stopped. `strategies` divides the task among agents, `agent_runner` runs one agent, and
+`admission` decides when an agent has to wait.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
@@ -53,9 +54,9 @@ from sessiontree.swarm.status import AgentSpec, SwarmStatus
 from sessiontree.swarm.strategies import STRATEGIES, Strategy, find_strategy
 
 POLL_INTERVAL = 1.0
-"""Seconds between two looks for what other processes have told the swarm to do."""
+"""Seconds between two checks for requests from other processes, such as a pause."""
 MIN_WAIT = 0.001
-"""How long is waited at least: what is left of a budget may be less than a clock can tell. In seconds."""
+"""Shortest wait in seconds. The time left in a budget can be below the clock's resolution."""
 
 
 def _read_clock() -> int:
@@ -63,6 +64,8 @@ def _read_clock() -> int:
 
 
 class Swarm:
+    """A handle on one swarm of a session."""
+
     def __init__(
         self,
         session: Session,
@@ -90,21 +93,21 @@ class Swarm:
         executor: Executor | None = None,
         now: Callable[[], int] = _read_clock,
     ) -> None:
-        """A swarm that is not in the session yet: `create` and `start` write it there.
+        """Define a swarm. Nothing is written to the session until `create` or `start`.
 
-        `agents` is how many work, or what each of them is to be; `max_agents` how many `scale` may ask for. `model` is
-        a model or the name of one; `model_of` finds others by name. `tools` is `None` where it is left to an executor.
-        `at` is where agents begin. Without `permissions`, agents may use all of their tools.
+        `agents` is the number of agents, or one `AgentSpec` for each. `max_agents` limits `scale`. `model` is a model
+        or a model name; `model_of` finds other models by name. Pass `tools=None` if the executor chooses the tools.
+        `at` is the place where agents start. Without `permissions`, agents may use all of their tools.
         """
         specs = () if isinstance(agents, int) else tuple(agents)
         count = agents if isinstance(agents, int) else len(specs)
         _check_agent_count(count, max_agents)
         if not task.strip():
-            raise InvalidOperation("there is no task")
+            raise InvalidOperation("the task is empty")
         if not all(part.strip() for part in parts or ()):
-            raise InvalidOperation("a part of the task says nothing")
+            raise InvalidOperation("a part of the task is empty")
         if retries < 0:
-            raise InvalidOperation(f"retries are 0 or more, not {retries}")
+            raise InvalidOperation(f"retries must be 0 or more, not {retries}")
         for limits in (budget, agent_budget, *(spec.budget for spec in specs)):
             if limits is not None:
                 limits.check()
@@ -133,35 +136,37 @@ class Swarm:
             branching=enable_branching,
             streaming=enable_event_streaming,
         )
-        outfit = AgentResources(
+        resources = AgentResources(
             find_model=_build_model_finder(model, model_of, settings),
-            tools=tools or (),
             hooks=Hooks() if hooks is None else hooks,
-            settings=settings,
-            system=system,
-            thinking=thinking,
-            permissions=permissions,
+            options=AgentOptions(
+                tools=tools or (),
+                system=system,
+                settings=settings or Config(),
+                thinking=thinking,
+                permissions=permissions,
+            ),
         )
         self._tool_names = self._definition.tools
-        self._set_up(session, self._definition.swarm, outfit, executor, now)
+        self._set_up(session, self._definition.swarm, resources, executor, now)
 
     def _set_up(
         self,
         session: Session,
         id: str,
-        outfit: AgentResources,
+        resources: AgentResources,
         executor: Executor | None,
         now: Callable[[], int],
     ) -> None:
         self.session = session
         self.id = id
-        self._resources = outfit
+        self._resources = resources
         self._executor: Executor = LocalExecutor() if executor is None else executor
         self._now = now
         self._journal = SwarmJournal(session, id)
         self._changes = ChangeSignal()
         self._admission = AdmissionControl(self._journal, self._changes, self._emit, now)
-        self._runner = AgentRunner(self._journal, self._admission, outfit, self._emit)
+        self._runner = AgentRunner(self._journal, self._admission, resources, self._emit)
         self._scheduler: Scheduler | None = None
         self._task: asyncio.Task[None] | None = None
         self._lease = open_lease(session, id)
@@ -169,7 +174,7 @@ class Swarm:
 
     @classmethod
     async def create(cls, session: Session, name: str, task: str, **options: Any) -> Swarm:
-        """A swarm, written into the session: takes what `Swarm` takes."""
+        """Create a swarm and write it to the session. Takes the same arguments as `Swarm`."""
         swarm = cls(session, name, task, **options)
         await swarm._ensure_created()
         return swarm
@@ -193,38 +198,40 @@ class Swarm:
         executor: Executor | None = None,
         now: Callable[[], int] = _read_clock,
     ) -> Swarm:
-        """A swarm that is in the session, by its id or name. `start` then goes on with it, finished work aside.
+        """Open a swarm of the session by its id or name. `start` then resumes it; finished work is not repeated.
 
-        What belongs to the program is given again: models, tools, hooks, and a strategy of one's own. Of the tools,
-        agents have those that they had before; the system prompt and the thinking level are as before where none is
-        given. `anew` they have what is given, whatever they had.
+        Pass models, tools, hooks and a custom strategy again: they are not stored. Agents use the same tools as before,
+        out of `tools`. The stored system prompt and thinking level apply unless you pass others. With
+        `override_saved`, agents use exactly what you pass, whatever is stored.
         """
-        accounts = SwarmTracker(session).read().swarms
-        named = [key for key, account in accounts.items() if account.created.name == id]
-        if id not in accounts and not named:
-            raise NotFound("swarm", id, f"there are {', '.join(accounts)}" if accounts else "there are none")
-        created = accounts[id if id in accounts else named[0]].created
+        swarms = SwarmTracker(session).read().swarms
+        named = [key for key, state in swarms.items() if state.created.name == id]
+        if id not in swarms and not named:
+            raise NotFound("swarm", id, f"swarms: {', '.join(swarms) or 'none'}")
+        created = swarms[id if id in swarms else named[0]].created
         swarm = cls.__new__(cls)
         swarm._definition, swarm._start_place = created, None
         swarm._strategy = strategy or STRATEGIES.get(created.strategy)
-        outfit = AgentResources(
+        resources = AgentResources(
             find_model=_build_model_finder(model, model_of, settings),
-            tools=tools,
             hooks=Hooks() if hooks is None else hooks,
-            settings=settings,
-            system=created.system if system is None and not override_saved else system,
-            thinking=created.thinking if thinking is None and not override_saved else thinking,
-            permissions=permissions,
+            options=AgentOptions(
+                tools=tools,
+                system=created.system if system is None and not override_saved else system,
+                settings=settings or Config(),
+                thinking=created.thinking if thinking is None and not override_saved else thinking,
+                permissions=permissions,
+            ),
         )
         swarm._tool_names = None if override_saved else created.tools
-        swarm._set_up(session, created.swarm, outfit, executor, now)
+        swarm._set_up(session, created.swarm, resources, executor, now)
         return swarm
 
-    # What it is
+    # State
 
     @property
     def name(self) -> str:
-        """Its name: with a number, if another swarm of the session had it first."""
+        """The name, with a number appended if another swarm of the session had it first."""
         return self._definition.name
 
     @property
@@ -233,32 +240,32 @@ class Swarm:
 
     @property
     def is_running(self) -> bool:
-        """Whether this process works on it."""
+        """Whether this process runs the swarm."""
         return self._task is not None and not self._task.done()
 
     @property
     def is_held(self) -> bool:
-        """Whether any process works on it."""
+        """Whether any process runs the swarm."""
         return self.is_running or self._lease.is_held
 
     def status(self) -> SwarmStatus:
-        """How far it has come, as the session tells."""
+        """Return the current status, read from the session."""
         if not self._journal.exists:
-            raise InvalidOperation(f"swarm {self._definition.name} is not in the session yet: create it first")
+            raise InvalidOperation(f"swarm {self._definition.name} is not in the session yet; create it first")
         if not self.is_running:
-            self.session.refresh()  # another process may be at work
-        account = self._state
-        live = self.is_running and account.status == "running"
-        return account.build_status(self._now() if live else None, self.session.id)
+            self.session.refresh()  # another process may be running it
+        state = self._state
+        live = self.is_running and state.status == "running"
+        return state.build_status(self._now() if live else None, self.session.id)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether it tells its events."""
+        """Whether event streaming is enabled."""
         return self._definition.streaming
 
     @property
     def events(self) -> EventLog:
-        """What happens, as it happens. Raises `InvalidOperation` when it is turned off."""
+        """The event log. Raises `InvalidOperation` if event streaming is disabled."""
         if not self._definition.streaming:
             raise InvalidOperation(f"swarm {self.name} does not have event streaming enabled")
         if self._event_log is None:
@@ -270,8 +277,8 @@ class Swarm:
             return
         try:
             self.events.append(replace(event, swarm=self.id, agent=agent, branch=branch))
-        except StoreError as error:  # the work goes on: what is done is in the session
-            self._resources.hooks.notify_listeners(Notice(level="error", text=f"events are lost: {error}"))
+        except StoreError as error:  # agents keep working: their results are in the session
+            self._resources.hooks.notify_listeners(Notice(level="error", text=f"swarm events were lost: {error}"))
 
     # Running
 
@@ -287,18 +294,20 @@ class Swarm:
         self._emit(SwarmEvent(status="created"))
 
     async def start(self) -> None:
-        """Have the agents work. A swarm that was stopped, by its process or a pause, goes on where it was."""
+        """Start the agents. A swarm that was interrupted resumes where it stopped."""
         await self._ensure_created()
         if self.is_running:
-            raise InvalidOperation(f"swarm {self.name} is running already")
-        account = await self._journal.refresh()
-        if account.is_over:
-            raise InvalidOperation(f"swarm {self.name} is {account.status}: make a new one to try again")
+            raise InvalidOperation(f"swarm {self.name} is already running")
+        state = await self._journal.refresh()
+        if state.is_over:
+            raise InvalidOperation(f"swarm {self.name} is {state.status}; create a new swarm to try again")
         if self._strategy is None:
-            raise InvalidOperation(f"the strategy {account.created.strategy!r} of swarm {self.name} has to be given")
+            raise InvalidOperation(
+                f"swarm {self.name} uses the custom strategy {state.created.strategy!r}; pass it as `strategy`"
+            )
         self._select_tools()
         if not await self._lease.acquire_async():
-            raise InvalidOperation(f"another process works on swarm {self.name}")
+            raise InvalidOperation(f"another process is running swarm {self.name}")
         try:
             await self._append_and_emit(StartedRecord(swarm=self.id), SwarmEvent(status="running"))
         except BaseException:
@@ -317,18 +326,20 @@ class Swarm:
         self._task.add_done_callback(self._on_task_done)
 
     def _select_tools(self) -> None:
-        """Have agents use the tools that they had before, and no others. Raises `InvalidOperation`."""
-        self._resources.tools = select_original_tools(f"swarm {self.name}", self._tool_names, self._resources.tools)
+        """Limit the agents to the tools they had before. Raises `InvalidOperation` if one is missing."""
+        options = self._resources.options
+        tools = select_original_tools(f"swarm {self.name}", self._tool_names, options.tools)
+        self._resources.options = replace(options, tools=tools)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._lease.release()
         self._changes.notify()
 
     async def wait(self) -> SwarmStatus:
-        """Wait until it has come to its end, or is paused and the calls under way are over."""
-        task, crew = self._task, self._scheduler
-        while task is not None and crew is not None and not task.done():
-            if self._state.status == "paused" and crew.is_stuck:
+        """Wait until the swarm ends, or until it is paused and no call is in progress."""
+        task, scheduler = self._task, self._scheduler
+        while task is not None and scheduler is not None and not task.done():
+            if self._state.status == "paused" and scheduler.is_stuck:
                 break
             await self._changes.wait()
         if task is not None and task.done() and not task.cancelled():
@@ -336,7 +347,7 @@ class Swarm:
         return self.status()
 
     async def run(self) -> SwarmStatus:
-        """Start it and wait. Cancelling this stops the agents; the swarm can be started again."""
+        """Start the swarm and wait. Cancelling this coroutine stops the agents; you can start the swarm again."""
         await self.start()
         try:
             return await self.wait()
@@ -345,41 +356,41 @@ class Swarm:
             raise
 
     async def detach(self) -> None:
-        """Stop working on it here, once what agents have is written down. Nothing is decided: `start` goes on."""
+        """Stop running the swarm in this process after agents have saved their state. `start` resumes it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
     async def run_job(self, job: SwarmJob) -> None:
-        """Carry out the work of one agent in this process: for executors that run agents in others.
+        """Run one agent's job in this process. Executors call this in the processes they run agents in.
 
-        The agent has the tools that are given here, whatever the swarm was begun with.
+        The agent uses the tools of this handle, not the ones the swarm was created with.
         """
-        off = self._runner.register_handlers()
+        unregister = self._runner.register_handlers()
         try:
             await self._runner.run_job(job)
         finally:
-            off()
+            unregister()
 
     async def _run_and_monitor(self, strategy: Strategy, scheduler: Scheduler) -> None:
-        off = self._runner.register_handlers()
-        watching = asyncio.create_task(self._monitor(scheduler))
-        watching.add_done_callback(lambda _: self._changes.notify())
-        working = asyncio.ensure_future(self._run_strategy(strategy, scheduler))
+        unregister = self._runner.register_handlers()
+        monitor = asyncio.create_task(self._monitor(scheduler))
+        monitor.add_done_callback(lambda _: self._changes.notify())
+        work = asyncio.ensure_future(self._run_strategy(strategy, scheduler))
         try:
-            await asyncio.wait([watching, working], return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
+            await asyncio.wait([monitor, work], return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                work.result()
             else:
-                watching.result()  # it ends when another process has ended the swarm, or works on it now
+                monitor.result()  # the monitor returns if another process ended the swarm or took it over
                 if self._lease.is_lost:
                     self._runner.hand_over()
                     self._executor.hand_over(self.id)
         finally:
-            for task in (watching, working):
+            for task in (monitor, work):
                 task.cancel()
-            await asyncio.gather(watching, working, return_exceptions=True)
-            off()
+            await asyncio.gather(monitor, work, return_exceptions=True)
+            unregister()
 
     async def _run_strategy(self, strategy: Strategy, scheduler: Scheduler) -> None:
         try:
@@ -387,7 +398,7 @@ class Swarm:
             await scheduler.join()
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - a strategy may raise anything, and it is to be told
+        except Exception as error:  # noqa: BLE001 - a custom strategy may raise anything
             reason = str(error) if isinstance(error, SessionTreeError) else f"{type(error).__name__}: {error}"
             self._emit(ErrorEvent(message=reason))
             await self._append_and_emit(
@@ -396,74 +407,75 @@ class Swarm:
         else:
             failed = [agent.id for agent in self._state.agents.values() if agent.end_state == "failed"]
             reason = f"{', '.join(failed)} failed" if failed else None
-            fact = CompletedRecord(swarm=self.id, result=result, reason=reason)
-            await self._append_and_emit(fact, SwarmEvent(status="completed", reason=reason))
+            record = CompletedRecord(swarm=self.id, result=result, reason=reason)
+            await self._append_and_emit(record, SwarmEvent(status="completed", reason=reason))
 
     async def _monitor(self, scheduler: Scheduler) -> None:
-        """See to budgets of time, and to what other processes have told the swarm to do, until they end it."""
+        """Enforce time limits and apply requests from other processes until the swarm ends or is taken over."""
         while True:
             left = self._admission.compute_time_left()
             await asyncio.sleep(POLL_INTERVAL if left is None else min(max(left, MIN_WAIT), POLL_INTERVAL))
             before = self._state.status, self._state.wanted
             await self._admission.record_levels()
-            account = await self._admission.pause_if_exhausted()
-            if (account.status, account.wanted) != before:
+            state = await self._admission.pause_if_exhausted()
+            if (state.status, state.wanted) != before:
                 scheduler.apply_scale()
-            if account.is_over or self._lease.is_lost:
+            if state.is_over or self._lease.is_lost:
                 return
 
-    async def _append_and_emit(self, fact: SwarmRecord, event: BaseSwarmEvent) -> None:
-        await self._journal.append_record(fact)
+    async def _append_and_emit(self, record: SwarmRecord, event: BaseSwarmEvent) -> None:
+        await self._journal.append_record(record)
         self._emit(event)
         self._changes.notify()
 
-    # Steering
+    # Control
 
     async def pause(self, reason: str | None = None) -> None:
-        """Let the calls under way come to their end, and begin no more. `wait` waits for that."""
+        """Start no more calls; calls in progress finish. Use `wait` to wait for them."""
         self._check_status(await self._journal.refresh(), "running")
         await self._admission.pause(reason)
 
     async def resume(self, *, budget: Budget | None = None, agent_budget: Budget | None = None) -> None:
-        """Go on after a pause, with larger budgets if they are given. Where nobody works on it, this process does."""
+        """Resume after a pause, with new budgets if you pass them. If no process runs the swarm, this one does."""
         for limits in (budget, agent_budget):
             if limits is not None:
                 limits.check()
         self._check_status(await self._journal.refresh(), "paused")
-        fact = ResumedRecord(swarm=self.id, budget=budget, agent_budget=agent_budget)
-        await self._append_and_emit(fact, SwarmEvent(status="running"))
+        record = ResumedRecord(swarm=self.id, budget=budget, agent_budget=agent_budget)
+        await self._append_and_emit(record, SwarmEvent(status="running"))
         if not self.is_held:
             await self.start()
 
     async def scale(self, agents: int) -> None:
-        """Have another number of agents work.
+        """Change the number of agents.
 
-        With `parallel` there are so many then; with `pipeline` so many stages; otherwise so many work at the same time.
+        This is the total number of agents with `parallel`, the number of stages with `pipeline`, and otherwise the
+        number of agents that run at the same time.
         """
-        account = await self._journal.refresh()
-        _check_agent_count(agents, account.created.max_agents)
-        if account.is_over:
-            raise InvalidOperation(f"swarm {self.name} is {account.status}: it cannot be scaled")
+        state = await self._journal.refresh()
+        _check_agent_count(agents, state.created.max_agents)
+        if state.is_over:
+            raise InvalidOperation(f"swarm {self.name} is {state.status} and cannot be scaled")
         await self._journal.append_record(ScaledRecord(swarm=self.id, agents=agents))
         if self._scheduler is not None:
             self._scheduler.apply_scale()
 
     async def cancel(self, reason: str | None = None) -> None:
-        """Give it up: agents are aborted, and what they have stays."""
-        account = await self._journal.refresh()
-        if account.is_over:
-            raise InvalidOperation(f"swarm {self.name} is {account.status} already")
+        """Cancel the swarm. Agents are aborted; their work so far stays in the session."""
+        state = await self._journal.refresh()
+        if state.is_over:
+            raise InvalidOperation(f"swarm {self.name} is already {state.status}")
         await self._append_and_emit(
             CancelledRecord(swarm=self.id, reason=reason), SwarmEvent(status="cancelled", reason=reason)
         )
         await self.detach()
 
     async def destroy(self) -> None:
-        """Give it up, hide its branches, and delete its events. Nothing is removed from the session."""
-        account = await self._journal.refresh()
-        if account.status == "destroyed":
+        """Cancel the swarm, archive its branches and delete its events. Nothing is removed from the session."""
+        state = await self._journal.refresh()
+        if state.status == "destroyed":
             return
-        if not account.is_over:
+        if not state.is_over:
             await self.cancel()
         await self._append_and_emit(DestroyedRecord(swarm=self.id), SwarmEvent(status="destroyed"))
         await run_in_thread(self._hide_branches)
@@ -472,30 +484,30 @@ class Swarm:
         self._lease.delete()
 
     def _hide_branches(self) -> None:
-        session, account = self.session, self._state
-        own = account.own_branch
-        agents = {agent.branch for agent in account.agents.values()}
-        there = set(session.heads.heads) - {session.heads.current} - session.heads.archived
-        hidden = sorted((agents | set(account.branches)) & there)
+        session, state = self.session, self._state
+        own = state.own_branch
+        agents = {agent.branch for agent in state.agents.values()}
+        visible = set(session.heads.heads) - {session.heads.current} - session.heads.archived
+        hidden = sorted((agents | set(state.branches)) & visible)
         if hidden and own in session.heads.heads:
             head = session.heads.heads[own]
             session.move(None if head is None else session.tree[head], branch=own, archive=hidden)
-        if own in there:
+        if own in visible:
             session.archive_branch(own)
 
-    def _check_status(self, account: TrackedSwarm, status: str) -> None:
-        if account.status != status:
-            raise InvalidOperation(f"swarm {self.name} is {account.status}, not {status}")
+    def _check_status(self, state: TrackedSwarm, status: str) -> None:
+        if state.status != status:
+            raise InvalidOperation(f"swarm {self.name} is {state.status}, not {status}")
 
     async def steer(self, agent: str, text: str) -> None:
-        """Say something to an agent at work here, which hears it as soon as the tool calls of its turn are done."""
+        """Send a message to an agent in this process. The agent gets it after the tool calls of its current turn."""
         if agent not in self._state.agents:
-            raise NotFound("agent", agent, f"there are {', '.join(self._state.agents) or 'none'}")
+            raise NotFound("agent", agent, f"agents: {', '.join(self._state.agents) or 'none'}")
         if self._state.agents[agent].end_state is not None:
-            raise InvalidOperation(f"agent {agent} is done: it hears nothing more")
+            raise InvalidOperation(f"agent {agent} is {self._state.agents[agent].end_state} and takes no more messages")
         if not self.is_running:
-            who = "another process" if self.is_held else "no process"
-            raise InvalidOperation(f"agent {agent} is not at work here: {who} works on swarm {self.name}")
+            runner = "another process is" if self.is_held else "no process is"
+            raise InvalidOperation(f"agent {agent} does not run in this process; {runner} running swarm {self.name}")
         await self._runner.steer(agent, text)
 
     # Branches
@@ -505,25 +517,25 @@ class Swarm:
             raise InvalidOperation(f"swarm {self.name} does not have branching enabled")
 
     async def _check_not_over(self) -> None:
-        """Raises `InvalidOperation` when no further agent can begin anywhere."""
-        account = await self._journal.refresh()
-        if account.is_over:
+        """Raise `InvalidOperation` if the swarm is over, so no agent would start on the branch."""
+        state = await self._journal.refresh()
+        if state.is_over:
             raise InvalidOperation(
-                f"swarm {self.name} is {account.status}: no agent of it would begin on another branch; "
-                "change the branches of the session instead"
+                f"swarm {self.name} is {state.status}: no agent would start on the branch; "
+                "create or switch branches of the session instead"
             )
 
     async def create_branch(self, name: str, description: str | None = None, *, at: Place = None) -> EntryId:
-        """A branch for an agent to work on, where further agents would begin or at a place; gives its first entry.
+        """Create a branch for an agent, at `at` or where new agents start. Return the id of its first entry.
 
-        With `parallel`, agents that are not there yet take such branches first, in their order. Nobody is moved.
+        With `parallel`, new agents use these branches first, in order. Running agents stay where they are.
         """
         self._check_branching()
         await self._ensure_created()
         await self._check_not_over()
-        session, account = self.session, self._state
-        own = account.branch == account.own_branch
-        place = at if at is not None else session.tree[account.start_entry] if own else account.branch
+        session, state = self.session, self._state
+        own = state.branch == state.own_branch
+        place = at if at is not None else session.tree[state.start_entry] if own else state.branch
         branch = await run_in_thread(
             lambda: session.create_branch(name, at=place, description=description, current=False)
         )
@@ -534,7 +546,7 @@ class Swarm:
         return entry
 
     async def switch_branch(self, name: str) -> None:
-        """Have agents that are not there yet begin at the head of another branch. Nobody is moved."""
+        """Make new agents start at the head of another branch. Running agents stay where they are."""
         self._check_branching()
         await self._ensure_created()
         await self._check_not_over()
@@ -542,41 +554,41 @@ class Swarm:
         await self._journal.append_record(SwitchedBranchRecord(swarm=self.id, branch=name))
 
     def compare_branches(self, names: Sequence[str], metric: str = "cost") -> Comparison:
-        """What branches, or agents, cost and did after they parted, and which is ahead, if the figures tell."""
+        """Compare branches, or the branches of agents, from where they diverge, by cost or another metric."""
         self._check_branching()
         agents = self._state.agents
         return compare(self.session, [agents[name].branch if name in agents else name for name in names], metric)
 
     async def fork_session(self, at: Place = "HEAD", name: str | None = None) -> Session:
-        """A new session with the path to a place. This one is not touched, but for a note of it."""
+        """Fork the path to a place into a new session, and record the fork in this one."""
         from sessiontree.ops.fork import fork
 
         self._check_branching()
         await self._ensure_created()
         outcome = await fork(self.session, at, hooks=self._resources.hooks, name=name)
         if outcome.session is None:
-            raise InvalidOperation("a handler did not let the session be forked")
-        deed = ForkAction(swarm=self.id, session=outcome.session.id, at=outcome.session.forked_from)
-        await self._journal.append_action(self.id, deed)
+            raise InvalidOperation("a handler cancelled the fork")
+        action = ForkAction(swarm=self.id, session=outcome.session.id, at=outcome.session.forked_from)
+        await self._journal.append_action(self.id, action)
         return outcome.session
 
 
 def _check_agent_count(agents: int, maximum: int | None) -> None:
     if agents < 1:
-        raise InvalidOperation(f"a swarm has one agent or more, not {agents}")
+        raise InvalidOperation(f"a swarm needs at least 1 agent, not {agents}")
     if maximum is not None and agents > maximum:
-        raise InvalidOperation(f"there can be {maximum} agents at most, not {agents}")
+        raise InvalidOperation(f"at most {maximum} agents are allowed, not {agents}")
 
 
 def _check_agent_names(swarm: str, agents: Sequence[str]) -> None:
     for name in agents:
         check_branch_name(f"{swarm}/{name}")
         if agents.count(name) > 1:
-            raise InvalidOperation(f"two agents are called {name!r}")
+            raise InvalidOperation(f"two agents have the name {name!r}")
 
 
 def _create_own_branch(session: Session, name: str, start: EntryId | None) -> str:
-    """Make the swarm's own branch, with a number if another has its name."""
+    """Create the swarm's own branch, with a number appended if the name is taken. Return its name."""
     number = 1
     while True:
         own = name if number == 1 else f"{name}-{number}"
@@ -589,7 +601,7 @@ def _create_own_branch(session: Session, name: str, start: EntryId | None) -> st
 def _build_model_finder(
     model: Model | str | None, model_of: Callable[[str], Model] | None, settings: Config | None
 ) -> Callable[[str | None], Model]:
-    """Finds the model of a name: the one that was given, or by `model_of`, or among all there are."""
+    """Return a function that finds a model by name: `model` itself, through `model_of`, or a configured one."""
 
     def find_model(name: str | None) -> Model:
         if model is not None and not isinstance(model, str) and name in (None, model.info.name):

@@ -1,1 +1,1 @@
-"""The terminal app. Nothing is imported here, so that asking whether it is there costs nothing."""
+"""The terminal app. This module imports nothing, so checking for the app is cheap."""

@@ -1,68 +1,192 @@
-"""Commands that only the app has, and those of all front ends that it does in its own way."""
+"""Slash commands of the app, variants of shared commands, and prompts for missing arguments."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from sessiontree.commands.arguments import complete_branches, complete_places, complete_prompts
 from sessiontree.commands.builtin import get_builtin_commands
 from sessiontree.commands.controller import SessionController
+from sessiontree.commands.formatting import format_id, make_excerpt
 from sessiontree.commands.info import compare_branches, diff_places
-from sessiontree.commands.registry import Command, CommandOutcome, CommandRegistry
+from sessiontree.commands.registry import (
+    Argument,
+    Command,
+    CommandOutcome,
+    CommandRegistry,
+    ParsedLine,
+    WordReader,
+    parse_line,
+    quote_word,
+)
 from sessiontree.commands.sessions import export_session, format_export
+from sessiontree.core.entries import EntryId
+from sessiontree.core.entry_text import format_entry, format_entry_row
+from sessiontree.core.number_text import pluralize
+from sessiontree.errors import InvalidOperation
 
 if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp
 
+ChooseEntry = Callable[[str], Awaitable[EntryId | None]]
+"""Shows a question above the tree and returns the entry that the user chooses."""
+
+
+async def complete_command(controller: SessionController, line: str, choose_entry: ChooseEntry) -> str | None:
+    """Return the command line with missing arguments filled in by the user; `None` if they cancel."""
+    parsed = parse_line(line)
+    if parsed is None:
+        return line
+    command = controller.commands.find(parsed.name)
+    if not parsed.text.strip():
+        return await _prompt_for_arguments(controller, command, choose_entry)
+    return await _prompt_for_required(controller, command, parsed, choose_entry)
+
+
+async def _prompt_for_arguments(
+    controller: SessionController, command: Command, choose_entry: ChooseEntry
+) -> str | None:
+    match command.name:
+        case "fork" | "branch" if controller.settings.double_escape == "tree":
+            return _format_command(command, await choose_entry(f"/{command.name}: from which entry?"))
+        case "pop":
+            return _format_command(
+                command, await _choose_prompt(controller, "Which message to return to, with a summary?")
+            )
+        case "branches":
+            return await _choose_branch(controller)
+        case "compare":
+            return await _choose_branches_to_compare(controller)
+        case _:
+            return await _prompt_for_required(controller, command, ParsedLine(command.name, ""), choose_entry)
+
+
+async def _prompt_for_required(
+    controller: SessionController, command: Command, parsed: ParsedLine, choose_entry: ChooseEntry
+) -> str | None:
+    words = list(WordReader(parsed.text))
+    missing = [argument for argument in command.arguments if argument.required][len(words) :]
+    line = f"/{parsed.name} {parsed.text}".rstrip()
+    for argument in missing:
+        value = await _prompt_for_argument(controller, command, argument, choose_entry)
+        if not value:
+            return None
+        line = f"{line} {value if argument.rest else quote_word(value)}"
+    return line
+
+
+async def _prompt_for_argument(
+    controller: SessionController, command: Command, argument: Argument, choose_entry: ChooseEntry
+) -> str | None:
+    title = f"/{command.name}: {argument.name.lower()}?"
+    if argument.complete is complete_places:
+        return await choose_entry(title)
+    if argument.complete is not None:
+        choices = list(
+            await asyncio.to_thread(lambda: list(argument.complete(controller, "")) if argument.complete else [])
+        )
+        others = [choice for choice in choices if choice != controller.branch.name]
+        if others:
+            return await controller.ui.select(title, others)
+    return await controller.ui.input(title)
+
+
+async def _choose_prompt(controller: SessionController, title: str) -> EntryId | None:
+    tree = controller.session.tree
+    shown = {f"{format_id(id)}  {make_excerpt(format_entry(tree[id]))}": id for id in complete_prompts(controller, "")}
+    if not shown:
+        return await controller.ui.input(title)
+    chosen = await controller.ui.select(title, list(shown))
+    return None if chosen is None else shown[chosen]
+
+
+async def _choose_branch(controller: SessionController) -> str | None:
+    """Let the user choose a branch and return the command that switches to it."""
+    session = controller.session
+    shown: dict[str, str] = {}
+    infos = [info for info in session.branches if not info.archived]
+    width = max(len(info.name) for info in infos)
+    for info in infos:
+        head = session.tree[info.head] if info.head is not None and info.head in session.tree else None
+        last = "(empty)" if head is None else make_excerpt(format_entry_row(head), 60)
+        mark = "●" if info.name == controller.branch.name else " "
+        entries = pluralize(info.entry_count, "entry", "entries")
+        shown[f"{mark} {info.name.ljust(width)}  {format_id(info.head)}  {entries:>13}  {last}"] = info.name
+    chosen = await controller.ui.select("Switch to branch", list(shown))
+    return None if chosen is None else f"/switch {quote_word(shown[chosen])}"
+
+
+async def _choose_branches_to_compare(controller: SessionController) -> str | None:
+    """Return a command that compares this branch with another one, or with all. Ask only if there are several."""
+    own = controller.branch.name
+    others = [name for name in complete_branches(controller, "") if name != own]
+    if not others:
+        raise InvalidOperation("no other branch to compare with; create one with /branch-here")
+    everything = f"all branches: {', '.join([own, *others])}"
+    options = [*others, everything] if len(others) > 1 else []
+    chosen = await controller.ui.select(f"Compare {own} with which branch?", options) if options else others[0]
+    if chosen is None:
+        return None
+    names = [own, *others] if chosen == everything else [own, chosen]
+    return f"/compare {' '.join(map(quote_word, names))}"
+
+
+def _format_command(command: Command, argument: str | None) -> str | None:
+    return None if argument is None else f"/{command.name} {quote_word(argument)}"
+
 
 def build_app_commands(app: SessionApp) -> CommandRegistry:
-    """The commands of all front ends, with the app's own."""
-
+    """Return the shared commands, some replaced by variants of the app, and the app's own commands."""
     shared = {command.name: command for command in get_builtin_commands()}
     go_by_name, resume_by_name = shared["tree"].run, shared["resume"].run
 
-    async def tree(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-        return await go_by_name(desk, args) or CommandOutcome() if args else await app.navigate_tree()
+    async def tree(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        return await go_by_name(controller, args) or CommandOutcome() if args else await app.navigate_tree()
 
-    async def hotkeys(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    async def hotkeys(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         app.show_hotkeys()
         return CommandOutcome()
 
-    async def resume(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    async def resume(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         if args:
-            return await resume_by_name(desk, args) or CommandOutcome()
+            return await resume_by_name(controller, args) or CommandOutcome()
         await app.pick_session()
         return CommandOutcome()
 
-    async def export(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-        path, form = await export_session(desk, args[0] if args else None)
+    async def export(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        path, form = await export_session(controller, args[0] if args else None)
         if form == "html":
             app.open_in_browser(path)
         return format_export(path, form)
 
-    async def diff(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    async def diff(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         from sessiontree.tui.screens.compare_view import build_diff_sides
 
-        app.show_comparison(await asyncio.to_thread(lambda: build_diff_sides(diff_places(desk, args), app.renderers)))
-        return CommandOutcome()
-
-    async def compare(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
-        from sessiontree.tui.screens.compare_view import build_comparison_sides
-
-        tree = desk.session.tree
         app.show_comparison(
-            await asyncio.to_thread(lambda: build_comparison_sides(tree, compare_branches(desk, args), app.renderers))
+            await asyncio.to_thread(lambda: build_diff_sides(diff_places(controller, args), app.renderers))
         )
         return CommandOutcome()
 
-    async def search(desk: SessionController, args: Sequence[str]) -> CommandOutcome:
+    async def compare(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
+        from sessiontree.tui.screens.compare_view import build_comparison_sides
+
+        tree = controller.session.tree
+        app.show_comparison(
+            await asyncio.to_thread(
+                lambda: build_comparison_sides(tree, compare_branches(controller, args), app.renderers)
+            )
+        )
+        return CommandOutcome()
+
+    async def search(controller: SessionController, args: Sequence[str]) -> CommandOutcome:
         return await app.search(args[0] if args else "")
 
     own = {"search": search, "tree": tree, "resume": resume, "export": export, "diff": diff, "compare": compare}
     commands = {name: replace(command, run=own.get(name, command.run)) for name, command in shared.items()}
-    asked_there = tuple(replace(argument, required=False) for argument in shared["search"].arguments)
-    commands["search"] = replace(commands["search"], arguments=asked_there)
-    return CommandRegistry([*commands.values(), Command(name="hotkeys", help="List the keys", run=hotkeys)])
+    optional = tuple(replace(argument, required=False) for argument in shared["search"].arguments)
+    commands["search"] = replace(commands["search"], arguments=optional)
+    return CommandRegistry([*commands.values(), Command(name="hotkeys", help="List the key bindings", run=hotkeys)])

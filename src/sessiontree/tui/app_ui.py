@@ -1,4 +1,4 @@
-"""The `Ui` and the `Host` of the terminal app: how commands, handlers and extensions ask, tell and draw."""
+"""The app's `Ui` and `Host`: how commands, handlers and extensions ask questions and show messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sessiontree.core.entries import EntryId
 from sessiontree.core.sanitize import escape_lines
 from sessiontree.hooks.ui_protocol import Level
 from sessiontree.session import Branch, Session
-from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.screens.dialogs import ConfirmDialog, EditorDialog, InputDialog, SelectDialog, WidgetDialog
 from sessiontree.tui.services.other_processes import is_session_open
+from sessiontree.tui.services.terminal import send_to_clipboard
 
 if TYPE_CHECKING:
     from sessiontree.agent.permissions import PermissionAnswer, PermissionQuestion
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_PANEL_OPTIONS = 8
-"""Options that the question panel shows; more are offered in a dialog, which can be searched."""
+"""Maximum number of options in the question panel. Longer lists open a searchable dialog."""
 CUSTOM_TITLE = "An extension asks for your attention."
 SEVERITY: dict[Level, Any] = {"info": "information", "warning": "warning", "error": "error"}
 
 
 class AppUi:
-    """Asks by dialogs. `notify` and `status` may be called from any thread.
+    """Asks questions with dialogs. `notify` and `status` may be called from any thread.
 
-    What is shown is made text here, whatever it is: the app could not draw it later.
+    All arguments are converted to text here. An error while drawing could not be reported to the caller.
     """
 
     has_person = True
@@ -47,14 +47,14 @@ class AppUi:
 
     @property
     def _panel(self) -> PermissionPanel | None:
-        """Where to ask while somebody types, so that no key answers that was meant for the editor."""
+        """The question panel if the user is typing. A dialog would take keys that are meant for the editor."""
         panel = self._app.chat.permission
         return panel if panel.is_typing else None
 
     async def ask(self, screen: Screen[T], title: str | None = None) -> T | None:
-        """Show a screen until it is answered. Whoever stops waiting takes the question away.
+        """Show a screen and wait for its result. Cancelling this call closes the screen.
 
-        While somebody types, a question with a `title` is only announced, until they are ready for it.
+        If the user is typing, a screen with a `title` is announced in the panel first.
         """
         panel = None if title is None else self._panel
         if panel is not None and title is not None and await panel.choose(title, "", ["Answer", "Cancel"]) != 0:
@@ -69,7 +69,7 @@ class AppUi:
         try:
             return await answered
         finally:
-            self._app.chat.permission.is_typing = False  # the last key was for the question
+            self._app.chat.permission.is_typing = False  # the last key answered the question
             if answered.cancelled() and screen in self._app.screen_stack:
                 screen.dismiss(None)
 
@@ -92,7 +92,7 @@ class AppUi:
         return bool(await self.ask(ConfirmDialog(str(title), str(text), default=default)))
 
     async def ask_permission(self, question: PermissionQuestion) -> PermissionAnswer | None:
-        """Ask about a tool call, beside what is typed."""
+        """Ask about a tool call in the panel, so the user can keep typing."""
         chat = self._app.chat
         chat.show_activity("waiting for your permission")
         try:
@@ -115,12 +115,12 @@ class AppUi:
         self._call_in_ui_thread(lambda: self._app.chat.set_status(key, shown))
 
     async def custom(self, component: Any) -> Any:
-        """A Textual screen, whose result is returned, or a widget, which is framed and ends by `screen.dismiss`."""
+        """Show a Textual screen or widget and return its result. A widget ends with `self.screen.dismiss(value)`."""
         if isinstance(component, Screen):
             return await self.ask(component, CUSTOM_TITLE)  # pyright: ignore[reportUnknownArgumentType]
         if isinstance(component, Widget):
             return await self.ask(WidgetDialog(component), CUSTOM_TITLE)
-        raise TypeError(f"{type(component).__name__} is no screen and no widget of Textual")
+        raise TypeError(f"expected a Textual screen or widget, got {type(component).__name__}")
 
     def _call_in_ui_thread(self, do: Callable[[], object]) -> None:
         if threading.get_ident() == self._thread:
@@ -130,13 +130,13 @@ class AppUi:
 
 
 class AppHost:
-    """Does for commands what only the app can do."""
+    """Gives commands access to the app."""
 
     def __init__(self, app: SessionApp) -> None:
         self._app = app
 
-    async def choose_entry(self, desk: SessionController) -> EntryId | None:
-        return await self._app.choose_entry("choose an entry")
+    async def choose_entry(self, controller: SessionController) -> EntryId | None:
+        return await self._app.choose_entry("Choose an entry")
 
     async def choose_branch(self, session: Session) -> Branch | None:
         return await self._app.enter_session(session)
@@ -148,7 +148,7 @@ class AppHost:
         self._app.chat.reload()
 
     def set_editor_text(self, text: str) -> None:
-        self._app.chat.put_in_editor(text)
+        self._app.chat.edit_message(text)
 
     def copy(self, text: str) -> str | None:
         return send_to_clipboard(self._app, text)

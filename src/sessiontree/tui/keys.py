@@ -1,98 +1,106 @@
-"""Keys: everything that a key does, in one table, with the keys that do it unless the configuration says otherwise.
+"""Key bindings: the table of all keys, user configuration, hints, and an app that handles keys in order.
 
-A name here is what `[keys]` in the configuration binds anew and what `/hotkeys` lists. Screens bind by it, and say
-by it which keys there are.
+The names in the table are the names under `[keys]` in the configuration and in the list of `/hotkeys`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import unicodedata
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
 
+from textual import events
+from textual.app import App
 from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, key_to_character
+from textual.message_pump import MessagePump
 from textual.screen import Screen
+
+T = TypeVar("T")
 
 
 class Key(NamedTuple):
     name: str
     keys: str
-    """With commas between."""
+    """Separated by commas."""
     help: str
 
 
 EDITOR = (
-    Key("submit", "enter", "say it, or run the command; while the agent works, say it after its next step"),
-    Key("follow_up", "alt+enter", "say it when the agent is done"),
-    Key("newline", "shift+enter,ctrl+j", "begin a new line (so does a backslash before enter)"),
-    Key("take_back", "alt+up", "take back what waits to be said"),
+    Key("submit", "enter", "send the message or run the command; while the agent works, send it after the next step"),
+    Key("follow_up", "alt+enter", "queue the message until the agent is done"),
+    Key("newline", "shift+enter,ctrl+j", "insert a line break (or type a backslash before Enter)"),
+    Key("take_back", "alt+up", "edit the queued messages"),
     Key("complete", "tab", "complete a command, an argument or an @file"),
-    Key("previous", "up", "the line above; from the first, what was said before"),
-    Key("next", "down", "the line below; from the last, what was said after"),
-    Key("external_editor", "ctrl+g", "write in $EDITOR"),
-    Key("clear", "ctrl+c", "copy what is selected, or clear the editor; twice, quit"),
-    Key("leave", "ctrl+d", "quit, when the editor is empty"),
+    Key("previous", "up", "move up; on the first line, show the previous input"),
+    Key("next", "down", "move down; on the last line, show the next input"),
+    Key("external_editor", "ctrl+g", "edit in $EDITOR"),
+    Key("clear", "ctrl+c", "copy the selection, or clear the editor; press twice to quit"),
+    Key("leave", "ctrl+d", "quit, if the editor is empty"),
 )
 CHAT = (
-    Key("abort", "escape", "abort what runs; twice in an empty editor, what `double_escape` says"),
-    Key("tree", "ctrl+t", "the tree"),
-    Key("sessions", "ctrl+r", "the sessions"),
-    Key("models", "ctrl+l", "another model"),
-    Key("thinking", "shift+tab", "more thinking, or none again"),
-    Key("unfold", "ctrl+o", "unfold what tools said and the model thought, or fold it"),
-    Key("browse", "ctrl+up", "go through the conversation block by block"),
-    Key("page_up", "pageup", "a page up"),
-    Key("page_down", "pagedown", "a page down"),
+    Key("abort", "escape", "abort the current run; twice in an empty editor, run the `double_escape` action"),
+    Key("tree", "ctrl+t", "open the tree"),
+    Key("sessions", "ctrl+r", "open the session picker"),
+    Key("models", "ctrl+l", "choose a model"),
+    Key("thinking", "shift+tab", "cycle the thinking level"),
+    Key("unfold", "ctrl+o", "expand or collapse tool output and thoughts"),
+    Key("browse", "ctrl+up", "browse the conversation block by block"),
+    Key("page_up", "pageup", "scroll up a page"),
+    Key("page_down", "pagedown", "scroll down a page"),
     Key("permission", "alt+p", "answer the question about a tool call"),
-    Key("hotkeys", "f1", "the keys"),
+    Key("hotkeys", "f1", "list the keys"),
 )
 BROWSE = (
-    Key("block_up", "up,k", "the block above"),
-    Key("block_down", "down,j", "the block below"),
-    Key("block_fold", "enter,space", "unfold or fold this one"),
-    Key("block_copy", "y,c", "copy this one"),
-    Key("block_first", "home,g", "the beginning"),
-    Key("block_last", "end,G", "the end"),
-    Key("browse_end", "escape,ctrl+down,q", "back to the editor"),
+    Key("block_up", "up,k", "previous block"),
+    Key("block_down", "down,j", "next block"),
+    Key("block_fold", "enter,space", "expand or collapse the block"),
+    Key("block_copy", "y,c", "copy the block"),
+    Key("block_first", "home,g", "first block"),
+    Key("block_last", "end,G", "last block"),
+    Key("browse_end", "escape,ctrl+down,q", "return to the editor"),
 )
 SESSIONS = (
-    Key("session_scope", "tab", "this folder, or all"),
-    Key("session_named", "ctrl+n", "only those with a name, or all"),
-    Key("session_archived", "ctrl+a", "the archived ones, or the others"),
-    Key("session_rename", "ctrl+r", "give it a name"),
-    Key("session_archive", "ctrl+s", "archive it, or bring it back"),
-    Key("session_delete", "ctrl+x,delete", "delete it, after asking"),
+    Key("session_scope", "tab", "toggle between this folder and all folders"),
+    Key("session_named", "ctrl+n", "toggle between named and all sessions"),
+    Key("session_archived", "ctrl+a", "toggle between archived and active sessions"),
+    Key("session_rename", "ctrl+r", "rename the session"),
+    Key("session_archive", "ctrl+s", "archive or unarchive the session"),
+    Key("session_delete", "ctrl+x,delete", "delete the session, after confirmation"),
 )
 TREE = (
-    Key("tree_up", "up", "the row above"),
-    Key("tree_down", "down", "the row below"),
-    Key("tree_page_up", "pageup,left", "a page up"),
-    Key("tree_page_down", "pagedown,right", "a page down"),
-    Key("tree_first", "home", "the first row"),
-    Key("tree_last", "end", "the last row"),
-    Key("tree_turn_up", "alt+up", "what the user or the assistant said before"),
-    Key("tree_turn_down", "alt+down", "what the user or the assistant said next"),
-    Key("tree_fold", "ctrl+left,alt+left", "fold the segment; from inside it, to its beginning, then to the one above"),
-    Key("tree_unfold", "ctrl+right,alt+right", "unfold the segment; or to the next one"),
-    Key("tree_choose", "enter", "go there"),
-    Key("tree_summarize", "shift+enter,ctrl+s", "go there, and summarize what is left"),
-    Key("tree_escape", "escape", "clear the search; or leave the tree"),
-    Key("tree_cancel", "ctrl+c", "leave the tree"),
-    Key("tree_filter", "ctrl+o", "the next filter"),
-    Key("tree_filter_back", "ctrl+shift+o,alt+o", "the filter before"),
-    Key("tree_default", "ctrl+d", "show all but bookkeeping"),
-    Key("tree_no_tools", "ctrl+t", "the same without tool results, or with them again"),
-    Key("tree_user_only", "ctrl+u", "show only what the user said, or all again"),
-    Key("tree_labeled_only", "ctrl+l", "show only what has a label, or all again"),
-    Key("tree_all", "ctrl+a", "show everything, or not"),
-    Key("tree_label", "L,shift+l", "label the entry (while nothing is searched)"),
-    Key("tree_copy", "ctrl+x", "copy what the entry says"),
-    Key("tree_detail", "tab", "the entry in full, what the model would see from there, or neither"),
-    Key("tree_detail_up", "ctrl+up", "scroll what is shown of the entry up"),
-    Key("tree_detail_down", "ctrl+down", "scroll what is shown of the entry down"),
-    Key("tree_mark", "ctrl+k", "mark the entry; two that are marked are shown side by side"),
-    Key("tree_beside", "ctrl+e", "show the two that are marked on the whole screen"),
+    Key("tree_up", "up", "previous row"),
+    Key("tree_down", "down", "next row"),
+    Key("tree_page_up", "pageup,left", "scroll up a page"),
+    Key("tree_page_down", "pagedown,right", "scroll down a page"),
+    Key("tree_first", "home", "first row"),
+    Key("tree_last", "end", "last row"),
+    Key("tree_turn_up", "alt+up", "previous message of the user or the assistant"),
+    Key("tree_turn_down", "alt+down", "next message of the user or the assistant"),
+    Key(
+        "tree_fold", "ctrl+left,alt+left", "collapse the segment; inside it, go to its start, then to the segment above"
+    ),
+    Key("tree_unfold", "ctrl+right,alt+right", "expand the segment, or go to the next one"),
+    Key("tree_choose", "enter", "go to the entry"),
+    Key("tree_summarize", "shift+enter,ctrl+s", "go to the entry and summarize the branch you leave"),
+    Key("tree_escape", "escape", "clear the search, or close the tree"),
+    Key("tree_cancel", "ctrl+c", "close the tree"),
+    Key("tree_filter", "ctrl+o", "next filter"),
+    Key("tree_filter_back", "ctrl+shift+o,alt+o", "previous filter"),
+    Key("tree_default", "ctrl+d", "default filter: hide bookkeeping entries"),
+    Key("tree_no_tools", "ctrl+t", "toggle the filter that also hides tool results"),
+    Key("tree_user_only", "ctrl+u", "toggle the filter for user messages"),
+    Key("tree_labeled_only", "ctrl+l", "toggle the filter for labeled entries"),
+    Key("tree_all", "ctrl+a", "toggle between all entries and the default filter"),
+    Key("tree_label", "L,shift+l", "label the entry (if no search is active)"),
+    Key("tree_copy", "ctrl+x", "copy the text of the entry"),
+    Key("tree_detail", "tab", "show the entry, then the context of the model, then neither"),
+    Key("tree_detail_up", "ctrl+up", "scroll the details up"),
+    Key("tree_detail_down", "ctrl+down", "scroll the details down"),
+    Key("tree_mark", "ctrl+k", "mark the entry; two marked entries are compared"),
+    Key("tree_beside", "ctrl+e", "compare the two marked entries on the whole screen"),
 )
 
 AREAS: dict[str, tuple[Key, ...]] = {
@@ -102,13 +110,13 @@ AREAS: dict[str, tuple[Key, ...]] = {
     "sessions": SESSIONS,
     "tree": TREE,
 }
-"""All keys by where they work."""
+"""All keys by the part of the app where they are active."""
 
 
 NO_KEY = "none"
-"""What is bound where the configuration says that nothing is to be."""
+"""Stands for no key. Actions that the configuration disables are bound to it."""
 SHORT_NAMES = {"escape": "esc"}
-"""Keys that hints call otherwise. The configuration may do so too."""
+"""Short names of keys, for hints. The configuration accepts them too."""
 LONG_NAMES = {short: key for key, short in SHORT_NAMES.items()}
 
 MODIFIERS = frozenset({"alt", "ctrl", "hyper", "meta", "shift", "super"})
@@ -117,7 +125,7 @@ caps_lock scroll_lock num_lock print_screen pause menu kp_begin decimal divide m
 media_play media_pause media_play_pause media_reverse media_stop media_fast_forward media_rewind media_track_next
 media_track_previous media_record lower_volume raise_volume mute_volume
 """
-"""Keys that only some terminals tell of, and that are not in Textual's own list."""
+"""Keys that only some terminals report and that are missing in Textual's list."""
 NAMED_KEYS = frozenset(
     {
         *(key.value for key in Keys if key.value.replace("+", "").isalnum() and key is not Keys.Return),
@@ -127,50 +135,61 @@ NAMED_KEYS = frozenset(
         *(f"f{number}" for number in range(25, 36)),
     }
 )
-"""Keys with names of their own; those of other signs are the names that Unicode has for them."""
+"""Keys with special names. All other keys are named by the Unicode name of their character."""
 
 
 def bind(name: str, action: str, *, priority: bool = False) -> Binding:
-    """The binding of a key of the table to an action."""
+    """Return a binding of the named keys to an action."""
     key = next(key for keys in AREAS.values() for key in keys if key.name == name)
     return Binding(key.keys, action, key.help, id=name, priority=priority, show=False)
 
 
-def format_hints(screen: Screen[Any], *said: str | tuple[str, str]) -> str:
-    """What keys do on a screen: `enter opens · tab this folder/all`.
+def format_hints(screen: Screen[Any], *hints: str | tuple[str, str]) -> str:
+    """Return the hints of a screen as one line: `Enter to open · Tab to toggle folders`.
 
-    A key that is always the same is given with what it does, any other one by its name: it is shown as it is bound, and
-    left out where it is not.
+    A hint is a text, or the name of a key in the table and a text. The key is shown as it is bound; hints for keys
+    that are not bound are left out.
     """
     active = reversed(screen.active_bindings.items())
-    keys = {bound.binding.id: SHORT_NAMES.get(key, key) for key, bound in active if key != NO_KEY}
-    shown = [one if isinstance(one, str) else f"{keys[one[0]]} {one[1]}" if one[0] in keys else "" for one in said]
-    return " · ".join(filter(None, shown))
+    keys = {bound.binding.id: _format_key(key) for key, bound in active if key != NO_KEY}
+    parts = [
+        hint if isinstance(hint, str) else f"{keys[hint[0]]} {hint[1]}" if hint[0] in keys else "" for hint in hints
+    ]
+    return " · ".join(filter(None, parts))
 
 
-def build_keymap(said: Mapping[str, str | list[str]]) -> dict[str, str]:
-    """What the configuration says, as Textual takes it. What is no key is left out, and where nothing is left of what
-    was said, the keys of the table hold."""
+def _format_key(key: str) -> str:
+    """Return a key as people write it: `Ctrl+O`, `Esc`, `L`."""
+    parts = [SHORT_NAMES.get(part, part) for part in key.split("+")]
+    return "+".join(part[:1].upper() + part[1:] for part in parts)
+
+
+def build_keymap(config: Mapping[str, str | list[str]]) -> dict[str, str]:
+    """Return the configured keys as a Textual keymap.
+
+    Invalid keys are ignored. If all keys of an action are invalid, it keeps its default keys.
+    """
     bound = {
-        name: [key for key in map(_normalize_key, _split_keys(keys)) if key is not None] for name, keys in said.items()
+        name: [key for key in map(_normalize_key, _split_keys(keys)) if key is not None]
+        for name, keys in config.items()
     }
-    return {name: ",".join(keys) or NO_KEY for name, keys in bound.items() if keys or not _split_keys(said[name])}
+    return {name: ",".join(keys) or NO_KEY for name, keys in bound.items() if keys or not _split_keys(config[name])}
 
 
-def find_key_errors(said: Mapping[str, str | list[str]]) -> list[str]:
-    """What is wrong with what the configuration says, a sentence for each."""
-    usual = {key.name: key.keys for keys in AREAS.values() for key in keys}
-    bound = {**usual, **build_keymap(said)}
-    told: list[str] = []
-    for name, keys in said.items():
-        if name not in usual:
-            told.append(f"[keys] in the configuration has {name!r}, which names no key: /hotkeys lists them")
+def find_key_errors(config: Mapping[str, str | list[str]]) -> list[str]:
+    """Return an error message for every invalid name and key in the configuration."""
+    defaults = {key.name: key.keys for keys in AREAS.values() for key in keys}
+    bound = {**defaults, **build_keymap(config)}
+    errors: list[str] = []
+    for name, keys in config.items():
+        if name not in defaults:
+            errors.append(f"unknown name {name!r} under [keys] in the configuration; /hotkeys lists the names")
             continue
         for key in _split_keys(keys):
             if _normalize_key(key) is None:
-                on = bound[name].replace(",", ", ")
-                told.append(f"[keys] in the configuration has {key!r} for {name!r}, which is no key: it is on {on}")
-    return told
+                active = bound[name].replace(",", ", ")
+                errors.append(f"unknown key {key!r} for {name!r} under [keys] in the configuration; using {active}")
+    return errors
 
 
 def _split_keys(keys: str | list[str]) -> list[str]:
@@ -179,7 +198,7 @@ def _split_keys(keys: str | list[str]) -> list[str]:
 
 
 def _normalize_key(key: str) -> str | None:
-    """A key as Textual tells it, `None` where there is none of that name."""
+    """Return the key as Textual spells it; `None` if there is no such key."""
     if key in NAMED_KEYS:
         return key
     *modifiers, name = key.split("+") if len(key) > 1 else [key]
@@ -193,20 +212,55 @@ def _normalize_key(key: str) -> str | None:
         known = bool(name)
     else:
         name = KEY_NAME_REPLACEMENTS.get(name, name)
-        sign = key_to_character(name)  # of `del` and the like too: Unicode has such names for what no key prints
+        sign = key_to_character(name)  # also finds control characters such as `del`, which no key prints
         known = name in NAMED_KEYS or (sign is not None and not sign.isalnum() and _find_key_name(sign) == name)
     return "+".join([*sorted(set(modifiers)), name]) if known else None
 
 
 def _find_key_name(sign: str) -> str:
-    """The name of a sign's key; empty where it has none."""
+    """Return the name of the key that types a character; empty if there is none."""
     name = unicodedata.name(sign, "").lower().replace("-", "_").replace(" ", "_") if sign.isprintable() else ""
     return KEY_NAME_REPLACEMENTS.get(name, name)
 
 
-def list_keys(said: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
-    """Every area with its keys, as they are bound."""
+def list_keys(keymap: Mapping[str, str]) -> list[tuple[str, list[Key]]]:
+    """Return all areas with their keys, as they are bound."""
     return [
-        (area, [key._replace(keys=said.get(key.name, key.keys).replace(",", ", ")) for key in keys])
+        (area, [key._replace(keys=keymap.get(key.name, key.keys).replace(",", ", ")) for key in keys])
         for area, keys in AREAS.items()
     ]
+
+
+MAX_WAIT_SECONDS = 0.5
+"""Maximum time a key waits for earlier keys. A busy widget must not block the keyboard."""
+
+
+class OrderedKeysApp(App[T]):
+    """Handles each key only after the widgets have handled the earlier ones.
+
+    Textual runs priority bindings at once but queues other keys for their widget. Without this class, a quick Enter
+    selects from a list before the letters typed earlier have filtered it.
+    """
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MAX_WAIT_SECONDS):
+                    await self._wait_for_earlier_keys()
+        await super().on_event(event)
+
+    async def _wait_for_earlier_keys(self) -> None:
+        """Wait for the focused widget, then for its ancestors, which receive its messages."""
+        first = self.focused or self.screen
+        await _wait_until_idle(first)
+        for pump in first.ancestors_with_self:
+            if pump is self:
+                return
+            await _wait_until_idle(pump)
+
+
+async def _wait_until_idle(pump: MessagePump) -> None:
+    """Wait until a widget has handled all messages in its queue."""
+    done = asyncio.Event()
+    if pump.call_later(done.set):
+        await done.wait()

@@ -1,4 +1,4 @@
-"""Themes: the colours of the app, light and dark, which of the two the terminal asks for, and how notices look."""
+"""Light and dark theme, detection of the terminal background, and styles of the transcript."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rich.theme import Theme as RichTheme
 from textual.theme import Theme
 
 REPLY_SECONDS = 0.15
-"""How long a terminal has to tell its background."""
+"""Maximum time to wait for the terminal to report its background."""
 
 NOTIFICATION_CSS = """
 ToastRack { dock: top; align: right top; margin: 2 0 0 0; }
 Toast { padding: 0 1; margin: 0; width: auto; max-width: 70; background: $panel; }
 """
-"""At the top, below what one types there: the foot of a screen says where one is and which keys there are."""
+"""Notifications at the top, because the bottom of every screen shows hints."""
 
 DARK = Theme(
     name="sessiontree-dark",
@@ -63,12 +63,12 @@ LIGHT = Theme(
 
 
 class TranscriptStyles(NamedTuple):
-    """Styles of what is drawn in the conversation."""
+    """Styles of blocks in the transcript."""
 
     code: str
-    """The name of a style of Pygments."""
+    """Name of a Pygments style."""
     panel: Style
-    """Behind the user's words."""
+    """Background of user messages."""
     muted: Style
     strong: Style
     user: Style
@@ -110,7 +110,7 @@ def build_styles(theme: Theme) -> TranscriptStyles:
 
 
 def get_styles(theme: str) -> TranscriptStyles:
-    """The look that goes with the theme of that name."""
+    """Return the transcript styles for a theme name."""
     return build_styles(LIGHT if theme == LIGHT.name else DARK)
 
 
@@ -118,13 +118,16 @@ def get_theme(terminal_is_light: bool) -> Theme:
     return LIGHT if terminal_is_light else DARK
 
 
-# Which one
+# Detection
 
 
 def has_light_background() -> bool:
-    """Whether the terminal has a light background: asked of it, or told by `COLORFGBG`; dark where nobody tells."""
-    said = _query_background()
-    found = re.search(r"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)", said)
+    """Return whether the terminal has a light background.
+
+    Query the terminal, then `COLORFGBG`. Without an answer, assume a dark background.
+    """
+    reply = _query_background()
+    found = re.search(r"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)", reply)
     if found is not None:
         red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
         return 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
@@ -132,9 +135,10 @@ def has_light_background() -> bool:
 
 
 def _query_background() -> str:
-    """What the terminal answers to being asked for its background.
+    """Query the terminal for its background color and return its reply.
 
-    It is asked for its kind too, which every terminal answers: one that knows nothing of backgrounds is not waited for.
+    The query ends with a request for device attributes, which every terminal answers. This avoids the timeout on
+    terminals that do not report their background.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return ""
@@ -143,18 +147,18 @@ def _query_background() -> str:
 
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
-    said = b""
+    reply = b""
     try:
         tty.setcbreak(fd, termios.TCSANOW)
         os.write(sys.stdout.fileno(), b"\x1b]11;?\x07\x1b[c")
-        until = time.monotonic() + REPLY_SECONDS
-        while not re.search(rb"\x1b\[\?[\d;]*c", said):
-            left = until - time.monotonic()
+        deadline = time.monotonic() + REPLY_SECONDS
+        while not re.search(rb"\x1b\[\?[\d;]*c", reply):
+            left = deadline - time.monotonic()
             if left <= 0 or not select.select([fd], [], [], left)[0]:
                 break
-            said += os.read(fd, 1024)
+            reply += os.read(fd, 1024)
     except (OSError, termios.error):
         pass
     finally:
         termios.tcsetattr(fd, termios.TCSANOW, before)
-    return said.decode("latin-1")
+    return reply.decode("latin-1")

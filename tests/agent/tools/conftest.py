@@ -1,4 +1,4 @@
-"""What tests of tools share: calling one as the loop does."""
+"""Shared helpers of tool tests: call a tool like the agent loop does."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def call(folder: Path) -> Call:
     """Call a tool in `folder`."""
-    return caller(folder)
+    return create_caller(folder)
 
 
-def caller(folder: Path) -> Call:
+def create_caller(folder: Path) -> Call:
     async def called(tool: Tool, *, update: Callable[[str], None] = lambda text: None, **arguments: Any) -> ToolOutput:
         context = ToolContext(
             call=ToolCall("c1", tool.name, arguments),
@@ -42,6 +42,6 @@ def caller(folder: Path) -> Call:
     return called
 
 
-def text(output: ToolOutput) -> str:
+def get_text(output: ToolOutput) -> str:
     assert isinstance(output.content, str)
     return output.content

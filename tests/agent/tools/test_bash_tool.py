@@ -1,15 +1,15 @@
-"""Commands: what they print, how long they may take, and that nobody is left over."""
+"""Commands: output, time limits, and ending all processes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import select
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,12 +19,12 @@ from sessiontree.agent.tools import bash
 from sessiontree.agent.tools import output_limits as limits
 from sessiontree.agent.tools.command_runner import CommandError, run_command
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES, OutputTail, strip_controls
-from tests.agent.conftest import alive
-from tests.agent.tools.conftest import Call, text
+from tests.agent.conftest import find_processes
+from tests.agent.tools.conftest import Call, get_text
 
 
-class Background:
-    """Something that a command leaves running, which prints more than a pipe holds once it is told to."""
+class BackgroundProcess:
+    """A background process that prints more than a pipe can hold when it is triggered."""
 
     command = "(read go <go; echo log; head -c 1000000 /dev/zero; seq 3 && echo alive >over) & echo started"
 
@@ -34,8 +34,8 @@ class Background:
             os.mkfifo(folder / name)
             self._ends.append(os.open(folder / name, os.O_RDWR))
 
-    def goes_on(self) -> bool:
-        """Whether it lives after it has printed."""
+    def survives_printing(self) -> bool:
+        """Trigger the output, and return whether the process survives."""
         go, over = self._ends
         os.write(go, b"\n")
         ready, _, _ = select.select([over], [], [], 10)
@@ -49,47 +49,47 @@ class Background:
 async def test_a_command_runs_in_the_folder_and_both_its_outputs_are_shown(call: Call, folder: Path) -> None:
     output = await call(bash, command="pwd; echo oops >&2")
 
-    assert text(output) == f"{folder}\noops"
+    assert get_text(output) == f"{folder}\noops"
     assert output.details == {"exitCode": 0}
     assert not output.is_error
 
 
-async def test_a_command_that_fails_says_its_code(call: Call) -> None:
+async def test_a_failed_command_reports_its_exit_code(call: Call) -> None:
     output = await call(bash, command="echo no; exit 3")
 
-    assert text(output) == "no\n\nThe command exited with code 3."
+    assert get_text(output) == "no\n\nThe command exited with code 3."
     assert output.is_error
-    assert text(await call(bash, command="kill -9 $$")) == "The command exited with code 137."
-    assert text(await call(bash, command="true")) == "(no output)"
+    assert get_text(await call(bash, command="kill -9 $$")) == "The command exited with code 137."
+    assert get_text(await call(bash, command="true")) == "(no output)"
 
 
 async def test_a_command_reads_nothing_from_the_terminal(call: Call) -> None:
-    assert text(await call(bash, command="cat; echo done")) == "done"
+    assert get_text(await call(bash, command="cat; echo done")) == "done"
 
 
-async def test_of_long_output_the_end_is_shown_and_all_of_it_is_in_a_private_file(call: Call) -> None:
+async def test_long_output_shows_its_end_and_goes_to_a_private_file(call: Call) -> None:
     output = await call(bash, command=f"seq 1 {MAX_LINES * 2}")
 
-    lines = text(output).split("\n")
+    lines = get_text(output).split("\n")
     assert lines[MAX_LINES - 1] == str(MAX_LINES * 2)
     path = output.details["fullOutputPath"]
-    assert f"All of it is in {path}" in lines[-1]
+    assert f"The full output is in {path}" in lines[-1]
     assert Path(path).read_text().split() == [str(number) for number in range(1, MAX_LINES * 2 + 1)]
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     os.unlink(path)
 
 
-async def test_output_comes_while_the_command_runs(call: Call) -> None:
-    seen: list[tuple[float, str]] = []
+async def test_output_is_shown_while_the_command_runs(call: Call, folder: Path) -> None:
+    updates: list[str] = []
 
-    await call(
-        bash,
-        command="echo first; sleep 0.5; printf '\\033[31mred\\033[0m\\n'",
-        update=lambda said: seen.append((time.monotonic(), said)),
-    )
+    def update(text: str) -> None:
+        updates.append(text)
+        (folder / "seen").touch()
 
-    assert [said for _, said in seen] == ["first\n", "red\n"]
-    assert seen[1][0] - seen[0][0] > 0.3
+    command = "echo first; until [ -e seen ]; do sleep 0.05; done; printf '\\033[31mred\\033[0m\\n'"
+    await asyncio.wait_for(call(bash, command=command, update=update), 30)
+
+    assert updates == ["first\n", "red\n"]
 
 
 async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call: Call) -> None:
@@ -97,12 +97,12 @@ async def test_a_command_that_takes_too_long_is_ended_with_all_its_children(call
 
     output = await call(bash, command=f"echo begun; sleep {mark} & sleep {mark}", timeout=0.3)
 
-    assert text(output) == "begun\n\nThe command was ended after 0.3 seconds."
+    assert get_text(output) == "begun\n\nThe command was stopped after 0.3 seconds."
     assert output.is_error
-    assert not alive(mark)
+    assert not find_processes(mark)
 
 
-async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: Call) -> None:
+async def test_aborting_ends_the_whole_process_group(call: Call) -> None:
     mark = "61.2345"
     command = f"trap '' TERM; echo begun; (trap '' TERM; while true; do sleep {mark}; done) & wait; sleep {mark}"
     begun = asyncio.Event()
@@ -112,11 +112,11 @@ async def test_aborting_ends_the_whole_group_even_those_who_do_not_listen(call: 
     task.cancel()
     output = await asyncio.wait_for(task, 5)
 
-    assert text(output) == "begun\n\nThe command was aborted."
-    assert not alive(mark)
+    assert get_text(output) == "begun\n\nThe command was aborted."
+    assert not find_processes(mark)
 
 
-async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_it_printed(call: Call) -> None:
+async def test_a_second_abort_kills_a_command_at_once_and_keeps_its_output(call: Call) -> None:
     mark = "61.3456"
     command = f"trap 'while :; do echo asked; sleep 0.05; done' TERM; echo begun; while :; do sleep {mark}; done"
     begun, asked = asyncio.Event(), asyncio.Event()
@@ -130,34 +130,34 @@ async def test_a_command_that_is_aborted_twice_is_ended_at_once_and_keeps_what_i
     task.cancel()
     output = await asyncio.wait_for(task, 5)
 
-    assert text(output).startswith("begun\n")
-    assert text(output).endswith("The command was aborted.")
-    assert not alive(mark)
+    assert get_text(output).startswith("begun\n")
+    assert get_text(output).endswith("The command was aborted.")
+    assert not find_processes(mark)
 
 
-async def test_something_left_in_the_background_does_not_hold_up_the_command(call: Call) -> None:
-    start = time.monotonic()
+async def test_a_command_does_not_wait_for_its_background_processes(call: Call) -> None:
+    mark = "61.4321"
 
-    output = await call(bash, command="sleep 3 & echo started")
+    output = await call(bash, command=f"sleep {mark} & echo $!")
 
-    assert text(output) == "started"
-    assert time.monotonic() - start < 2
+    assert find_processes(mark)
+    os.kill(int(get_text(output)), signal.SIGKILL)
 
 
 @pytest.fixture
-def background(folder: Path) -> Iterator[Background]:
-    made = Background(folder)
+def background(folder: Path) -> Iterator[BackgroundProcess]:
+    made = BackgroundProcess(folder)
     yield made
     made.close()
 
 
-async def test_what_is_left_in_the_background_may_print_as_much_as_it_likes(call: Call, background: Background) -> None:
-    assert text(await call(bash, command=background.command)) == "started"
+async def test_background_processes_may_print_any_amount(call: Call, background: BackgroundProcess) -> None:
+    assert get_text(await call(bash, command=background.command)) == "started"
 
-    assert await asyncio.to_thread(background.goes_on)
+    assert await asyncio.to_thread(background.survives_printing)
 
 
-def test_what_is_left_in_the_background_outlives_the_program(folder: Path, background: Background) -> None:
+def test_background_processes_outlive_the_program(folder: Path, background: BackgroundProcess) -> None:
     program = f"""
 import asyncio
 from sessiontree.agent.tools.command_runner import run_command
@@ -165,10 +165,10 @@ asyncio.run(run_command({background.command!r}, cwd={str(folder)!r}))
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
-    assert background.goes_on()
+    assert background.survives_printing()
 
 
-async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(folder: Path) -> None:
+async def test_a_command_cancelled_while_it_starts_leaks_no_descriptors(folder: Path) -> None:
     await run_command("true", cwd=str(folder))
     before = len(os.listdir("/proc/self/fd"))
 
@@ -181,16 +181,16 @@ async def test_a_command_that_is_given_up_while_it_starts_leaves_nothing_open(fo
 
     await asyncio.sleep(0)
     assert len(os.listdir("/proc/self/fd")) == before
-    assert not alive("61.4567")
+    assert not find_processes("61.4567")
 
 
-async def test_a_command_in_a_folder_that_is_gone_is_a_clear_error(call: Call, folder: Path) -> None:
+async def test_a_command_in_a_deleted_folder_is_a_clear_error(call: Call, folder: Path) -> None:
     folder.rmdir()
-    with pytest.raises(CommandError, match="could not be started"):
+    with pytest.raises(CommandError, match="cannot start the command"):
         await call(bash, command="true")
 
 
-def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypatch) -> None:
+def test_the_output_tail_uses_little_memory_for_any_amount_of_output(monkeypatch) -> None:
     monkeypatch.setattr(limits, "MAX_FILE_BYTES", 1 << 20)
     tail = OutputTail()
     for number in range(4000):
@@ -206,7 +206,7 @@ def test_the_end_of_output_is_kept_in_little_memory_however_much_comes(monkeypat
     os.unlink(tail.path)
 
 
-def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
+def test_a_carriage_return_ends_a_line() -> None:
     tail = OutputTail(lines=3)
     for piece in (b"1\r", b"\n2\r3", b"\r"):
         tail.append(piece)
@@ -217,12 +217,12 @@ def test_lines_that_a_carriage_return_ends_count_as_lines() -> None:
     tail.close()
 
     assert tail.format_text() == "3\n4\n5"
-    assert tail.format_note() == f"[Only the last 3 of 5 lines are shown (10 bytes). All of it is in {tail.path}]"
+    assert tail.format_note() == f"[Only the last 3 of 5 lines are shown (10 bytes). The full output is in {tail.path}]"
     assert tail.path is not None
     os.unlink(tail.path)
 
 
-def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> None:
+def test_output_that_cannot_be_saved_is_reported_and_does_not_block(monkeypatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     tail = OutputTail(lines=2)
     for number in range(4):
@@ -230,7 +230,7 @@ def test_output_that_cannot_be_kept_is_told_and_holds_up_nobody(monkeypatch) -> 
     tail.close()
 
     assert tail.format_text() == "2\n3"
-    assert tail.format_note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be kept]"
+    assert tail.format_note() == "[Only the last 2 of 4 lines are shown (8 bytes). The rest could not be saved]"
 
 
 def test_a_file_of_full_output_has_no_gap_after_the_disk_was_full_for_a_while(monkeypatch) -> None:
@@ -256,5 +256,5 @@ def test_a_character_that_arrives_in_two_pieces_is_whole() -> None:
     assert tail.format_text() == "ü"
 
 
-def test_escape_sequences_are_taken_out() -> None:
+def test_escape_sequences_are_removed() -> None:
     assert strip_controls("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\r\ny\x00\tz") == "red x\ny\tz"

@@ -1,4 +1,4 @@
-"""What commands get of the environment: no key of a model, no password, whatever the configuration says."""
+"""The environment of commands: no API keys and no passwords, whatever the configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LC_TIME", "C")
 
 
-async def test_the_bash_tool_gives_no_secret_to_a_command_and_so_none_to_the_session(tmp_path: Path) -> None:
+async def test_the_bash_tool_does_not_leak_secrets_into_the_session(tmp_path: Path) -> None:
     session = st.memory(cwd=str(tmp_path))
     model = ScriptedModel([ToolCall("c1", "bash", {"command": "env"}), "Done."])
     agent = Agent(session.head, model, st.builtin_tools("bash"), settings=SETTINGS, cwd=str(tmp_path))
@@ -53,7 +53,7 @@ async def test_the_bash_tool_gives_no_secret_to_a_command_and_so_none_to_the_ses
     assert b"secret of" not in raw
 
 
-async def test_a_command_of_the_person_gives_no_secret_to_the_session_either(tmp_path: Path) -> None:
+async def test_a_command_of_the_user_does_not_leak_secrets_into_the_session(tmp_path: Path) -> None:
     session = st.memory(cwd=str(tmp_path))
     agent = Agent(session.head, ScriptedModel([]), settings=SETTINGS, cwd=str(tmp_path))
 
@@ -64,14 +64,14 @@ async def test_a_command_of_the_person_gives_no_secret_to_the_session_either(tmp
     assert "secret of" not in ran.output
 
 
-async def test_what_needs_no_agent_gets_a_clean_environment_too(tmp_path: Path) -> None:
+async def test_commands_without_an_agent_get_a_clean_environment(tmp_path: Path) -> None:
     ran = await run_command("env", cwd=str(tmp_path))
 
     assert "secret of" not in ran.output
     assert "LC_TIME=C" in ran.output
 
 
-def test_a_proxy_is_given_unless_its_address_has_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_variable_is_passed_unless_it_contains_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("HTTP_PROXY", "http://ada:lovelace@proxy.example:3128")
 
@@ -81,7 +81,7 @@ def test_a_proxy_is_given_unless_its_address_has_a_password(monkeypatch: pytest.
     assert "HTTP_PROXY" not in given
 
 
-def test_no_configuration_gives_a_command_the_key_of_a_model() -> None:
+def test_no_configuration_can_pass_an_api_key_to_a_command() -> None:
     given = clean_environment(SETTINGS)
 
     assert given["NODE_ENV"] == "test"

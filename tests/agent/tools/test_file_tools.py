@@ -17,7 +17,7 @@ from sessiontree.agent.tools.file_tools import MAX_DIFFED_BYTES
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES
 from sessiontree.agent.tools.unified_diff import MAX_DIFF_CHARS
 from sessiontree.model.request_cleanup import Image, ImageFilter
-from tests.agent.tools.conftest import Call, text
+from tests.agent.tools.conftest import Call, get_text
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 
@@ -25,89 +25,89 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
 async def test_a_file_is_read_as_it_is(call: Call, folder: Path) -> None:
     (folder / "a.py").write_text("one\ntwo\n")
 
-    assert text(await call(read, path="a.py")) == "one\ntwo"
-    assert text(await call(read, path="@a.py")) == "one\ntwo"
-    assert text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
+    assert get_text(await call(read, path="a.py")) == "one\ntwo"
+    assert get_text(await call(read, path="@a.py")) == "one\ntwo"
+    assert get_text(await call(read, path=str(folder / "a.py"))) == "one\ntwo"
 
 
-async def test_what_is_written_or_edited_is_the_file_that_is_named_and_no_other(call: Call, folder: Path) -> None:
+async def test_write_and_edit_use_exactly_the_named_file(call: Call, folder: Path) -> None:
     (folder / "types").mkdir()
     (folder / "types/index.d.ts").write_text("precious")
 
-    assert text(await call(write, path="@types/index.d.ts", content="new")) == "Wrote @types/index.d.ts: 3 bytes."
-    assert text(await call(read, path="@types/index.d.ts")) == "new"
-    with pytest.raises(ToolError, match="there is no file @types/other"):
+    assert get_text(await call(write, path="@types/index.d.ts", content="new")) == "Created @types/index.d.ts: 3 bytes."
+    assert get_text(await call(read, path="@types/index.d.ts")) == "new"
+    with pytest.raises(ToolError, match="file @types/other not found"):
         await call(edit, path="@types/other", old_text="precious", new_text="")
 
     assert (folder / "types/index.d.ts").read_text() == "precious"
     assert (folder / "@types/index.d.ts").read_text() == "new"
 
 
-async def test_the_folder_above_a_link_is_the_one_that_the_system_takes(call: Call, folder: Path) -> None:
+async def test_dot_dot_after_a_link_is_resolved_by_the_system(call: Call, folder: Path) -> None:
     (folder / "a").mkdir()
     (folder / "b/sub").mkdir(parents=True)
     (folder / "a/link").symlink_to(folder / "b/sub")
-    (folder / "a/x").write_text("beside the link")
-    (folder / "b/x").write_text("beside its target")
+    (folder / "a/x").write_text("next to the link")
+    (folder / "b/x").write_text("next to its target")
 
-    assert text(await call(read, path="a/link/../x")) == "beside its target"
-    assert text(await call(ls, path="a/link/..")) == "sub/\nx"
-    assert text(await call(grep, pattern="beside", path="a/link/..")) == "a/link/../x:1: beside its target"
-    assert text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
-    await call(edit, path="a/link/../x", old_text="beside", new_text="by")
+    assert get_text(await call(read, path="a/link/../x")) == "next to its target"
+    assert get_text(await call(ls, path="a/link/..")) == "sub/\nx"
+    assert get_text(await call(grep, pattern="next to", path="a/link/..")) == "a/link/../x:1: next to its target"
+    assert get_text(await call(find, pattern="x", path="a/link/..")) == "a/link/../x"
+    await call(edit, path="a/link/../x", old_text="next to", new_text="by")
     assert (folder / "b/x").read_text() == "by its target"
-    assert text(await call(write, path="a/link/../x", content="new")) == "Wrote over a/link/../x: 3 bytes."
+    assert get_text(await call(write, path="a/link/../x", content="new")) == "Replaced a/link/../x: 3 bytes."
     assert (folder / "b/x").read_text() == "new"
-    assert (folder / "a/x").read_text() == "beside the link"
+    assert (folder / "a/x").read_text() == "next to the link"
 
 
-async def test_a_file_that_is_written_over_is_told_as_such_however_its_path_is_spelled(
-    call: Call, folder: Path
-) -> None:
+async def test_replacing_a_file_is_reported_for_every_spelling_of_its_path(call: Call, folder: Path) -> None:
     (folder / "a").write_text("old")
 
     for path in ("a/", "gone/../a", "./a"):
-        assert text(await call(write, path=path, content="new")) == f"Wrote over {path}: 3 bytes."
+        assert get_text(await call(write, path=path, content="new")) == f"Replaced {path}: 3 bytes."
 
 
-async def test_a_part_of_a_file_says_how_to_go_on(call: Call, folder: Path) -> None:
+async def test_a_partial_read_says_how_to_continue(call: Call, folder: Path) -> None:
     (folder / "a").write_text("".join(f"{number}\n" for number in range(1, 11)))
 
-    said = text(await call(read, path="a", offset=3, limit=2))
+    said = get_text(await call(read, path="a", offset=3, limit=2))
 
-    assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Go on with offset=5.]"
-    assert text(await call(read, path="a", offset=9)) == "9\n10"
+    assert said == "3\n4\n\n[These are lines 3 to 4 of 10. Continue with offset=5.]"
+    assert get_text(await call(read, path="a", offset=9)) == "9\n10"
 
 
 async def test_a_long_file_stops_at_the_limit_of_lines(call: Call, folder: Path) -> None:
     (folder / "a").write_text("x\n" * (MAX_LINES + 5))
 
-    said = text(await call(read, path="a"))
+    said = get_text(await call(read, path="a"))
 
     assert said.count("x") == MAX_LINES
-    assert said.endswith(f"[These are lines 1 to {MAX_LINES} of {MAX_LINES + 5}. Go on with offset={MAX_LINES + 1}.]")
+    assert said.endswith(
+        f"[These are lines 1 to {MAX_LINES} of {MAX_LINES + 5}. Continue with offset={MAX_LINES + 1}.]"
+    )
 
 
 async def test_a_file_of_long_lines_stops_at_the_limit_of_bytes(call: Call, folder: Path) -> None:
     (folder / "a").write_text(("y" * 999 + "\n") * 100)
 
-    said = text(await call(read, path="a"))
+    said = get_text(await call(read, path="a"))
 
     assert said.count("y") == 999 * (MAX_BYTES // 1000)
     assert "of 100." in said
 
 
-async def test_a_line_that_is_too_long_is_cut_and_says_so(call: Call, folder: Path) -> None:
+async def test_a_line_that_is_too_long_is_cut_off_with_a_note(call: Call, folder: Path) -> None:
     (folder / "a").write_text("z" * (3 * MAX_BYTES) + "\nnext\n")
 
-    said = text(await call(read, path="a"))
+    said = get_text(await call(read, path="a"))
 
     assert said.count("z") == MAX_BYTES
     assert "Line 1 is longer" in said
-    assert "These are lines 1 to 1 of 2. Go on with offset=2." in said
+    assert "These are lines 1 to 1 of 2. Continue with offset=2." in said
 
 
-async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
+async def test_an_image_is_returned_as_an_image_block(call: Call, folder: Path) -> None:
     (folder / "a.dat").write_bytes(PNG)
 
     output = await call(read, path="a.dat")
@@ -116,28 +116,28 @@ async def test_an_image_is_shown_as_one(call: Call, folder: Path) -> None:
     assert output.content[1] == {"type": "image", "data": base64.b64encode(PNG).decode(), "mimeType": "image/png"}
 
 
-async def test_the_largest_image_that_is_read_is_one_that_is_sent(call: Call, folder: Path) -> None:
+async def test_the_largest_readable_image_can_be_sent(call: Call, folder: Path) -> None:
     (folder / "largest.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES, b"\0"))
     (folder / "larger.png").write_bytes(PNG.ljust(MAX_IMAGE_FILE_BYTES + 1, b"\0"))
 
     message = {"role": "toolResult", "content": (await call(read, path="largest.png")).content}
     assert isinstance(ImageFilter([message], accepts_images=True).prepare(message["content"][1]), Image)
-    with pytest.raises(ToolError, match=r"more than 3\.75 MB"):
+    with pytest.raises(ToolError, match=r"limited to 3\.75 MB"):
         await call(read, path="larger.png")
 
 
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("gone", "there is no file gone"),
+        ("gone", "file gone not found"),
         (".", "is a folder"),
-        ("pipe", "is no regular file"),
+        ("pipe", "is not a regular file"),
         ("binary", "is a binary file of 4 bytes"),
         ("latin", "is a binary file"),
-        ("", "is no path"),
+        ("", "is not a valid path"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_in_a_sentence(call: Call, folder: Path, path: str, reason: str) -> None:
+async def test_unreadable_files_are_refused_with_a_reason(call: Call, folder: Path, path: str, reason: str) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "binary").write_bytes(b"a\0b\n")
     (folder / "latin").write_bytes("übermäßig viel".encode("latin-1"))
@@ -146,21 +146,21 @@ async def test_what_cannot_be_read_is_refused_in_a_sentence(call: Call, folder: 
         await call(read, path=path)
 
 
-async def test_reading_behind_the_end_is_an_error(call: Call, folder: Path) -> None:
+async def test_reading_after_the_end_is_an_error(call: Call, folder: Path) -> None:
     (folder / "a").write_text("one\n")
     (folder / "empty").write_text("")
 
-    with pytest.raises(ToolError, match="has 1 line,"):
+    with pytest.raises(ToolError, match="has only 1 line"):
         await call(read, path="a", offset=2)
-    assert text(await call(read, path="empty")) == "empty is empty."
+    assert get_text(await call(read, path="empty")) == "empty is empty."
 
 
 async def test_a_file_is_written_with_its_folders(call: Call, folder: Path) -> None:
-    assert text(await call(write, path="a/b/c.txt", content="hé\n")) == "Wrote a/b/c.txt: 4 bytes."
+    assert get_text(await call(write, path="a/b/c.txt", content="hé\n")) == "Created a/b/c.txt: 4 bytes."
 
     assert (folder / "a/b/c.txt").read_text() == "hé\n"
     assert os.listdir(folder / "a/b") == ["c.txt"]
-    assert text(await call(write, path="a/b/c.txt", content="")) == "Wrote over a/b/c.txt: 0 bytes."
+    assert get_text(await call(write, path="a/b/c.txt", content="")) == "Replaced a/b/c.txt: 0 bytes."
 
 
 async def test_writing_keeps_the_mode_of_a_file_and_follows_links(call: Call, folder: Path) -> None:
@@ -186,7 +186,7 @@ async def test_a_new_file_has_the_mode_that_the_umask_gives(call: Call, folder: 
     assert (folder / "a").stat().st_mode & 0o777 == 0o640
 
 
-async def test_a_folder_is_not_written_over(call: Call, folder: Path) -> None:
+async def test_a_folder_cannot_be_replaced_by_a_file(call: Call, folder: Path) -> None:
     (folder / "d").mkdir()
 
     with pytest.raises(ToolError, match="is a folder"):
@@ -196,7 +196,7 @@ async def test_a_folder_is_not_written_over(call: Call, folder: Path) -> None:
     assert not (folder / "a").exists()
 
 
-async def test_a_file_that_is_written_anew_shows_the_difference(call: Call, folder: Path) -> None:
+async def test_rewriting_a_file_shows_the_diff(call: Call, folder: Path) -> None:
     (folder / "a.py").write_text("one\ntwo\nthree\n")
 
     output = await call(write, path="a.py", content="one\n2\nthree\n")
@@ -208,7 +208,7 @@ async def test_a_file_that_is_written_anew_shows_the_difference(call: Call, fold
 
 
 @pytest.mark.parametrize("old", [None, b"same\n", b"\0\0", b"x" * (MAX_DIFFED_BYTES + 1)])
-async def test_a_file_that_is_new_the_same_binary_or_very_large_has_no_difference(
+async def test_a_new_unchanged_binary_or_very_large_file_has_no_diff(
     call: Call, folder: Path, old: bytes | None
 ) -> None:
     if old is not None:
@@ -220,7 +220,7 @@ async def test_a_file_that_is_new_the_same_binary_or_very_large_has_no_differenc
     assert (folder / "a").read_text() == "same\n"
 
 
-async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path) -> None:
+async def test_the_stored_diff_has_a_limit(call: Call, folder: Path) -> None:
     (folder / "a").write_text("old\n" * 100_000)
     for tool, arguments in (
         (edit, {"old_text": "old", "new_text": "older", "replace_all": True}),
@@ -230,13 +230,13 @@ async def test_the_difference_that_is_kept_has_a_limit(call: Call, folder: Path)
         assert len(output.details["diff"]) <= MAX_DIFF_CHARS + 100
 
 
-async def test_an_edit_replaces_one_piece_and_shows_the_difference(call: Call, folder: Path) -> None:
+async def test_an_edit_replaces_one_piece_and_shows_the_diff(call: Call, folder: Path) -> None:
     (folder / "a.py").write_text("one\ntwo\nthree\n")
 
     output = await call(edit, path="a.py", old_text="two", new_text="2")
 
     assert (folder / "a.py").read_text() == "one\n2\nthree\n"
-    assert text(output) == "Edited a.py at line 2."
+    assert get_text(output) == "Edited a.py at line 2."
     assert output.details == {
         "diff": "--- a/a.py\n+++ b/a.py\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n",
         "firstChangedLine": 2,
@@ -262,18 +262,18 @@ async def test_an_edit_of_places_that_overlap_is_refused(call: Call, folder: Pat
     assert (folder / "a").read_text() == "}\n}\n}\n"
 
 
-async def test_an_edit_of_what_does_not_stand_there_is_refused_with_a_hint(call: Call, folder: Path) -> None:
+async def test_an_edit_of_missing_text_is_refused_with_a_hint(call: Call, folder: Path) -> None:
     (folder / "a").write_text("def f():\n    return 1\n")
 
-    with pytest.raises(ToolError, match="line 2 differs from it in blanks"):
+    with pytest.raises(ToolError, match="line 2 differs only in whitespace"):
         await call(edit, path="a", old_text="  return 1 ", new_text="  return 2")
     with pytest.raises(ToolError, match="read the file again"):
         await call(edit, path="a", old_text="return 3", new_text="return 2")
-    with pytest.raises(ToolError, match="the same"):
+    with pytest.raises(ToolError, match="are equal"):
         await call(edit, path="a", old_text="return 1", new_text="return 1")
 
 
-async def test_an_edit_leaves_the_ends_of_other_lines_alone(call: Call, folder: Path) -> None:
+async def test_an_edit_keeps_the_line_endings_of_other_lines(call: Call, folder: Path) -> None:
     (folder / "a").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\nthree\nlast")
 
     await call(edit, path="a", old_text="one\ntwo", new_text="1\n2")
@@ -291,7 +291,7 @@ async def test_an_edit_leaves_the_ends_of_other_lines_alone(call: Call, folder: 
         (b"one\r\ntwo\r\n", "one\r\ntwo", "one\ntwo", b"one\ntwo\r\n"),
     ],
 )
-async def test_new_lines_end_as_the_line_that_they_are_put_in(
+async def test_new_lines_use_the_line_ending_of_the_edited_line(
     call: Call, folder: Path, before: bytes, old: str, new: str, after: bytes
 ) -> None:
     (folder / "a").write_bytes(before)
@@ -301,7 +301,7 @@ async def test_new_lines_end_as_the_line_that_they_are_put_in(
     assert (folder / "a").read_bytes() == after
 
 
-async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, folder: Path) -> None:
+async def test_invalid_utf_8_survives_an_edit_elsewhere(call: Call, folder: Path) -> None:
     (folder / "a").write_bytes(b"text\n" * 2000 + b"end\xff\xfe\n")
 
     await call(edit, path="a", old_text="end", new_text="word")
@@ -313,13 +313,13 @@ async def test_bytes_that_are_no_utf_8_survive_an_edit_elsewhere(call: Call, fol
 async def test_an_edit_writes_no_half_characters(call: Call, folder: Path, half: int) -> None:
     (folder / "a").write_text("abc")
 
-    with pytest.raises(ToolError, match="new_text has half of a surrogate pair"):
+    with pytest.raises(ToolError, match="new_text contains half of a surrogate pair"):
         await call(edit, path="a", old_text="b", new_text=chr(half))
     assert (folder / "a").read_text() == "abc"
 
 
-@pytest.mark.parametrize(("tool", "said"), [(edit, "Edited a at line 1."), (write, "Wrote over a: 3 bytes.")])
-async def test_what_was_written_is_told_though_it_was_aborted_meanwhile(
+@pytest.mark.parametrize(("tool", "said"), [(edit, "Edited a at line 1."), (write, "Replaced a: 3 bytes.")])
+async def test_a_completed_write_is_reported_after_an_abort(
     call: Call, folder: Path, monkeypatch: pytest.MonkeyPatch, tool: Tool, said: str
 ) -> None:
     (folder / "a").write_text("old")
@@ -339,7 +339,7 @@ async def test_what_was_written_is_told_though_it_was_aborted_meanwhile(
     await asyncio.sleep(0)
     go.set()
 
-    assert text(await task) == said
+    assert get_text(await task) == said
     assert (folder / "a").read_text() == "new"
 
 
@@ -348,8 +348,8 @@ async def test_a_folder_is_listed_in_order_with_folders_marked(call: Call, folde
     for name in ("c", "a", ".hidden"):
         (folder / name).touch()
 
-    assert text(await call(ls)) == ".hidden\na\nb/\nc"
-    assert text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
-    assert text(await call(ls, path="b")) == "b is empty."
-    with pytest.raises(ToolError, match="there is no folder nowhere"):
+    assert get_text(await call(ls)) == ".hidden\na\nb/\nc"
+    assert get_text(await call(ls, limit=2)) == ".hidden\na\n\n[2 of 4 names]"
+    assert get_text(await call(ls, path="b")) == "b is empty."
+    with pytest.raises(ToolError, match="folder nowhere not found"):
         await call(ls, path="nowhere")

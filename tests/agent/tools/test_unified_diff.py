@@ -1,4 +1,4 @@
-"""The differences that edits show."""
+"""Unified diffs of edits."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sessiontree.agent.tools.unified_diff import TextChange, build_unified_diff,
 HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@\n")
 
 
-def changed(text: str, changes: list[TextChange]) -> str:
+def apply_changes(text: str, changes: list[TextChange]) -> str:
     for start, end, new in reversed(changes):
         text = text[:start] + new + text[end:]
     return text
 
 
-def applied(text: str, difference: str) -> str:
-    """`text` with a difference put in, as `patch` does; fails where they do not fit."""
+def apply_diff(text: str, difference: str) -> str:
+    """Apply a diff to `text` like `patch`. Fail if it does not match."""
     old = re.findall(r"[^\n]*\n|[^\n]+", text)
     new: list[str] = []
     lines = difference.replace("\n\\ No newline at end of file\n", "\0").replace("\n", "\n\1").replace("\0", "\1")
@@ -53,7 +53,7 @@ def applied(text: str, difference: str) -> str:
     new=st.text("ab\n", max_size=6),
     fine=st.sampled_from((0, unified_diff.MAX_FINE_LINES)),
 )
-def test_a_difference_makes_the_one_text_of_the_other(text: str, old: str, new: str, fine: int) -> None:
+def test_a_diff_applied_to_the_old_text_gives_the_new_text(text: str, old: str, new: str, fine: int) -> None:
     changes = [TextChange(*found.span(), new) for found in re.finditer(re.escape(old), text)]
     if not changes or old == new:
         return
@@ -62,21 +62,21 @@ def test_a_difference_makes_the_one_text_of_the_other(text: str, old: str, new: 
         patch.setattr(unified_diff, "MAX_FINE_LINES", fine)
         made = build_unified_diff(text, changes, "x")
 
-    assert applied(text, made) == changed(text, changes)
+    assert apply_diff(text, made) == apply_changes(text, changes)
 
 
-def test_lines_that_stay_are_shown_as_such() -> None:
+def test_unchanged_lines_are_shown_as_context() -> None:
     text = "".join(f"{number}\n" for number in range(40))
     changes = [
         TextChange(text.index(f"\n{at}\n") + 1, text.index(f"\n{at}\n") + 3, new) for at, new in ((12, "x"), (30, ""))
     ]
 
     assert build_unified_diff(text, changes, "a.txt") == "".join(
-        difflib.unified_diff(text.splitlines(True), changed(text, changes).splitlines(True), "a/a.txt", "b/a.txt")
+        difflib.unified_diff(text.splitlines(True), apply_changes(text, changes).splitlines(True), "a/a.txt", "b/a.txt")
     )
 
 
-def test_a_difference_takes_no_account_of_what_repeats_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diff_ignores_repeated_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
 
     class Watched(difflib.SequenceMatcher[str]):
@@ -97,13 +97,13 @@ def test_a_difference_takes_no_account_of_what_repeats_elsewhere(monkeypatch: py
     assert seen == [2]
 
 
-def test_a_file_that_is_written_anew_differs_only_where_its_lines_do() -> None:
+def test_the_diff_of_a_rewritten_file_has_only_the_changed_lines() -> None:
     old = "".join(f"line {number}\n" for number in range(5_000))
     new = old.replace("line 10\n", "ten\n").replace("line 4000\n", "").replace("line 4990\n", "line 4990\nmore\n")
 
     made = build_unified_diff(old, [TextChange(0, len(old), new)], "x")
 
-    assert applied(old, made) == new
+    assert apply_diff(old, made) == new
     assert [line for line in made.split("\n")[2:] if line[:1] in "+-" and line] == [
         "-line 10",
         "+ten",
@@ -112,14 +112,14 @@ def test_a_file_that_is_written_anew_differs_only_where_its_lines_do() -> None:
     ]
 
 
-def test_a_file_that_is_written_with_other_lines_throughout_differs_in_all_of_them() -> None:
+def test_the_diff_of_a_completely_changed_file_has_all_lines() -> None:
     old = "".join(f"{number % 7}\n" for number in range(20_000))
     new = "".join(f"{number % 11} \n" for number in range(20_000))
 
-    assert applied(old, build_unified_diff(old, [TextChange(0, len(old), new)], "x")) == new
+    assert apply_diff(old, build_unified_diff(old, [TextChange(0, len(old), new)], "x")) == new
 
 
-def test_a_long_difference_is_cut_after_a_line_and_says_how_much_is_missing() -> None:
+def test_a_long_diff_is_cut_after_a_line_and_counts_the_omitted_lines() -> None:
     made = "".join(f"+line {number}\n" for number in range(10_000))
 
     cut = truncate_diff(made)
@@ -127,6 +127,6 @@ def test_a_long_difference_is_cut_after_a_line_and_says_how_much_is_missing() ->
 
     assert len(cut) <= unified_diff.MAX_DIFF_CHARS + 100
     assert made.startswith(f"{kept}\n")
-    assert note == f"\\ {10_000 - len(kept.splitlines())} more lines left out"
+    assert note == f"\\ {10_000 - len(kept.splitlines())} more lines omitted"
     assert truncate_diff(made[:1000]) == made[:1000]
     assert len(truncate_diff("+" + "x" * 10_000_000 + "\n")) <= unified_diff.MAX_DIFF_CHARS + 100

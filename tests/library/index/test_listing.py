@@ -22,7 +22,7 @@ from tests.strategies import damaged_sessions, reflowed_sessions, sessions
 
 @settings(max_examples=40)
 @given(data=hs.one_of(sessions(), damaged_sessions(), reflowed_sessions()), cut=hs.integers(0, 40))
-def test_a_listing_says_what_opening_the_session_says(data: bytes, cut: int) -> None:
+def test_a_listing_equals_a_summary_of_the_opened_session(data: bytes, cut: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.jsonl"
         path.write_bytes(data[: len(data) - cut])
@@ -34,7 +34,7 @@ def test_a_listing_says_what_opening_the_session_says(data: bytes, cut: int) -> 
 @given(
     data=hs.one_of(sessions(), damaged_sessions(), reflowed_sessions()), cuts=hs.lists(hs.integers(0, 5000), max_size=4)
 )
-def test_an_index_that_grew_with_its_file_equals_one_built_anew(data: bytes, cuts: list[int]) -> None:
+def test_an_incrementally_updated_index_equals_a_rebuilt_one(data: bytes, cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "s.jsonl"
         queries = ("role:user", "<<", '"0000"', "read", "x")
@@ -55,7 +55,7 @@ def test_an_index_that_grew_with_its_file_equals_one_built_anew(data: bytes, cut
         assert grown == built
 
 
-def test_a_summary_has_what_a_listing_shows(shelf: Path) -> None:
+def test_a_summary_has_the_fields_of_a_listing(shelf: Path) -> None:
     path = put(
         shelf,
         "2026_x",
@@ -85,7 +85,7 @@ def test_a_summary_has_what_a_listing_shows(shelf: Path) -> None:
     )
 
 
-def test_bytes_that_are_no_text_are_damage_in_a_listing_too(shelf: Path) -> None:
+def test_invalid_utf8_is_listed_as_damage(shelf: Path) -> None:
     for name, end in (("s", b"\n"), ("t", b"")):
         line = b'{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"apple \xff"}}'
         put(shelf, name, header(id=name)).open("ab").write(line + end)
@@ -98,7 +98,7 @@ def test_bytes_that_are_no_text_are_damage_in_a_listing_too(shelf: Path) -> None
     assert found("apple", shelf) == ["a", "a"]
 
 
-def test_a_listing_says_the_same_when_it_is_read_again(shelf: Path) -> None:
+def test_a_second_listing_equals_the_first(shelf: Path) -> None:
     put(shelf, "s", header(), say("a", None, "apple"))
 
     first, again = ([repr(summary) for summary in st.sessions(dir=shelf)] for _ in range(2))
@@ -106,7 +106,7 @@ def test_a_listing_says_the_same_when_it_is_read_again(shelf: Path) -> None:
     assert first == again
 
 
-def test_older_dialects_are_listed_and_searched_as_what_they_become(shelf: Path) -> None:
+def test_older_dialects_are_listed_and_searched_as_if_migrated(shelf: Path) -> None:
     old = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": "an old question"}}
     put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, old, old)
 
@@ -150,7 +150,7 @@ def test_a_file_that_may_not_be_read_is_listed_as_bad(shelf: Path) -> None:
     assert only(shelf).damage == "Permission denied"
 
 
-def test_a_file_that_goes_away_while_it_is_listed_is_told(shelf: Path) -> None:
+def test_a_file_removed_during_a_listing_is_listed_with_the_error(shelf: Path) -> None:
     path = put(shelf, "s", header())
     files = list_session_files(str(shelf))
     path.unlink()
@@ -162,7 +162,7 @@ def test_a_file_that_goes_away_while_it_is_listed_is_told(shelf: Path) -> None:
     assert summary.damage == "No such file or directory"
 
 
-def test_names_that_are_no_utf8_are_listed(shelf: Path) -> None:
+def test_file_names_that_are_not_utf8_are_listed(shelf: Path) -> None:
     path = os.path.join(os.fsencode(shelf), b"\xff.jsonl")
     with open(path, "wb") as file:
         file.write(file_of(header(name="n\ud800"), say("a", None, "x")))
@@ -193,7 +193,7 @@ def test_a_file_system_may_number_its_files_as_it_likes(shelf: Path, monkeypatch
     assert (only(shelf).entry_count, found("apple", shelf)) == (1, ["a"])
 
 
-def test_what_is_gone_is_forgotten(shelf: Path, index: Path) -> None:
+def test_removed_files_are_removed_from_the_index(shelf: Path, index: Path) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     put(shelf, "t", header(id="t"), say("b", None, "berry"))
     assert found("apple", shelf) == ["a"]

@@ -26,7 +26,9 @@ LETTERS = 'aKsStT \n\t"\\/.éÉe\u0301ßﬁẗ\u212aſ缓存\uf900がか\u3099�
     size=hs.integers(1, 5),
     escaped=hs.booleans(),
 )
-def test_what_matches_passes_alone_and_among_others(said: list[str], start: int, size: int, escaped: bool) -> None:
+def test_matching_lines_pass_the_prefilter_alone_and_among_others(
+    said: list[str], start: int, size: int, escaped: bool
+) -> None:
     for words in (said[0][start : start + size], fold(said[0])[start : start + size]):
         try:
             query = parse_query(f'"{words.replace(chr(34), "")}"', now=0)
@@ -42,7 +44,7 @@ def test_what_matches_passes_alone_and_among_others(said: list[str], start: int,
 
 
 @pytest.mark.parametrize("query", ["pear", "缓", "ü", '"two ways"', "é", "각"])
-def test_what_has_nothing_of_the_query_does_not_pass(query: str) -> None:
+def test_unrelated_lines_do_not_pass_the_prefilter(query: str) -> None:
     lines = json.dumps({"content": "an apple, two of them, or 存 と ö e\u0300 \u1100\u1161\u11a9"}, ensure_ascii=False)
 
     assert not Prefilter(parse_query(query, now=0).terms).can_match(lines.encode())

@@ -17,7 +17,7 @@ from tests.builders import file_of, header
 from tests.library.session_folders import found, put, say
 
 
-def test_helpers_read_what_one_process_would_read(shelf: Path, index: Path, monkeypatch) -> None:
+def test_reader_processes_return_the_same_scans_as_one_process(shelf: Path, index: Path, monkeypatch) -> None:
     for number in range(12):
         put(shelf, f"s{number}", header(id=f"s{number}"), say("a", None, f"apple {number}"), say("b", "a", "x"))
     put(shelf, "bad", "nonsense")
@@ -88,7 +88,7 @@ def test_a_helper_takes_nothing_from_the_current_folder(shelf: Path, tmp_path: P
     helper.close()
 
 
-def test_what_a_helper_has_half_written_is_not_taken(shelf: Path) -> None:
+def test_a_partially_written_scan_of_a_reader_process_is_ignored(shelf: Path) -> None:
     for name in "ab":
         put(shelf, name, header(id=name))
     helper = reader_processes.ReaderProcess(list_session_files(str(shelf)))

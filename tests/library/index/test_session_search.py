@@ -21,8 +21,7 @@ from sessiontree.format import codec
 from sessiontree.format.codec import read_entry
 from sessiontree.library import catalog
 from sessiontree.library.index import session_search, session_summary, word_index
-from sessiontree.library.repository import get_sessions_folder
-from sessiontree.library.session_files import OpenStore
+from sessiontree.library.session_files import OpenStore, get_sessions_folder
 from sessiontree.store.range_reader import RangeReader
 from tests.builders import file_of, header
 from tests.library.session_folders import TIME, found, only, put, say
@@ -68,7 +67,7 @@ _texts = hs.text(hs.sampled_from('abB \n\u3000"/\\.ée\u0301ßsﬁ缓存'), max_
 
 @settings(max_examples=60)
 @given(said=hs.lists(_texts, min_size=1, max_size=4), query=hs.lists(_texts, max_size=1), data=hs.data())
-def test_a_search_finds_what_comparing_every_entry_finds(
+def test_a_search_finds_the_same_as_comparing_every_entry(
     said: list[str], query: list[str], data: hs.DataObject
 ) -> None:
     source = data.draw(hs.sampled_from(said))
@@ -136,7 +135,7 @@ def test_entries_of_all_branches_are_found_with_where_they_are() -> None:
         assert st.open(hit.session).resolve_place(hit.entry) == hit.entry
 
 
-def test_what_a_compaction_stands_for_is_not_in_context() -> None:
+def test_entries_before_a_compaction_are_not_in_context() -> None:
     session = st.create(cwd="/p")
     first, kept = session.extend([st.user("apple one"), st.user("apple two")])
     session.append(st.Compaction(summary="apple three", first_kept=kept.id))
@@ -147,7 +146,7 @@ def test_what_a_compaction_stands_for_is_not_in_context() -> None:
     assert first.id
 
 
-def test_only_what_a_model_is_sent_is_in_context() -> None:
+def test_only_entries_sent_to_the_model_are_in_context() -> None:
     session = st.create(cwd="/p")
     edited, removed = session.extend([st.user("apple before"), st.user("apple removed")])
     session.append(st.assistant("apple stopped", stop_reason="aborted"))
@@ -181,7 +180,7 @@ def test_hits_are_limited_newest_first(shelf: Path, monkeypatch) -> None:
     assert [hit.entry for hit in st.search("since:2026-01-01T00:04", dir=shelf)] == ["s5", "t4"]
 
 
-def test_what_is_too_old_to_be_a_hit_is_not_decoded(shelf: Path, monkeypatch) -> None:
+def test_lines_too_old_to_be_hits_are_not_decoded(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     monkeypatch.setattr(session_search, "RANGE_SIZE", 1 << 11)
     lines = [say(f"e{n}", None, "apple pie", timestamp=format_timestamp(n * 60_000)) for n in range(3000)]
@@ -253,7 +252,7 @@ def test_of_entries_with_one_id_the_last_is_found(shelf: Path) -> None:
     assert (found("apple", shelf), found("berry", shelf)) == ([], ["a"])
 
 
-def test_entries_that_a_later_one_stands_for_take_the_place_of_no_hit(shelf: Path) -> None:
+def test_replaced_entries_do_not_displace_hits(shelf: Path) -> None:
     for name in ("s", "t"):
         lines = [say(name, None, f"apple {n}", timestamp=f"2026-01-01T00:0{n}:00.000Z") for n in (5, 4, 3)]
         put(shelf, name, header(id=name), say(f"{name}0", None, "apple"), *lines)
@@ -296,7 +295,7 @@ def test_sessions_with_entries_that_do_not_count_are_read_and_looked_into_once(s
         assert sorted(read) == sorted(opened) == sorted([*map(str, paths), str(shelf / "sound.jsonl")])
 
 
-def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(shelf: Path, monkeypatch) -> None:
+def test_damaged_sessions_without_recent_matches_are_not_opened(shelf: Path, monkeypatch) -> None:
     for n in range(20):
         damaged = put(
             shelf,
@@ -318,7 +317,7 @@ def test_damaged_sessions_are_not_looked_into_for_what_is_not_among_the_newest(s
     assert opened == [str(shelf / "s19.jsonl"), str(shelf / "s18.jsonl")]
 
 
-def test_a_session_that_goes_away_meanwhile_takes_the_place_of_no_hit(shelf: Path, monkeypatch) -> None:
+def test_a_session_removed_during_a_search_does_not_displace_hits(shelf: Path, monkeypatch) -> None:
     put(shelf, "stays", header(id="stays"), say("a", None, "apple"))
     goes = put(shelf, "goes", header(id="goes"), say("b", None, "apple", timestamp="2026-01-02T00:00:00.000Z"))
 
@@ -340,7 +339,7 @@ def test_a_damaged_session_is_searched_all_the_same(shelf: Path) -> None:
     assert (hit.entry, hit.branch, hit.in_context) == ("a", None, False)
 
 
-def test_a_snippet_is_one_line_round_what_was_found() -> None:
+def test_a_snippet_is_one_line_around_the_match() -> None:
     def cut(text: str, query: str) -> str:
         return session_search.build_snippet(text, parse_query(query, now=0).terms)
 
@@ -354,7 +353,7 @@ def test_a_snippet_is_one_line_round_what_was_found() -> None:
 
 
 @pytest.mark.parametrize("query", ["apple", "a"])
-def test_words_that_another_search_takes_in_meanwhile_are_found_once(shelf: Path, monkeypatch, query: str) -> None:
+def test_words_indexed_by_a_concurrent_search_are_found_once(shelf: Path, monkeypatch, query: str) -> None:
     put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "another apple"))
     only(shelf)
     real = session_search.find_candidates
@@ -376,7 +375,7 @@ def test_matches_of_one_moment_and_place_are_in_no_order() -> None:
     assert sorted(matches) == matches
 
 
-def test_a_last_line_without_newline_tells_the_branch_as_it_does_to_a_listing(shelf: Path) -> None:
+def test_a_last_line_without_newline_counts_for_the_branch_of_a_hit(shelf: Path) -> None:
     session = st.create(file=shelf / "s.jsonl")
     session.append(st.user("apple"))
     session.create_branch("other")
@@ -414,7 +413,7 @@ def apart(text: str) -> str:
     ],
     ids=["jamo", "longer letters", "ligatures", "accents", "letters that are only alike"],
 )
-def test_a_snippet_has_what_was_found_however_letters_are_spelled(text: str, query: str, shown: str) -> None:
+def test_a_snippet_contains_the_match_in_any_unicode_form(text: str, query: str, shown: str) -> None:
     assert shown in session_search.build_snippet(text, parse_query(query, now=0).terms)
 
 
@@ -422,7 +421,7 @@ LETTERS = hs.text(hs.sampled_from("aEéßŉﬃİıſ\u0301\u0323각\u1100\u1161\
 
 
 @given(LETTERS, LETTERS)
-def test_what_is_found_is_in_its_snippet(before: str, sought: str) -> None:
+def test_a_match_is_in_its_snippet(before: str, sought: str) -> None:
     query = parse_query(f'role:user "{sought}"', now=0)
     text = before * 200 + sought + " x" * 200
 
@@ -430,7 +429,7 @@ def test_what_is_found_is_in_its_snippet(before: str, sought: str) -> None:
         assert query.matches(fold(session_search.build_snippet(text, query.terms)))
 
 
-def test_a_phrase_is_within_one_part_of_what_was_said_whatever_the_file_is_like(shelf: Path) -> None:
+def test_a_phrase_matches_within_one_text_block_in_any_file_format(shelf: Path) -> None:
     blocks = [{"type": "text", "text": text} for text in ("here it ends", "and here begins é")]
     message = {"type": "message", "timestamp": TIME, "message": {"role": "user", "content": blocks}}
     put(shelf, "old", {"type": "session", "id": "old", "cwd": "/p"}, message)
@@ -465,7 +464,7 @@ def names_with(query: str) -> list[str]:
     return sorted(Path(file).stem for file in catalog.find_matching_sessions(query, all=True))
 
 
-def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Path, monkeypatch) -> None:
+def test_matching_sessions_are_read_only_until_the_first_match(shelved: Path, monkeypatch) -> None:
     monkeypatch.setattr(RangeReader.iter_blocks, "__defaults__", (1 << 10,))
     for name in ("many", "more"):
         put(shelved, name, header(id=name), *(say(f"{name}{n}", None, "apple pie") for n in range(60)))
@@ -495,12 +494,12 @@ def test_all_sessions_that_have_a_match_are_told_and_read_no_further(shelved: Pa
     assert steps[-1][0] == steps[-1][1]
 
 
-def test_a_session_has_no_match_where_a_later_entry_stands_for_it(shelved: Path) -> None:
+def test_a_replaced_entry_does_not_make_its_session_match(shelved: Path) -> None:
     put(shelved, "s", header(), say("a", None, "apple"), say("a", None, "berry"))
 
     for _ in range(2):
         assert (names_with("apple"), names_with("berry")) == ([], ["s"])
 
 
-def test_where_there_are_no_sessions_none_has_a_match() -> None:
+def test_no_session_matches_in_an_empty_folder() -> None:
     assert catalog.find_matching_sessions("apple") == []

@@ -179,7 +179,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-def test_a_large_file_that_is_no_session_is_not_read_to_its_end(shelf: Path, monkeypatch) -> None:
+def test_a_large_file_that_is_not_a_session_is_not_read_completely(shelf: Path, monkeypatch) -> None:
     monkeypatch.setattr(session_summary, "PREAMBLE_LIMIT", 1 << 14)
     put(shelf, "log", *(f"line {n} of a log" for n in range(50_000)))
     put(shelf, "late", *(f"line {n} of a log" for n in range(100)), header(id="late"), say("a", None, "x"))
@@ -259,7 +259,7 @@ def change_in_place(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("change", ["replaced", "truncated", "rewritten", "same size", "rewritten and longer"])
-def test_a_file_that_is_another_one_is_read_anew(shelf: Path, change: str) -> None:
+def test_a_replaced_file_is_read_again(shelf: Path, change: str) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"))
     assert (only(shelf).entry_count, found("berry", shelf)) == (2, ["b"])
 
@@ -283,7 +283,7 @@ def test_a_file_that_is_another_one_is_read_anew(shelf: Path, change: str) -> No
     assert len(found("cherry", shelf)) == new.count(b"cherry")
 
 
-def test_a_name_that_another_program_wrote_over_the_old_one_is_seen(shelf: Path) -> None:
+def test_a_name_overwritten_by_another_program_is_noticed(shelf: Path) -> None:
     slot = '{"type":"title","v":1,"title":"%s","pad":"  "}'
     path = put(shelf, "s", slot % "one", header(), say("a", None, "x"))
     assert only(shelf).name == "one"

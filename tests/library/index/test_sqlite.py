@@ -100,7 +100,7 @@ def letters_that_are_none(index: Path) -> None:
         changed("PRAGMA application_id = 5"),
     ],
 )
-def test_a_missing_damaged_or_foreign_index_is_made_anew(shelf: Path, index: Path, harm) -> None:
+def test_a_missing_damaged_or_foreign_index_is_rebuilt(shelf: Path, index: Path, harm) -> None:
     put(shelf, "s", header(), say("a", None, "apple"), say("b", "a", "berry"))
     before = st.sessions(dir=shelf), st.search("apple", dir=shelf)
 
@@ -129,7 +129,7 @@ def test_where_there_can_be_no_index_everything_works_without(shelf: Path, index
     assert not (shelf / "x").exists()
 
 
-def test_a_damaged_index_that_cannot_be_taken_away_is_no_obstacle(shelf: Path, index: Path, monkeypatch) -> None:
+def test_listing_works_with_a_damaged_index_that_cannot_be_removed(shelf: Path, index: Path, monkeypatch) -> None:
     put(shelf, "s", header(), say("a", None, "apple"))
     index.parent.mkdir(parents=True, exist_ok=True)
     index.write_bytes(b"this is no database" * 500)
@@ -145,7 +145,7 @@ def test_a_damaged_index_that_cannot_be_taken_away_is_no_obstacle(shelf: Path, i
     assert only(shelf).message_count == 1
 
 
-def test_a_full_disk_is_no_obstacle(shelf: Path, monkeypatch) -> None:
+def test_listing_works_on_a_full_disk(shelf: Path, monkeypatch) -> None:
     put(shelf, "s", header(), say("a", None, "apple"))
 
     def full(connection: sqlite3.Connection, inode: int) -> None:
@@ -228,7 +228,7 @@ def test_processes_that_find_the_index_damaged_make_one_new_one(shelf: Path, ind
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_what_another_process_has_written_meanwhile_is_not_written_over(shelf: Path, index: Path, monkeypatch) -> None:
+def test_concurrent_updates_of_the_index_are_not_overwritten(shelf: Path, index: Path, monkeypatch) -> None:
     path = put(shelf, "s", header(), say("a", None, "apple"))
     real_listing, real_texts = listing._save_scans, word_index._save_chunks
     raced: list[str] = []

@@ -12,7 +12,7 @@ from tests.builders import file_of, header
 from tests.library.session_folders import found, put, say
 
 
-def test_many_small_updates_do_not_fill_the_index_with_what_is_gone(shelf: Path, index: Path, monkeypatch) -> None:
+def test_many_small_updates_do_not_bloat_the_index(shelf: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "COMMON_LIMIT", 3)
     path = put(shelf, "s", header(), say("a0", None, "apple 0"))
     for number in range(1, 12):
@@ -28,7 +28,7 @@ def test_many_small_updates_do_not_fill_the_index_with_what_is_gone(shelf: Path,
         assert connection.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
 
 
-def test_large_files_are_taken_in_piece_by_piece(shelf: Path, index: Path, monkeypatch) -> None:
+def test_large_files_are_indexed_in_several_transactions(shelf: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "CHUNK_SIZE", 200)
     monkeypatch.setattr(word_index, "TRANSACTION_SIZE", 50)
     lines = [say(f"e{n}", f"e{n - 1}" if n else None, f"word{n} " * 20) for n in range(60)]
@@ -43,7 +43,7 @@ def test_large_files_are_taken_in_piece_by_piece(shelf: Path, index: Path, monke
     assert rows[-1][1] == path.stat().st_size
 
 
-def test_a_search_takes_in_only_as_much_as_there_is_time_for(shelf: Path, index: Path, monkeypatch) -> None:
+def test_a_search_indexes_only_as_much_as_its_time_budget_allows(shelf: Path, index: Path, monkeypatch) -> None:
     monkeypatch.setattr(word_index, "CHUNK_SIZE", 200)
     monkeypatch.setattr(
         session_search, "index_texts", lambda db, files, seconds: word_index.index_texts(db, files, seconds=0)
@@ -66,9 +66,7 @@ def test_a_search_takes_in_only_as_much_as_there_is_time_for(shelf: Path, index:
     assert [found(f"word{n}", shelf) for n in (0, 4)] == [["t0", "s0"], ["t4", "s4"]]
 
 
-def test_a_session_of_an_older_dialect_without_entries_does_not_make_the_index_anew_each_time(
-    shelf: Path, index: Path
-) -> None:
+def test_an_empty_session_in_an_older_dialect_does_not_rebuild_the_index_each_time(shelf: Path, index: Path) -> None:
     old = header(version=1, id="old")
     (shelf / "old.jsonl").write_bytes(file_of(old) + b"no entry\n\n")
     put(shelf, "s", header(id="s"), say("a", None, "apple"))

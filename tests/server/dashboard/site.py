@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import sessiontree as st
 from sessiontree.library.folder_repository import encode_folder_name
-from sessiontree.library.repository import get_sessions_folder
+from sessiontree.library.session_files import get_sessions_folder
 from sessiontree.model.base import Model
 from sessiontree.model.scripted import ScriptedModel
 from sessiontree.session import Session

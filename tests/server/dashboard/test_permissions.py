@@ -79,7 +79,7 @@ def test_a_question_shows_the_call_and_a_no_tells_the_model_why(
     page.locator(".path").get_by_text("I see.", exact=True).first.wait_for()
 
     assert not (project / "made").exists()
-    assert "the user said no: not now" in str(model.requests[-1].messages[-1])
+    assert "denied by the user: not now" in str(model.requests[-1].messages[-1])
 
 
 def test_a_question_is_there_again_when_the_page_is_loaded_anew(

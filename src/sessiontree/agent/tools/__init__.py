@@ -1,4 +1,4 @@
-"""The built-in tools: reading, writing and editing files, finding them, and running commands."""
+"""The built-in tools: read, write, edit, find and list files, and run commands."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sessiontree.agent.tools.search_tools import find, grep
 from sessiontree.errors import NotFound
 
 BUILTIN_TOOLS: dict[str, Tool] = {tool.name: tool for tool in (read, write, edit, bash, grep, find, ls)}
-"""By name."""
+"""The built-in tools by name."""
 
 
 def builtin_tools(*names: str) -> tuple[Tool, ...]:
-    """The built-in tools of these names, all of them when none is given. Raises `NotFound`."""
+    """Return the built-in tools with these names, or all of them. Raises `NotFound`."""
     for name in names:
         if name not in BUILTIN_TOOLS:
             raise NotFound("tool", name, f"there are {', '.join(BUILTIN_TOOLS)}")

@@ -1,4 +1,4 @@
-"""The `bash` tool: shell commands in the folder of the conversation."""
+"""The `bash` tool: run a shell command in the working folder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sessiontree.agent.tools.environment import clean_environment
 from sessiontree.agent.tools.output_limits import MAX_BYTES, MAX_LINES
 
 DEFAULT_TIMEOUT = 120.0
-"""Seconds a command may take unless the model asks for more."""
+"""The default time limit of a command, in seconds."""
 
 
 class BashArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     command: Annotated[str, Meta(description="The command, for bash -c.")]
-    timeout: Annotated[
-        float, Meta(gt=0, description=f"Seconds after which it is ended; {DEFAULT_TIMEOUT:g} unless given.")
-    ] = DEFAULT_TIMEOUT
+    timeout: Annotated[float, Meta(gt=0, description=f"Time limit in seconds; default {DEFAULT_TIMEOUT:g}.")] = (
+        DEFAULT_TIMEOUT
+    )
 
 
 async def run_bash(context: ToolContext) -> ToolOutput:
@@ -41,11 +41,11 @@ async def run_bash(context: ToolContext) -> ToolOutput:
 
 
 def _describe_exit(ran: CommandResult, timeout: float) -> str:
-    """How a command ended that did not end well."""
+    """Describe how a command failed; empty if it succeeded."""
     if ran.aborted:
         return "The command was aborted."
     if ran.timed_out:
-        return f"The command was ended after {timeout:g} seconds."
+        return f"The command was stopped after {timeout:g} seconds."
     return f"The command exited with code {ran.exit_code}." if ran.exit_code else ""
 
 

@@ -1,7 +1,7 @@
-"""Shell commands: one process group each, bounded in time, ended as a whole.
+"""Run shell commands: each in its own process group, with a time limit.
 
-Giving up a command ends its whole group, politely at first. A command that has ended by itself may leave something
-running in the background, as shells do; what that prints then is read by nobody, and holds it up as little.
+Cancelling a command ends the whole group: SIGTERM first, then SIGKILL. A command that exits may leave background
+processes; their output is drained and discarded.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from sessiontree.agent.tools.output_limits import OutputTail
 from sessiontree.errors import SessionTreeError
 
 TERMINATION_GRACE = 1.0
-"""Seconds between asking a group to end and ending it."""
+"""Seconds between SIGTERM and SIGKILL."""
 LINGER_SECONDS = 0.3
-"""Seconds to wait for more output once a command has ended; what it left running may hold its output open."""
+"""Seconds to wait for more output after a command has exited. Background processes may keep its output open."""
 UPDATE_INTERVAL = 0.1
-"""Seconds between two updates."""
+"""The minimum time between two updates, in seconds."""
 
 
 class CommandError(SessionTreeError):
     """A command could not be started."""
 
     def __init__(self, command: str, reason: str) -> None:
-        super().__init__(f"the command could not be started: {reason}")
+        super().__init__(f"cannot start the command: {reason}")
         self.command = command
         self.reason = reason
 
 
 class CommandResult(Struct, frozen=True, kw_only=True):
-    """A command that has ended, or was ended."""
+    """The result of a command."""
 
     output: str
-    """The end of what it printed."""
+    """The last lines of its output."""
     exit_code: int | None
-    """`None` when it was ended from here; a signal is 128 more than its number, as in a shell."""
+    """`None` if it was aborted or timed out; 128 plus the number of the signal if a signal ended it."""
     aborted: bool
     timed_out: bool
     truncated: bool
-    """Whether `output` is not all that it printed."""
+    """Whether `output` is incomplete."""
     full_output: str | None
-    """The file with more of it then, where one could be written."""
+    """The file with the full output, if it was truncated and the file could be written."""
     note: str
-    """Says so in a sentence; empty otherwise."""
+    """A note about truncated output; empty if it is complete."""
 
 
 async def run_command(
@@ -66,39 +66,40 @@ async def run_command(
     timeout: float | None = None,
     update: Callable[[str], None] = lambda text: None,
 ) -> CommandResult:
-    """Run a shell command to its end. Cancelling the caller ends the command, and what it printed is returned.
+    """Run a shell command. Cancelling the call ends the command and returns its output so far.
 
-    It gets the variables in `environment` alone, by default those that `clean_environment` gives, and reaches what its
-    `confinement` lets it.
+    The command gets only the variables in `environment`, by default from `clean_environment`. `confinement` runs it
+    in a sandbox.
     """
     shell = [shutil.which("bash") or "/bin/sh", "-c", command]
     started = ProcessSpec(shell, dict(clean_environment() if environment is None else environment), cwd, {})
     if confinement is not None:
         started = confinement.wrap_command(shell, started.environment, cwd)
-    ours, theirs = os.pipe()  # and not asyncio's, which cannot be closed while something else holds the other end
-    with os.fdopen(ours, "rb", buffering=0) as output:
+    # A pipe of asyncio cannot be closed while a background process holds the other end.
+    reader, writer = os.pipe()
+    with os.fdopen(reader, "rb", buffering=0) as output:
         try:
             process = await asyncio.create_subprocess_exec(
                 *started.arguments,
                 cwd=started.cwd,
                 env=started.environment,
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=theirs,
+                stdout=writer,
+                stderr=writer,
                 start_new_session=True,
                 **started.options,
             )
         except (OSError, ValueError) as error:
             raise CommandError(command, str(error)) from error
         finally:
-            os.close(theirs)
+            os.close(writer)
         return await _follow_process(process, output, timeout, update)
 
 
 async def _follow_process(
     process: asyncio.subprocess.Process, output: FileIO, timeout: float | None, update: Callable[[str], None]
 ) -> CommandResult:
-    """Follow a command to its end."""
+    """Wait for a command and collect its output."""
     tail = OutputTail()
     aborted = timed_out = False
     reading = asyncio.create_task(_read_output(output, tail, update))
@@ -110,7 +111,7 @@ async def _follow_process(
             timed_out = True
         except asyncio.CancelledError:
             aborted = True
-        with contextlib.suppress(asyncio.CancelledError):  # asked again and again, it does not wait
+        with contextlib.suppress(asyncio.CancelledError):  # a second cancellation skips the waiting
             if aborted or timed_out:
                 await _end_group(process)
             await asyncio.wait([reading], timeout=LINGER_SECONDS)
@@ -134,7 +135,7 @@ async def _follow_process(
 
 
 async def _read_output(output: FileIO, tail: OutputTail, update: Callable[[str], None]) -> None:
-    """Read to the end."""
+    """Read the output to its end."""
     loop, readable, fd = asyncio.get_running_loop(), asyncio.Event(), output.fileno()
     os.set_blocking(fd, False)
     loop.add_reader(fd, readable.set)
@@ -149,7 +150,7 @@ async def _read_output(output: FileIO, tail: OutputTail, update: Callable[[str],
             if time.monotonic() - last >= UPDATE_INTERVAL:
                 update(waiting)
                 waiting, last = "", time.monotonic()
-            await asyncio.sleep(0)  # so that one who prints without end is heard among others, and can be ended
+            await asyncio.sleep(0)  # let other tasks run, and allow cancellation
     finally:
         loop.remove_reader(fd)
         if waiting:
@@ -157,10 +158,10 @@ async def _read_output(output: FileIO, tail: OutputTail, update: Callable[[str],
 
 
 def _drain(output: FileIO) -> None:
-    """Leave the reading to a process of its own: whoever printed to a pipe that nobody reads would be ended by that.
+    """Start a process that reads and discards the rest: without a reader, background processes would get SIGPIPE.
 
-    It ends with the last who can print, which may be after this program. The shell in between ends at once, so that
-    there is nobody to wait for.
+    It ends with the last background process, possibly after this program. The shell in between exits at once, so
+    nothing has to wait for a child.
     """
     os.set_blocking(output.fileno(), True)
     with contextlib.suppress(OSError):
@@ -177,7 +178,7 @@ def _drain(output: FileIO) -> None:
 
 
 async def _end_group(process: asyncio.subprocess.Process) -> None:
-    """End the whole group: those who do not go when asked are killed, all at once if this is cancelled."""
+    """End the process group: SIGTERM, then SIGKILL after a grace period or on cancellation."""
     try:
         _send_signal(process.pid, signal.SIGTERM)
         end = time.monotonic() + TERMINATION_GRACE
@@ -195,16 +196,16 @@ def _send_signal(group: int, sent: signal.Signals) -> None:
 
 
 def _is_alive(group: int) -> bool:
-    """Whether anybody in a group still runs. Those who have ended count no more, though nobody may have taken note."""
+    """Return whether any process of a group is running. Zombies do not count."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # what became another user's
+    except PermissionError:  # a process that switched to another user
         return True
     try:
         return any(_is_running_in(group, pid) for pid in os.listdir("/proc") if pid.isdigit())
-    except OSError:  # a system that does not tell
+    except OSError:  # no /proc on this system
         return True
 
 

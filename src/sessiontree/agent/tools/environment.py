@@ -1,7 +1,7 @@
-"""The environment of commands: an allow list, so that no key of a model and no password is among it.
+"""The environment variables of commands: an allow list without API keys and passwords.
 
-What a command prints goes into the session, and from there to the model. The user's configuration names further
-variables in `tools.environment`; `Config.secret_variable` says which ones no configuration can name.
+The output of a command goes to the session and to the model. The user can allow more variables in `tools.environment`,
+except variables that the configuration treats as secret.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ PASSED_VARIABLES = frozenset(
     {
         *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "TZ", "TMPDIR"),
         *("LANG", "LANGUAGE", "SESSIONTREE_HOME"),
-        # Where programs keep their files, and where they are: paths.
+        # Paths of programs and of their files.
         *("XDG_CONFIG_HOME", "XDG_CONFIG_DIRS", "XDG_DATA_HOME", "XDG_DATA_DIRS", "XDG_CACHE_HOME", "XDG_STATE_HOME"),
         *("XDG_RUNTIME_DIR", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYENV_ROOT", "PYTHONPATH"),
         *("NVM_DIR", "NODE_PATH", "GOPATH", "GOROOT", "CARGO_HOME", "RUSTUP_HOME", "JAVA_HOME", "ANDROID_HOME"),
         *("HOMEBREW_PREFIX", "MANPATH", "INFOPATH", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
-        # Certificates, so that programs reach servers that the machine trusts.
+        # Certificates of trusted servers.
         *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
         *("NO_PROXY", "no_proxy"),
     }
 )
-"""Variables that every command gets. `SSH_AUTH_SOCK` is not one of them: whoever has it can sign in as the user."""
+"""Variables that every command gets. `SSH_AUTH_SOCK` is not one of them: it allows signing in as the user."""
 PROXY_VARIABLES = frozenset(f"{name}_PROXY" for name in ("HTTP", "HTTPS", "FTP", "ALL"))
-"""Addresses of proxies, in capitals or not: given to commands unless there is a password in them."""
+"""Proxy variables, in upper or lower case. Commands get them unless they contain a password."""
 
 
 def clean_environment(settings: Config | None = None) -> dict[str, str]:
-    """Return the variables of this process that a command gets."""
+    """Return the environment variables for a command."""
     settings = Config() if settings is None else settings
     return {name: value for name, value in os.environ.items() if _is_passed(name, value, settings)}
 

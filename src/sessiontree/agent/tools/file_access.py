@@ -1,4 +1,4 @@
-"""Files as tools see them: where a path leads, what kind of file is there, and writing one as a whole."""
+"""File access of tools: resolve paths, detect file types, and write files atomically."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ IMAGE_SIGNATURES = {
     b"GIF89a": "image/gif",
 }
 SNIFF_BYTES = 8192
-"""How many bytes are looked at to tell what a file is."""
+"""The number of bytes that are read to detect the type of a file."""
 MAX_IMAGE_FILE_BYTES = MAX_IMAGE_BYTES // 4 * 3
-"""The largest image that is sent, before base64 makes it longer."""
+"""The size of the largest image for a model, before base64 encoding."""
 
 
 def resolve_path(path: str, cwd: str) -> str:
-    """Where `path` leads from `cwd`; `~` is the home. It is left to the system what `..` behind a link is.
+    """Return `path` relative to `cwd`, with `~` expanded. `..` after a link is left to the system.
 
-    Raises `ToolError` for what is no path, or where secrets of ours are.
+    Raises `ToolError` for an invalid path and for files with secrets of sessiontree.
     """
     if not path or "\0" in path:
-        raise ToolError(f"{path!r} is no path")
+        raise ToolError(f"{path!r} is not a valid path")
     resolved = os.path.join(cwd, os.path.expanduser(path))
     if is_private(resolved):
-        raise ToolError(f"{path} holds secrets of sessiontree, which tools do not touch")
+        raise ToolError(f"{path} contains secrets of sessiontree; tools cannot access it")
     return resolved
 
 
 def resolve_mention(path: str, cwd: str) -> str:
-    """The same for tools that only look: a leading `@`, as people mention files, is left out where that finds it."""
+    """Resolve a path for tools that only read. A leading `@`, as in mentions, is ignored if that finds a file."""
     resolved = resolve_path(path, cwd)
     if path.startswith("@") and path != "@" and not os.path.lexists(resolved):
         mentioned = resolve_path(path[1:], cwd)
@@ -56,12 +56,12 @@ def resolve_mention(path: str, cwd: str) -> str:
 
 
 def format_path(path: str) -> str:
-    """A path that can be written down: bytes that are no text are marked as such."""
+    """Return a path as valid text; invalid bytes become replacement characters."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 async def run_to_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What `work` gives, done in a thread. Cancelled once, it is waited for: what was written has to be told."""
+    """Run `work` in a thread. After one cancellation, wait all the same: the model must see the result of the write."""
     working = asyncio.ensure_future(asyncio.to_thread(work, *args, **kwargs))
     try:
         return await asyncio.shield(working)
@@ -70,52 +70,52 @@ async def run_to_end(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) ->
 
 
 def check_regular(path: str, named: str) -> os.stat_result:
-    """That there is a file that can be read to its end."""
+    """Check that a path is a regular file, and return its status. Raises `ToolError`."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
-        raise ToolError(f"there is no file {named}") from None
+        raise ToolError(f"file {named} not found") from None
     except OSError as error:
         raise ToolError(f"{named}: {error.strerror or error}") from error
     if stat.S_ISDIR(found.st_mode):
         raise ToolError(f"{named} is a folder")
     if not stat.S_ISREG(found.st_mode):
-        raise ToolError(f"{named} is no regular file")
+        raise ToolError(f"{named} is not a regular file")
     return found
 
 
 def detect_image_type(start: bytes) -> str | None:
-    """The media type of an image that models take, told from its first bytes."""
+    """Return the media type of an image that models support, from its first bytes."""
     if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
         return "image/webp"
     return next((media for magic, media in IMAGE_SIGNATURES.items() if start.startswith(magic)), None)
 
 
 def read_image(file: BufferedReader, named: str) -> JsonObject | None:
-    """The image that a file holds, as a block of content; `None` for another file, of which nothing is read then."""
+    """Return the image in a file as a content block; `None`, without reading, for other files."""
     media = detect_image_type(file.peek(SNIFF_BYTES))
     if media is None:
         return None
     data = file.read(MAX_IMAGE_FILE_BYTES + 1)
     if len(data) > MAX_IMAGE_FILE_BYTES:
-        most = f"{MAX_IMAGE_FILE_BYTES / 1_000_000:g} MB"
-        raise ToolError(f"{named} is an image of more than {most}, which is too large to look at")
+        limit = f"{MAX_IMAGE_FILE_BYTES / 1_000_000:g} MB"
+        raise ToolError(f"{named} is too large: images are limited to {limit}")
     return build_image_block(data, media)
 
 
 def is_binary(start: bytes) -> bool:
-    """Whether bytes at the beginning of a file are no text."""
+    """Return whether the first bytes of a file are not UTF-8 text."""
     if b"\0" in start:
         return True
     try:
         start.decode()
     except UnicodeDecodeError as error:
-        return error.start < len(start) - 4  # not merely a character cut in two
+        return error.start < len(start) - 4  # the last character may be cut off
     return False
 
 
 def write_atomically(path: str, data: bytes) -> None:
-    """Put `data` in a file, at once: whoever reads it meanwhile sees the old one or the new one. Links are followed."""
+    """Replace a file atomically: readers see the old or the new content. Links are followed."""
     target = os.path.realpath(path)
     folder = os.path.dirname(target)
     os.makedirs(folder, exist_ok=True)
@@ -138,7 +138,7 @@ def write_atomically(path: str, data: bytes) -> None:
 
 
 def _read_umask() -> int:
-    # Asking for it means setting it for a moment; the status file of the process knows without.
+    # `os.umask` would change it for a moment, so read it from /proc.
     try:
         with open("/proc/self/status") as status:
             return int(next(line for line in status if line.startswith("Umask:")).split()[1], 8)

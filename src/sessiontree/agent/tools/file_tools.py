@@ -1,4 +1,4 @@
-"""The `edit` tool: one exact piece of a file replaced by another. It never guesses which one is meant."""
+"""The file tools `edit`, `read`, `write` and `ls`."""
 
 from __future__ import annotations
 
@@ -27,15 +27,17 @@ from sessiontree.core.entries import JsonObject
 from sessiontree.core.number_text import pluralize
 from sessiontree.hooks.invoke import run_in_thread
 
+# edit
+
 MAX_EDIT_BYTES = 32 << 20
-"""Files larger than this are not edited."""
+"""Larger files cannot be edited."""
 
 
 class EditArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
-    old_text: Annotated[str, Meta(min_length=1, description="What stands there now, letter by letter.")]
-    new_text: Annotated[str, Meta(description="What shall stand there instead.")]
-    replace_all: Annotated[bool, Meta(description="Replace it wherever it stands.")] = False
+    old_text: Annotated[str, Meta(min_length=1, description="The exact text to replace.")]
+    new_text: Annotated[str, Meta(description="The new text.")]
+    replace_all: Annotated[bool, Meta(description="Replace all occurrences.")] = False
 
 
 async def run_edit(context: ToolContext) -> ToolOutput:
@@ -45,7 +47,7 @@ async def run_edit(context: ToolContext) -> ToolOutput:
 def _edit_file(arguments: EditArguments, cwd: str) -> ToolOutput:
     path = resolve_path(arguments.path, cwd)
     if check_regular(path, arguments.path).st_size > MAX_EDIT_BYTES:
-        raise ToolError(f"{arguments.path} is larger than {MAX_EDIT_BYTES >> 20} MiB, which is too large to edit")
+        raise ToolError(f"{arguments.path} is larger than {MAX_EDIT_BYTES >> 20} MiB; it cannot be edited")
     try:
         arguments.new_text.encode()
         with open(path, "rb") as file:
@@ -56,7 +58,7 @@ def _edit_file(arguments: EditArguments, cwd: str) -> ToolOutput:
         changes = _find_changes(text, arguments)
         write_atomically(path, _apply_changes(text, changes).encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
-        raise ToolError("new_text has half of a surrogate pair, which no file of text can hold") from None
+        raise ToolError("new_text contains half of a surrogate pair, which cannot be encoded as UTF-8") from None
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
     line, more = text.count("\n", 0, changes[0].start) + 1, len(changes) - 1
@@ -68,20 +70,20 @@ def _edit_file(arguments: EditArguments, cwd: str) -> ToolOutput:
 
 
 def _find_changes(text: str, arguments: EditArguments) -> list[TextChange]:
-    """What is to be changed, in order. Ends of lines stay as the file has them."""
+    """Return the changes in order. Line endings of the file are kept."""
     old, new = arguments.old_text, arguments.new_text
     if "\r\n" in text and old not in text:
         old, new = _convert_to_crlf(old), _convert_to_crlf(new)
     if old == new:
-        raise ToolError("old_text and new_text are the same, so there is nothing to edit")
+        raise ToolError("old_text and new_text are equal")
     places = _find_places(text, old, len(old) if arguments.replace_all else 1)
     if not places:
-        raise ToolError(f"old_text does not stand in {arguments.path}{_build_hint(text, old)}")
+        raise ToolError(f"old_text not found in {arguments.path}{_build_hint(text, old)}")
     if len(places) > 1 and not arguments.replace_all:
         lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in places[:10])
         raise ToolError(
-            f"old_text stands in {arguments.path} {len(places)} times, at lines {lines}: "
-            "give more of what is round it, or replace_all"
+            f"old_text is in {arguments.path} {len(places)} times, at lines {lines}: "
+            "include more of the surrounding text, or set replace_all"
         )
     if "\n" in old or "\n" not in new:
         return [TextChange(place, place + len(old), new) for place in places]
@@ -106,7 +108,7 @@ def _convert_to_crlf(text: str) -> str:
 
 
 def _detect_crlf(text: str, places: Sequence[int]) -> Iterator[bool]:
-    """Whether each place, in order, is in a line that ends with CRLF; the last line is as the one before it."""
+    """Yield for each place whether its line ends with CRLF; the last line counts like the one before it."""
     end, crlf = -1, False
     for place in places:
         if place > end:
@@ -117,7 +119,7 @@ def _detect_crlf(text: str, places: Sequence[int]) -> Iterator[bool]:
 
 
 def _find_places(text: str, piece: str, step: int) -> list[int]:
-    """Where `piece` stands. Places may overlap, and either could be meant, unless `step` takes one after the other."""
+    """Return the positions of `piece`. With a `step` of 1, they may overlap."""
     places: list[int] = []
     at = text.find(piece)
     while at >= 0:
@@ -127,19 +129,19 @@ def _find_places(text: str, piece: str, step: int) -> list[int]:
 
 
 def _build_hint(text: str, piece: str) -> str:
-    """Where something stands that differs in blanks alone."""
+    """Return a hint for the model: a place that differs only in whitespace, or to read the file again."""
     wanted = [line.strip() for line in piece.strip("\n").split("\n")]
     lines = [line.strip() for line in text.split("\n")]
     for start in range(len(lines) - len(wanted) + 1):
         if lines[start : start + len(wanted)] == wanted:
-            return f"; what stands at line {start + 1} differs from it in blanks"
-    return "; read the file again and copy it letter by letter"
+            return f"; the text at line {start + 1} differs only in whitespace"
+    return "; read the file again and copy the exact text"
 
 
 edit = Tool(
     name="edit",
-    description="Replace a piece of a text file. old_text must stand in the file exactly once, blanks and ends of "
-    "lines included.",
+    description="Replace a piece of a text file. old_text must occur in the file exactly once, with the same "
+    "whitespace and line endings.",
     run=confinable(run_edit),
     arguments=EditArguments,
     does="edits",
@@ -147,14 +149,16 @@ edit = Tool(
 )
 
 
+# read
+
 MAX_COUNTED_BYTES = 64 << 20
-"""The lines of larger files are not counted, in bytes."""
+"""The lines of larger files are not counted."""
 
 
 class ReadArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
     offset: Annotated[int, Meta(ge=1, description="The first line to read, counting from 1.")] = 1
-    limit: Annotated[int, Meta(ge=1, description="How many lines to read.")] = MAX_LINES
+    limit: Annotated[int, Meta(ge=1, description="Number of lines to read.")] = MAX_LINES
 
 
 async def run_read(context: ToolContext) -> ToolOutput:
@@ -168,8 +172,8 @@ def _read_file(arguments: ReadArguments, cwd: str) -> ToolOutput:
         with open(path, "rb") as file:
             image = read_image(file, arguments.path)
             if image is not None:
-                said = {"type": "text", "text": f"{arguments.path} is an image ({image['mimeType']})."}
-                return ToolOutput(content=[said, image])
+                note = {"type": "text", "text": f"{arguments.path} is an image ({image['mimeType']})."}
+                return ToolOutput(content=[note, image])
             if is_binary(file.read(SNIFF_BYTES)):
                 raise ToolError(f"{arguments.path} is a binary file of {size} bytes")
             file.seek(0)
@@ -191,22 +195,22 @@ def _read_text(arguments: ReadArguments, file: BinaryIO, size: int) -> ToolOutpu
             lines.append(raw.decode("utf-8", "replace").removesuffix("\n").removesuffix("\r"))
             held += len(raw)
     if first > max(total, 1):
-        raise ToolError(f"{arguments.path} has {pluralize(total, 'line')}, so there is no line {first}")
+        raise ToolError(f"{arguments.path} has only {pluralize(total, 'line')}")
     if not lines:
         return ToolOutput(content=f"{arguments.path} is empty.")
     shown = fit_lines(lines)
     last = first + shown.lines - 1
     notes: list[str] = []
     if len(shown.text) < len(lines[0]):
-        notes.append(f"Line {last} is longer than {MAX_BYTES} bytes: this is its beginning.")
+        notes.append(f"Line {last} is longer than {MAX_BYTES} bytes and was cut off.")
     if last < total:
         of = f" of {total}" if size <= MAX_COUNTED_BYTES else ""
-        notes.append(f"These are lines {first} to {last}{of}. Go on with offset={last + 1}.")
+        notes.append(f"These are lines {first} to {last}{of}. Continue with offset={last + 1}.")
     return ToolOutput(content=f"{shown.text}\n\n[{' '.join(notes)}]" if notes else shown.text)
 
 
 def _read_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Each line, of very long ones the beginning."""
+    """Yield each line; very long lines are cut off."""
     most = MAX_BYTES + 2
     while raw := file.readline(most):
         yield raw
@@ -216,8 +220,8 @@ def _read_lines(file: BinaryIO) -> Iterator[bytes]:
 
 read = Tool(
     name="read",
-    description="Read a text file, or look at an image (png, jpeg, gif, webp). "
-    f"At most {MAX_LINES} lines or {MAX_BYTES} bytes at once: go on with offset.",
+    description="Read a text file, or view an image (png, jpeg, gif, webp). "
+    f"At most {MAX_LINES} lines or {MAX_BYTES} bytes at once: continue with offset.",
     run=confinable(run_read),
     arguments=ReadArguments,
     concurrent=True,
@@ -226,13 +230,15 @@ read = Tool(
 )
 
 
+# write
+
 MAX_DIFFED_BYTES = 1 << 20
-"""Of files with more bytes no difference is made."""
+"""Larger files get no diff."""
 
 
 class WriteArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     path: Annotated[str, Meta(description="The file, relative to the working folder or absolute.")]
-    content: Annotated[str, Meta(description="All that the file is to hold.")]
+    content: Annotated[str, Meta(description="The complete content of the file.")]
 
 
 async def run_write(context: ToolContext) -> ToolOutput:
@@ -249,17 +255,17 @@ def _write_file(arguments: WriteArguments, cwd: str) -> ToolOutput:
         before = _read_old_text(path) if existed else None
         write_atomically(path, data)
     except UnicodeEncodeError:
-        raise ToolError("content has half of a surrogate pair, which no file of text can hold") from None
+        raise ToolError("content contains half of a surrogate pair, which cannot be encoded as UTF-8") from None
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
     return ToolOutput(
-        content=f"{'Wrote over' if existed else 'Wrote'} {arguments.path}: {pluralize(len(data), 'byte')}.",
+        content=f"{'Replaced' if existed else 'Created'} {arguments.path}: {pluralize(len(data), 'byte')}.",
         details=None if before is None else _build_diff_details(before, arguments),
     )
 
 
 def _read_old_text(path: str) -> str | None:
-    """The text of a file that is to be replaced; `None` where no difference is made: a large or a binary one."""
+    """Return the old text of a file; `None` for a large or binary file, which gets no diff."""
     try:
         with open(path, "rb") as file:
             raw = file.read(MAX_DIFFED_BYTES + 1)
@@ -272,16 +278,16 @@ def _build_diff_details(before: str, arguments: WriteArguments) -> JsonObject | 
     after = arguments.content
     if before == after or len(after) > MAX_DIFFED_BYTES:
         return None
-    made = build_unified_diff(before, [TextChange(0, len(before), after)], arguments.path)
+    diff = build_unified_diff(before, [TextChange(0, len(before), after)], arguments.path)
     first = next((at for at, (old, new) in enumerate(zip(before, after, strict=False)) if old != new), None)
     at = min(len(before), len(after)) if first is None else first
-    return {"diff": truncate_diff(made), "firstChangedLine": before.count("\n", 0, at) + 1}
+    return {"diff": truncate_diff(diff), "firstChangedLine": before.count("\n", 0, at) + 1}
 
 
 write = Tool(
     name="write",
-    description="Write a file as a whole, its folders included. What the file held before is replaced: "
-    "to change a part of it, use edit.",
+    description="Write a complete file; missing folders are created. Existing content is replaced: "
+    "use edit to change a part of a file.",
     run=confinable(run_write),
     arguments=WriteArguments,
     does="edits",
@@ -289,12 +295,14 @@ write = Tool(
 )
 
 
+# ls
+
 DEFAULT_LS_LIMIT = 500
 
 
 class LsArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    path: Annotated[str, Meta(description="The folder; the working folder unless given.")] = "."
-    limit: Annotated[int, Meta(ge=1, description=f"How many names at most; {DEFAULT_LS_LIMIT} unless given.")] = (
+    path: Annotated[str, Meta(description="The folder; default is the working folder.")] = "."
+    limit: Annotated[int, Meta(ge=1, description=f"Maximum number of names; default {DEFAULT_LS_LIMIT}.")] = (
         DEFAULT_LS_LIMIT
     )
 
@@ -309,7 +317,7 @@ def _list_folder(arguments: LsArguments, cwd: str) -> ToolOutput:
         with os.scandir(path) as found:
             names = sorted(format_path(entry.name) + "/" * entry.is_dir() for entry in found)
     except FileNotFoundError:
-        raise ToolError(f"there is no folder {arguments.path}") from None
+        raise ToolError(f"folder {arguments.path} not found") from None
     except OSError as error:
         raise ToolError(f"{arguments.path}: {error.strerror or error}") from error
     if not names:
@@ -321,7 +329,7 @@ def _list_folder(arguments: LsArguments, cwd: str) -> ToolOutput:
 
 ls = Tool(
     name="ls",
-    description="List a folder: all names in it, in order, folders with a slash behind them.",
+    description="List the names in a folder, sorted. Folders end with a slash.",
     run=confinable(run_ls),
     arguments=LsArguments,
     concurrent=True,

@@ -1,7 +1,7 @@
-"""Walking a folder as people see it: without what `.gitignore` files leave out, and without `.git`.
+"""Walk a folder without ignored files and without `.git`.
 
-Only the rules of `.gitignore` that nearly every such file consists of: blanks and comments, `!`, a leading or
-inner `/`, a trailing `/`, `*`, `?`, `[…]` and `**`. Links to folders are not followed.
+It supports the common syntax of `.gitignore`: blank lines and comments, `!`, a leading, inner or trailing `/`, `*`,
+`?`, `[…]` and `**`. Links to folders are not followed.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ IGNORE_BYTES = 1 << 20
 
 class IgnoreRule(NamedTuple):
     pattern: re.Pattern[str]
-    """Against a path relative to the rule's folder."""
+    """Matches a path relative to the folder of the rule."""
     ignores: bool
     folders_only: bool
 
 
 class IgnoreRules(NamedTuple):
-    """The rules of one folder."""
+    """The rules of one `.gitignore` file."""
 
     folder: str
     rules: list[IgnoreRule]
 
 
 def compile_glob(glob: str) -> re.Pattern[str]:
-    """A pattern of paths: `*` and `?` stop at a slash, `**` does not, and `{…,…}` is one of several.
+    """Compile a glob. `*` and `?` do not match a slash, `**` does, and `{…,…}` matches one of several.
 
-    Without a slash it is of names at any depth.
+    A glob without a slash matches names at any depth.
     """
     anchored = "/" in glob.rstrip("/")
     glob = glob.strip("/")
@@ -63,7 +63,7 @@ def compile_glob(glob: str) -> re.Pattern[str]:
 
 
 def _find_choices(glob: str) -> dict[int, str]:
-    """What stands for the braces and commas of `{…,…}`, by their places. Braces without a comma are themselves."""
+    """Return the regular expressions for the braces and commas of `{…,…}`, by position. Other braces are literal."""
     found: dict[int, str] = {}
     opened: list[list[int]] = []
     for at, letter in enumerate(glob):
@@ -79,7 +79,7 @@ def _find_choices(glob: str) -> dict[int, str]:
 
 
 def walk_files(root: str, closed: list[str] | None = None) -> Iterator[str]:
-    """Paths of files below `root`, relative to it, in the order of their names, folders after files.
+    """Yield the paths of files below `root`, relative to it and sorted by name; subfolders come after files.
 
     Folders that cannot be read are added to `closed`.
     """
@@ -104,13 +104,13 @@ def walk_files(root: str, closed: list[str] | None = None) -> Iterator[str]:
             path = os.path.join(below, entry.name)
             if is_folder:
                 folders.append(path)
-            elif entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path):  # which takes links in circles
+            elif entry.is_file(follow_symlinks=False) or os.path.isfile(entry.path):  # false for circular links
                 yield path
         unread += [(path, rules) for path in reversed(folders)]
 
 
 def _read_rules_above(root: str) -> list[IgnoreRules]:
-    """What the folders above `root` say, up to the top of its repository."""
+    """Read the rules of the folders above `root`, up to the top of its repository."""
     above: list[str] = []
     folder = root
     while not os.path.lexists(os.path.join(folder, ".git")):
@@ -135,19 +135,19 @@ def _read_rules_in(folder: str) -> list[IgnoreRules]:
 
 
 def parse_ignore_rule(line: str) -> IgnoreRule | None:
-    """A line of a `.gitignore`; `None` for one that says nothing."""
-    said = line.rstrip("\r\n ")
-    if not said or said.startswith("#"):
+    """Parse a line of a `.gitignore`; `None` for blank lines and comments."""
+    text = line.rstrip("\r\n ")
+    if not text or text.startswith("#"):
         return None
-    ignores = not said.startswith("!")
-    said = said.removeprefix("!").removeprefix("\\")
-    if not said.strip("/"):
+    ignores = not text.startswith("!")
+    text = text.removeprefix("!").removeprefix("\\")
+    if not text.strip("/"):
         return None
-    return IgnoreRule(compile_glob(said), ignores, said.endswith("/"))
+    return IgnoreRule(compile_glob(text), ignores, text.endswith("/"))
 
 
 def _is_ignored(path: str, is_folder: bool, above: list[IgnoreRules]) -> bool:
-    """The last rule that matches decides, those of inner folders after those of outer ones."""
+    """Return whether a path is ignored. The last matching rule decides; inner folders come last."""
     ignored = False
     for folder, rules in above:
         relative = os.path.relpath(path, folder).replace(os.sep, "/")

@@ -1,7 +1,7 @@
-"""Output of tools, kept within limits: what a model is shown, and where the rest is.
+"""Limits for the output of tools.
 
-A model gets at most `LINES` lines and `BYTES` bytes. `Head` is the beginning of a text that is there; `Tail` the
-end of one that is still coming. What is not shown goes to a file that only its owner can read.
+A model gets at most `MAX_LINES` lines and `MAX_BYTES` bytes: an `OutputHead` of a complete text, or an `OutputTail` of
+a stream. Longer output goes to a private file.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from sessiontree.store.files import PRIVATE_MODE
 MAX_LINES = 2000
 MAX_BYTES = 50_000
 MAX_LINE_BYTES = 2_000
-"""How much of one line is shown where lines are told one by one, as by grep."""
+"""The limit for a single line, as in the output of grep."""
 FILE_PREFIX = "sessiontree-"
-"""How the names of files of full output begin."""
+"""The prefix of the names of files with full output."""
 CAN_KEEP_FILES = True
-"""Whether a file that is written here is there for whoever reads it later."""
+"""Whether files written here persist; false in a sandboxed process."""
 MAX_FILE_BYTES = 256 << 20
-"""How large a file of full output may become."""
+"""The size limit of a file with full output."""
 
-# Escape sequences and control characters but for tab and newline: a model has no use for them.
+# Escape sequences and control characters, except tab and newline.
 _CONTROLS = re.compile(
     "\x1b\\[[0-?]*[ -/]*[@-~]|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[@-_]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )
 
 
 def strip_controls(text: str) -> str:
-    """`text` without escape sequences and control characters; a carriage return ends a line."""
+    """Remove escape sequences and control characters. A carriage return ends a line."""
     if text.isprintable():
         return text
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def truncate_line(text: str, size: int = MAX_LINE_BYTES) -> str:
-    """The beginning of one line, at most `size` bytes of it."""
+    """Cut a line off after `size` bytes."""
     if len(text) <= size // 4:
         return text
     raw = text.encode("utf-8", "replace")
@@ -49,16 +49,16 @@ def truncate_line(text: str, size: int = MAX_LINE_BYTES) -> str:
 
 
 class OutputHead(NamedTuple):
-    """The beginning of a text, as many whole lines as fit."""
+    """The first lines of a text that fit."""
 
     text: str
     lines: int
-    """How many lines are shown."""
+    """The number of lines."""
     whole: bool
 
 
 def fit_lines(lines: list[str], *, limit: int = MAX_LINES, size: int = MAX_BYTES) -> OutputHead:
-    """As many of `lines` as fit. A first line that does not fit is cut."""
+    """Return as many lines as fit. If the first line does not fit, it is cut off."""
     shown: list[str] = []
     for line in lines[:limit]:
         size -= len(line.encode("utf-8", "replace")) + 1
@@ -71,16 +71,16 @@ def fit_lines(lines: list[str], *, limit: int = MAX_LINES, size: int = MAX_BYTES
 
 
 _full_output_paths: set[str] = set()
-"""Files of full output that this process has told a model about."""
+"""Files with full output that this process has shown to a model."""
 
 
 def is_full_output(path: str) -> bool:
-    """Whether a file holds what a tool of this process printed: a model may read what it was shown a part of."""
+    """Return whether a file has the full output of a tool of this process. The model may read it."""
     return path in _full_output_paths
 
 
 def write_full_output(text: str) -> str | None:
-    """A new private file with `text`; its path. `None` where none can be written."""
+    """Write `text` to a new private file and return its path; `None` if that fails."""
     if not CAN_KEEP_FILES:
         return None
     path = None
@@ -96,7 +96,7 @@ def write_full_output(text: str) -> str | None:
 
 
 def _create_file() -> tuple[int, str]:
-    """A new file that only its owner can read, open for writing, and its path."""
+    """Create a private file; return its descriptor and its path."""
     fd, path = tempfile.mkstemp(prefix=FILE_PREFIX, suffix=".txt")
     os.fchmod(fd, PRIVATE_MODE)
     _full_output_paths.add(os.path.realpath(path))
@@ -104,28 +104,28 @@ def _create_file() -> tuple[int, str]:
 
 
 class OutputTail:
-    """The end of output that comes in pieces. Once it is more than fits, all of it goes to a file."""
+    """The last lines of a stream. When it exceeds the limits, all of it goes to a file."""
 
     def __init__(self, *, lines: int = MAX_LINES, size: int = MAX_BYTES) -> None:
         self._max_lines, self._max_bytes = lines, size
         self._chunks: deque[bytes] = deque()
         self._chunk_bytes = 0
         self.total_bytes = 0
-        """Bytes in all."""
+        """The total number of bytes."""
         self.total_lines = 0
-        """Lines in all; a lone carriage return ends one too, as `clean` has it."""
+        """The total number of lines; a single carriage return ends a line too."""
         self._line_ends = 0
         self.truncated = False
-        """Whether there is more than fits."""
+        """Whether the output exceeds the limits."""
         self.path: str | None = None
-        """The file with more than fits, where there is one."""
+        """The file with the full output, if there is one."""
         self._file: int | None = None
         self._file_bytes = 0
-        """Bytes in the file: not all of them, where it would be too large or the disk is full."""
+        """Bytes in the file; fewer than the total if the file is too large or the disk is full."""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def append(self, data: bytes) -> str:
-        """Take what has come; what it says as text."""
+        """Append data, and return it as clean text."""
         self._count_lines(data)
         self._spill(data)
         self._chunks.append(data)
@@ -136,8 +136,8 @@ class OutputTail:
         return strip_controls(self._decoder.decode(data))
 
     def _count_lines(self, data: bytes) -> None:
-        in_two = data.startswith(b"\n") and bool(self._chunks) and self._chunks[-1].endswith(b"\r")
-        self._line_ends += data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - in_two
+        split = data.startswith(b"\n") and bool(self._chunks) and self._chunks[-1].endswith(b"\r")
+        self._line_ends += data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n") - split
         self.total_lines = self._line_ends + (not data.endswith((b"\n", b"\r")))
 
     def _spill(self, data: bytes) -> None:
@@ -147,18 +147,18 @@ class OutputTail:
             self.truncated = True
             data = b"".join(self._chunks) + data
         elif self._file_bytes < self.total_bytes:
-            return  # behind a gap, nothing more
+            return  # the file is incomplete: write nothing after the gap
         with contextlib.suppress(OSError):
             if self._file is None:
                 self._file, self.path = _create_file()
             self._file_bytes += os.write(self._file, data[: MAX_FILE_BYTES - self._file_bytes])
 
     def format_text(self) -> str:
-        """The last lines that fit, cleaned."""
+        """Return the last lines that fit, as clean text."""
         raw = b"".join(self._chunks)
         lines = strip_controls(raw[-self._max_bytes :].decode("utf-8", "replace")).rstrip("\n").split("\n")
         if len(raw) > self._max_bytes and len(lines) > 1:
-            lines = lines[1:]  # the first one has lost its beginning
+            lines = lines[1:]  # the first line is cut off
         return "\n".join(lines[-self._max_lines :])
 
     def close(self) -> None:
@@ -167,14 +167,14 @@ class OutputTail:
             self._file = None
 
     def format_note(self) -> str:
-        """What is said of output that is not all shown."""
+        """Return a note about truncated output; empty if all is shown."""
         if not self.truncated:
             return ""
         shown = self.format_text().count("\n") + 1
         if self._file_bytes == self.total_bytes:
-            rest = f"All of it is in {self.path}"
+            rest = f"The full output is in {self.path}"
         elif self._file_bytes:
             rest = f"The first {self._file_bytes} bytes are in {self.path}"
         else:
-            rest = "The rest could not be kept"
+            rest = "The rest could not be saved"
         return f"[Only the last {shown} of {self.total_lines} lines are shown ({self.total_bytes} bytes). {rest}]"

@@ -1,7 +1,7 @@
-"""File tools in a sandbox: where an agent is confined, each call is done by a process of its own inside it.
+"""Run file tools in the sandbox of a confined agent: each call is a process in the sandbox.
 
-A check of a path is not enough there: a command of the same agent could put a link in its place between the check and
-the use. `main` is what the process runs.
+Checking a path is not enough: a command of the same agent could replace it by a link between the check and the use.
+`main` is the entry point of the process.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sessiontree.hooks.events import Signal
 from sessiontree.self_process import build_self_command
 
 CALL_TIMEOUT = 60.0
-"""How long a call may take."""
+"""The time limit of a call, in seconds."""
 
 FileToolFunction = Callable[[ToolContext], Awaitable[ToolOutput]]
 
 
 class ConfinedCall(Struct, frozen=True, kw_only=True):
-    """What the process is given to do."""
+    """The input of the process."""
 
     tool: str
     arguments: Any
     cwd: str
     user: str | None = None
-    """Who the process becomes before it does anything."""
+    """The process switches to this user first."""
 
 
 class ConfinedAnswer(Struct, frozen=True, kw_only=True):
@@ -48,7 +48,7 @@ class ConfinedAnswer(Struct, frozen=True, kw_only=True):
 
 
 def confinable(run: FileToolFunction) -> FileToolFunction:
-    """Have a file tool work inside the sandbox of its agent, where it has one."""
+    """Decorate a file tool: it runs in the sandbox of its agent, if there is one."""
 
     @wraps(run)
     async def run_confined(context: ToolContext) -> ToolOutput:
@@ -63,18 +63,18 @@ def confinable(run: FileToolFunction) -> FileToolFunction:
 
 
 def _is_out_of_reach(path: str, confinement: Confinement) -> bool:
-    """Whether a file of full output can be read by this process alone.
+    """Return whether commands of the agent cannot replace a file with full output.
 
-    Where commands of the agent reach it, they could put a link in its place: it is read inside of the sandbox then.
+    If they can, they could put a link there, so the file is read inside the sandbox.
     """
     return output_limits.is_full_output(path) and (confinement.is_limited or confinement.user is not None)
 
 
 def _check_inside(path: str, cwd: str, confinement: Confinement) -> None:
-    """Raises `ToolError` where an agent that has to stay in its project is about to leave it."""
+    """Raise `ToolError` if the agent is limited to its project and the path is outside."""
     real = os.path.realpath(resolve_mention(path, cwd))
     if confinement.is_limited and not is_below(real, confinement.folder):
-        raise ToolError(f"{path} is outside of {confinement.folder}: tools stay in the project here")
+        raise ToolError(f"{path} is outside of {confinement.folder}; tools are limited to the project")
 
 
 async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> ToolOutput:
@@ -83,7 +83,7 @@ async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> Too
         tool=context.call.name, arguments=msgspec.to_builtins(context.arguments), cwd=context.cwd, user=user
     )
     started = confinement.wrap_command(build_self_command(__name__), clean_environment(context.settings), context.cwd)
-    if user is not None:  # who need not be able to read this program: it becomes that user once it is loaded
+    if user is not None:  # this user may not be able to read this program, so the process switches after loading it
         started = started._replace(options={}, cwd="/")
     try:
         process = await asyncio.create_subprocess_exec(
@@ -96,7 +96,7 @@ async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> Too
             **started.options,
         )
     except OSError as error:
-        raise ToolError(f"the sandbox could not be started: {error.strerror or error}") from error
+        raise ToolError(f"cannot start the sandbox: {error.strerror or error}") from error
     working = asyncio.ensure_future(process.communicate(msgspec.json.encode(call)))
     try:
         async with asyncio.timeout(CALL_TIMEOUT):
@@ -110,31 +110,31 @@ async def _run_in_sandbox(context: ToolContext, confinement: Confinement) -> Too
     try:
         answer = msgspec.json.decode(raw, type=ConfinedAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise ToolError(f"the sandbox ended with code {process.returncode}{why and f': {why}'}") from None
+        reason = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ToolError(f"the sandbox ended with code {process.returncode}{reason and f': {reason}'}") from None
     if answer.output is None:
-        raise ToolError(answer.error or "the sandbox gave no answer")
+        raise ToolError(answer.error or "the sandbox returned no result")
     return answer.output
 
 
 async def _wait_despite_cancel(working: asyncio.Future[tuple[bytes, bytes]]) -> tuple[bytes, bytes]:
-    """Wait for it. Cancelled once, it is waited for all the same: what was written has to be told."""
+    """Wait for a result. After one cancellation, wait all the same: the model must see the result of the write."""
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
         return await working
 
 
-# In the process of its own.
+# Inside the process
 
 
 def main() -> None:
     call = msgspec.json.decode(sys.stdin.buffer.read(), type=ConfinedCall)
-    output_limits.CAN_KEEP_FILES = False  # its temporary folder ends with the sandbox
-    from sessiontree.agent import tools  # all of it, while it can be read
+    output_limits.CAN_KEEP_FILES = False  # the temporary folder disappears with the sandbox
+    from sessiontree.agent import tools  # load all modules while they can be read
 
     if call.user is not None:
-        asyncio.run(asyncio.to_thread(int))  # loads what threads need
+        asyncio.run(asyncio.to_thread(int))  # load what threads need
         switch_user(call.user)
     try:
         answer = ConfinedAnswer(output=asyncio.run(_run_call(call, tools.BUILTIN_TOOLS[call.tool])))

@@ -1,7 +1,7 @@
-"""The `find` and `grep` tools: files by name, and lines by what they say.
+"""The `find` and `grep` tools: find files by name, and lines by a regular expression.
 
-They work in a process of their own, which is ended when its time is up: no pattern, however unlucky, and no tree,
-however large, holds up the program. `main` is what that process runs.
+A search runs in its own process with a time limit, because a pattern or a folder may take very long. `main` is the
+entry point of that process.
 """
 
 from __future__ import annotations
@@ -28,53 +28,53 @@ from sessiontree.home import get_home, is_below, is_private
 from sessiontree.self_process import build_self_command
 
 SEARCH_TIMEOUT = 30.0
-"""Seconds a search may take."""
+"""The time limit of a search, in seconds."""
 MAX_GREP_BYTES = 16 << 20
-"""Larger files are not looked through."""
+"""Larger files are skipped."""
 DEFAULT_FIND_LIMIT = 1000
 DEFAULT_GREP_LIMIT = 200
 
 
 class FindArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     pattern: Annotated[str, Meta(description="A glob, such as *.py for names anywhere or src/**/test_*.py for paths.")]
-    path: Annotated[str, Meta(description="The folder to look in; the working folder unless given.")] = "."
-    limit: Annotated[int, Meta(ge=1, description=f"How many files at most; {DEFAULT_FIND_LIMIT} unless given.")] = (
+    path: Annotated[str, Meta(description="The folder to search; default is the working folder.")] = "."
+    limit: Annotated[int, Meta(ge=1, description=f"Maximum number of files; default {DEFAULT_FIND_LIMIT}.")] = (
         DEFAULT_FIND_LIMIT
     )
 
 
 class GrepArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pattern: Annotated[str, Meta(description="A regular expression, as Python has them.")]
-    path: Annotated[str, Meta(description="A folder or a file; the working folder unless given.")] = "."
-    glob: Annotated[str | None, Meta(description="Only files whose name or path is like this, such as *.py.")] = None
+    pattern: Annotated[str, Meta(description="A regular expression in Python syntax.")]
+    path: Annotated[str, Meta(description="A folder or a file; default is the working folder.")] = "."
+    glob: Annotated[str | None, Meta(description="Search only files that match this glob, such as *.py.")] = None
     ignore_case: bool = False
-    literal: Annotated[bool, Meta(description="Whether pattern is plain text.")] = False
-    context: Annotated[int, Meta(ge=0, le=50, description="How many lines to show round each one.")] = 0
+    literal: Annotated[bool, Meta(description="Treat pattern as plain text.")] = False
+    context: Annotated[int, Meta(ge=0, le=50, description="Number of lines to show around each match.")] = 0
     limit: Annotated[
-        int, Meta(ge=1, description=f"How many matching lines at most; {DEFAULT_GREP_LIMIT} unless given.")
+        int, Meta(ge=1, description=f"Maximum number of matching lines; default {DEFAULT_GREP_LIMIT}.")
     ] = DEFAULT_GREP_LIMIT
 
 
 class FileSearchResult(Struct, frozen=True, kw_only=True):
-    """What a search brings back."""
+    """The result of a search."""
 
     lines: list[str]
     more: bool = False
-    """Whether it stopped at its limit."""
+    """Whether the search stopped at its limit."""
     skipped: str = ""
-    """How many files and folders were not looked through, and why."""
+    """How many files and folders were skipped, and why."""
     error: str | None = None
 
 
 class SearchTask(Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What the process is given to do."""
+    """The input of the search process."""
 
     root: bytes
-    """As the system has it: the name of a folder need not be text."""
+    """The path as bytes: it may not be valid text."""
     cwd: bytes = b""
-    """The working folder, where links may lead; without, they may lead below `root`."""
+    """Links may point into the working folder; if it is empty, into `root`."""
     home: bytes = b""
-    """Files of sessiontree itself, which are not looked through."""
+    """The folder of sessiontree, which is skipped."""
 
 
 class FindTask(SearchTask, frozen=True, kw_only=True, tag="find"):
@@ -88,14 +88,14 @@ class GrepTask(SearchTask, frozen=True, kw_only=True, tag="grep"):
 async def run_find(context: ToolContext) -> ToolOutput:
     arguments: FindArguments = context.arguments
     found = await _run_search(FindTask(root=_resolve_root(arguments.path, context), arguments=arguments))
-    return _build_output(found, "No file has such a name.", f"the first {arguments.limit} files")
+    return _build_output(found, "No files match.", f"the first {arguments.limit} files")
 
 
 async def run_grep(context: ToolContext) -> ToolOutput:
     arguments: GrepArguments = context.arguments
     root, cwd = _resolve_root(arguments.path, context), os.fsencode(context.cwd)
     found = await _run_search(GrepTask(root=root, cwd=cwd, home=os.fsencode(get_home()), arguments=arguments))
-    return _build_output(found, "No line matches.", f"the first {arguments.limit} matching lines")
+    return _build_output(found, "No lines match.", f"the first {arguments.limit} matching lines")
 
 
 def _resolve_root(path: str, context: ToolContext) -> bytes:
@@ -103,7 +103,7 @@ def _resolve_root(path: str, context: ToolContext) -> bytes:
 
 
 async def _run_search(task: FindTask | GrepTask) -> FileSearchResult:
-    if not output_limits.CAN_KEEP_FILES:  # this is a process of its own already
+    if not output_limits.CAN_KEEP_FILES:  # already in a separate process
         return _check_result(_execute_task(task))
     process = await asyncio.create_subprocess_exec(
         *build_self_command(__name__),
@@ -116,14 +116,14 @@ async def _run_search(task: FindTask | GrepTask) -> FileSearchResult:
         async with asyncio.timeout(SEARCH_TIMEOUT):
             raw, errors = await process.communicate(msgspec.json.encode(task))
     except TimeoutError:
-        raise ToolError(f"the search took longer than {SEARCH_TIMEOUT:g} seconds: look in fewer places") from None
+        raise ToolError(f"the search took longer than {SEARCH_TIMEOUT:g} seconds; search a smaller folder") from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        why = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise ToolError(f"the search ended with code {process.returncode}{why and f': {why}'}")
+        reason = errors.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise ToolError(f"the search ended with code {process.returncode}{reason and f': {reason}'}")
     return _check_result(msgspec.json.decode(raw, type=FileSearchResult))
 
 
@@ -139,17 +139,17 @@ def _build_output(found: FileSearchResult, nothing: str, limit: str) -> ToolOutp
     details: dict[str, Any] | None = None
     if not shown.whole:
         path = write_full_output("\n".join(found.lines) + "\n")
-        rest = "The rest could not be kept" if path is None else f"All of them are in {path}"
+        rest = "The rest could not be saved" if path is None else f"The full output is in {path}"
         notes.append(f"Only {shown.lines} of {len(found.lines)} lines are shown. {rest}.")
         details = None if path is None else {"fullOutputPath": path}
     if found.more:
-        notes.append(f"These are {limit}: there are more.")
+        notes.append(f"Only {limit} are shown; there are more.")
     if found.skipped:
-        notes.append(f"Not looked through: {found.skipped}.")
+        notes.append(f"Skipped: {found.skipped}.")
     return ToolOutput(content=f"{shown.text}\n\n[{' '.join(notes)}]" if notes else shown.text, details=details)
 
 
-# In the process of its own.
+# Inside the process
 
 
 def main() -> None:
@@ -166,7 +166,7 @@ def _execute_task(task: FindTask | GrepTask) -> FileSearchResult:
 
 def find_files(root: str, arguments: FindArguments) -> FileSearchResult:
     if not os.path.isdir(root):
-        return FileSearchResult(lines=[], error=f"there is no folder {arguments.path}")
+        return FileSearchResult(lines=[], error=f"folder {arguments.path} not found")
     pattern = compile_glob(arguments.pattern)
     found: list[str] = []
     closed: list[str] = []
@@ -182,14 +182,14 @@ def find_files(root: str, arguments: FindArguments) -> FileSearchResult:
 
 def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = "") -> FileSearchResult:
     try:
-        said = re.escape(arguments.pattern) if arguments.literal else arguments.pattern
-        pattern = re.compile(said, re.IGNORECASE if arguments.ignore_case else 0)
+        expression = re.escape(arguments.pattern) if arguments.literal else arguments.pattern
+        pattern = re.compile(expression, re.IGNORECASE if arguments.ignore_case else 0)
     except re.error as error:
-        return FileSearchResult(lines=[], error=f"{arguments.pattern!r} is no regular expression: {error}")
+        return FileSearchResult(lines=[], error=f"{arguments.pattern!r} is not a valid regular expression: {error}")
     if not os.path.exists(root):
-        return FileSearchResult(lines=[], error=f"there is no file or folder {arguments.path}")
+        return FileSearchResult(lines=[], error=f"{arguments.path} not found")
     if not (os.path.isfile(root) or os.path.isdir(root)):
-        return FileSearchResult(lines=[], error=f"{arguments.path} is no regular file")
+        return FileSearchResult(lines=[], error=f"{arguments.path} is not a regular file")
     glob = None if arguments.glob is None else compile_glob(arguments.glob)
     shown: list[str] = []
     matched = 0
@@ -198,7 +198,7 @@ def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = ""
     leads_out = _build_escape_check(root, cwd, own)
     for path, named in _list_candidates(root, arguments.path, glob, closed):
         if path != root and leads_out(path):
-            passed_over["file elsewhere"] += 1
+            passed_over["link out of the folder"] += 1
             continue
         try:
             lines = _read_text_lines(path)
@@ -225,8 +225,8 @@ def grep_lines(root: str, arguments: GrepArguments, cwd: str = "", own: str = ""
 
 
 def _build_escape_check(root: str, cwd: str, own: str) -> Callable[[str], bool]:
-    """Whether a file that was found is elsewhere: a link may lead out of the folder, where permissions ask first, and
-    files of sessiontree itself are nobody's to search."""
+    """Return a function that tests whether a file must be skipped: a link out of the folder, which needs a permission,
+    or a file of sessiontree itself."""
     base, folder, own = (os.path.realpath(path) if path else "" for path in (root, cwd, own))
     if folder and is_below(base, folder):
         base = folder
@@ -252,7 +252,7 @@ def _list_candidates(
 
 
 class SkippedFile(Exception):
-    """A file is not looked through. `kind` is what such files are called, `reason` what is said of this one."""
+    """A file was skipped. `kind` names such files in the summary, `reason` completes the sentence about this file."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(kind)
@@ -261,17 +261,17 @@ class SkippedFile(Exception):
 
 
 def _read_text_lines(path: str) -> list[str]:
-    """The lines of a file of text. Raises `PassedOver`."""
+    """Return the lines of a text file. Raises `SkippedFile`."""
     if (os.path.islink(path) or os.path.dirname(path) == os.path.realpath(get_home())) and is_private(path):
-        raise SkippedFile("file with secrets of sessiontree", " holds secrets of sessiontree")
+        raise SkippedFile("file with secrets of sessiontree", " contains secrets of sessiontree")
     try:
         if os.path.getsize(path) > MAX_GREP_BYTES:
             size = f"larger than {MAX_GREP_BYTES >> 20} MiB"
-            raise SkippedFile(f"file {size}", f" is {size}, which is too large to look through")
+            raise SkippedFile(f"file {size}", f" is {size}, which is too large to search")
         with open(path, "rb") as file:
             raw = file.read()
     except OSError as error:
-        raise SkippedFile("file that cannot be read", f": {error.strerror or error}") from error
+        raise SkippedFile("unreadable file", f": {error.strerror or error}") from error
     if is_binary(raw[:SNIFF_BYTES]):
         raise SkippedFile("binary file", " is a binary file")
     text = raw.decode("utf-8", "replace").removesuffix("\n")
@@ -279,12 +279,12 @@ def _read_text_lines(path: str) -> list[str]:
 
 
 def _format_skipped(files: Counter[str], closed: list[str]) -> str:
-    counts = {**files, "folder that cannot be read": len(closed)}
+    counts = {**files, "unreadable folder": len(closed)}
     return ", ".join(f"{n} {kind if n == 1 else _pluralize_kind(kind)}" for kind, n in counts.items() if n)
 
 
 def _pluralize_kind(kind: str) -> str:
-    return kind.replace("file", "files").replace("folder", "folders")
+    return kind.replace("file", "files").replace("unreadable folder", "unreadable folders").replace("link", "links")
 
 
 def _join_name(folder: str, path: str) -> str:
@@ -293,7 +293,7 @@ def _join_name(folder: str, path: str) -> str:
 
 find = Tool(
     name="find",
-    description="Find files by name. Files that .gitignore leaves out are not found.",
+    description="Find files by name. Files ignored by .gitignore are not found.",
     run=confinable(run_find),
     arguments=FindArguments,
     concurrent=True,
@@ -302,8 +302,8 @@ find = Tool(
 )
 grep = Tool(
     name="grep",
-    description="Find lines in files by a regular expression. Files that .gitignore leaves out, binary ones and very "
-    f"large ones are not looked through. At most {MAX_BYTES} bytes are shown.",
+    description="Find lines in files by a regular expression. Files ignored by .gitignore, binary files and very large "
+    f"files are skipped. At most {MAX_BYTES} bytes are shown.",
     run=confinable(run_grep),
     arguments=GrepArguments,
     concurrent=True,

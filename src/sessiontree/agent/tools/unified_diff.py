@@ -1,7 +1,6 @@
-"""The difference that replacements make in a text, as a unified diff.
+"""Unified diffs of known replacements in a text.
 
-Where something was replaced is known, so nothing is looked for in the rest of the text: it takes time in proportion to
-the text, whatever repeats in it.
+The changed places are known, so the rest of the text is not compared. The time is linear in the size of the text.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from typing import NamedTuple
 from sessiontree.core.number_text import pluralize
 
 CONTEXT_LINES = 3
-"""How many lines are shown round those that differ."""
+"""The number of context lines around a change."""
 MAX_FINE_LINES = 400
-"""Of more lines than this, those that stayed the same between two that differ are not looked for."""
+"""Up to this many lines, unchanged lines within a change are found with `difflib`."""
 
 
 MAX_DIFFERENCES = 256
-"""Between more lines, so many that differ are looked for; where there are more, all of them are taken as different."""
+"""In longer changes, up to this many different lines are found; beyond that, all lines count as different."""
 MAX_STEPS = 2_000_000
-"""How many lines are compared at most to find them."""
+"""The maximum number of line comparisons."""
 MAX_DIFF_CHARS = 64 * 1024
-"""How many characters of a difference are kept in a session."""
+"""The maximum size of a diff in a session, in characters."""
 
 
 class TextChange(NamedTuple):
-    """What stood from `start` to `end`, and stands there no more."""
+    """The text from `start` to `end` is replaced by `new`."""
 
     start: int
     end: int
@@ -36,7 +35,7 @@ class TextChange(NamedTuple):
 
 
 class _Edit(NamedTuple):
-    """Lines from `first` to before `last`, counting from 0, that others took the place of."""
+    """The lines from `first` up to `last`, counted from 0, are replaced by `new`."""
 
     first: int
     last: int
@@ -44,32 +43,32 @@ class _Edit(NamedTuple):
 
 
 def build_unified_diff(text: str, changes: Sequence[TextChange], path: str) -> str:
-    """The difference that `changes` make, which are in order and do not overlap."""
+    """Return the diff of `changes`, which are sorted and do not overlap."""
     old = _split_lines(text)
-    made = [f"--- a/{path}\n", f"+++ b/{path}\n"]
+    diff = [f"--- a/{path}\n", f"+++ b/{path}\n"]
     grown = 0
     for edits in _group_hunks(_find_edits(text, changes)):
         first, last = max(0, edits[0].first - CONTEXT_LINES), min(len(old), edits[-1].last + CONTEXT_LINES)
         growing = sum(len(edit.new) - (edit.last - edit.first) for edit in edits)
-        made.append(f"@@ -{_format_range(first, last)} +{_format_range(first + grown, last + grown + growing)} @@\n")
+        diff.append(f"@@ -{_format_range(first, last)} +{_format_range(first + grown, last + grown + growing)} @@\n")
         grown += growing
         for edit in edits:
-            made += _prefix_lines(" ", old[first : edit.first])
-            made += _prefix_lines("-", old[edit.first : edit.last])
-            made += _prefix_lines("+", edit.new)
+            diff += _prefix_lines(" ", old[first : edit.first])
+            diff += _prefix_lines("-", old[edit.first : edit.last])
+            diff += _prefix_lines("+", edit.new)
             first = edit.last
-        made += _prefix_lines(" ", old[first:last])
-    return "".join(made).encode("utf-8", "replace").decode()
+        diff += _prefix_lines(" ", old[first:last])
+    return "".join(diff).encode("utf-8", "replace").decode()
 
 
-def truncate_diff(made: str) -> str:
-    """A difference as it is kept: of a long one the beginning, with a line that says how much is left out."""
-    if len(made) <= MAX_DIFF_CHARS:
-        return made
-    end = made.rfind("\n", 0, MAX_DIFF_CHARS) + 1 or MAX_DIFF_CHARS
-    left = made.count("\n", end)
-    kept = made[:end].removesuffix("\n")
-    return f"{kept}\n\\ {pluralize(left, 'more line')} left out\n"
+def truncate_diff(diff: str) -> str:
+    """Cut a long diff off, and add a line with the number of omitted lines."""
+    if len(diff) <= MAX_DIFF_CHARS:
+        return diff
+    end = diff.rfind("\n", 0, MAX_DIFF_CHARS) + 1 or MAX_DIFF_CHARS
+    left = diff.count("\n", end)
+    kept = diff[:end].removesuffix("\n")
+    return f"{kept}\n\\ {pluralize(left, 'more line')} omitted\n"
 
 
 def _split_lines(text: str) -> list[str]:
@@ -88,7 +87,7 @@ def _prefix_lines(mark: str, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _group_hunks(edits: Iterable[_Edit]) -> Iterator[list[_Edit]]:
-    """Edits together whose lines round them meet."""
+    """Group edits whose context lines overlap."""
     hunk: list[_Edit] = []
     for edit in edits:
         if hunk and edit.first - hunk[-1].last > 2 * CONTEXT_LINES:
@@ -120,7 +119,7 @@ def _find_edits(text: str, changes: Sequence[TextChange]) -> Iterator[_Edit]:
 
 
 def _expand_to_lines(text: str, changes: Sequence[TextChange]) -> Iterator[TextChange]:
-    """The changes as such of whole lines, those of the same line as one."""
+    """Expand changes to whole lines, and join those in the same line."""
     start = end = copied = 0
     pieces: list[str] = []
     for change in changes:
@@ -137,7 +136,7 @@ def _expand_to_lines(text: str, changes: Sequence[TextChange]) -> Iterator[TextC
 
 
 def _count_common_lines(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """How many lines are the same at the beginning, and how many of the others at the end."""
+    """Return the number of equal lines at the start, and of further equal lines at the end."""
     most = min(len(old), len(new))
     before = next((at for at in range(most) if old[at] != new[at]), most)
     behind = next((at for at in range(most - before) if old[-1 - at] != new[-1 - at]), most - before)
@@ -145,10 +144,10 @@ def _count_common_lines(old: Sequence[str], new: Sequence[str]) -> tuple[int, in
 
 
 def _find_small_edits(old: Sequence[str], new: Sequence[str]) -> list[tuple[int, int, int, int]]:
-    """The lines of `old` from i to j whose place those of `new` from k to m take, where few differ; otherwise all.
+    """Return edits (i, j, k, m): `old[i:j]` is replaced by `new[k:m]`. If too many lines differ, return one edit.
 
-    That is the greedy search of Myers: the furthest that can be come with one more line taken away or added, again and
-    again.
+    This is the greedy algorithm of Myers: with each step, find the furthest point that one more deletion or insertion
+    reaches.
     """
     everything = [(0, len(old), 0, len(new))]
     reached, passed, steps = {1: 0}, list[dict[int, int]](), 0
@@ -170,7 +169,7 @@ def _find_small_edits(old: Sequence[str], new: Sequence[str]) -> list[tuple[int,
 
 
 def _trace_back(passed: Sequence[dict[int, int]], i: int, k: int) -> Iterator[tuple[int, int, int, int]]:
-    """The single lines that were taken away or added on the way to the end, the last one first."""
+    """Yield the deleted and inserted lines on the way to the end, last one first."""
     for differing in range(len(passed) - 1, 0, -1):
         reached, diagonal = passed[differing], i - k
         added = diagonal == -differing or (diagonal != differing and reached[diagonal - 1] < reached[diagonal + 1])
@@ -180,7 +179,7 @@ def _trace_back(passed: Sequence[dict[int, int]], i: int, k: int) -> Iterator[tu
 
 
 def _join_edits(single: Iterable[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Edits of single lines, the last one first, as edits of lines that follow one another, the first one first."""
+    """Join single-line edits, given in reverse order, to edits of consecutive lines."""
     joined: list[tuple[int, int, int, int]] = []
     for i, j, k, m in single:
         if joined and (j, m) == (joined[-1][0], joined[-1][2]):

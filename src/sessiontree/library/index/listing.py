@@ -1,7 +1,6 @@
-"""Listing: a summary of every session, by way of the index.
+"""Listing: summarize many session files with the help of the index.
 
-A file that is as it was costs one `stat`; the others are read (`reading`), and what they say is kept
-for the next time.
+An unchanged file costs one `stat`. The others are read, and the result is cached.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from sessiontree.library.session_files import SessionFile, is_text
 from sessiontree.store.jsonl import JsonlStore
 
 BATCH_SIZE = 64
-"""So many files are written at once."""
+"""How many files are saved in one transaction."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told bytes done and bytes in all."""
+"""Called with the bytes done and the bytes in total."""
 
 _summary_decoder = msgspec.msgpack.Decoder(SessionSummary)
 _tally_decoder = msgspec.msgpack.Decoder(SessionTotals)
@@ -50,9 +49,9 @@ def list_summaries(
     root: str | None = None,
     progress: Progress | None,
 ) -> list[SessionSummary]:
-    """A summary of each file, in the same order.
+    """Return a summary of each file, in the same order.
 
-    `folders` were looked at, and with `root` all there are below it: what is known of other files there is forgotten.
+    `folders` were listed completely, and with `root` all folders below it: records of other files there are deleted.
     """
     known = _load_rows(db, folders, root)
     listed: dict[str, SessionSummary] = {}
@@ -110,12 +109,12 @@ def _delete_files(db: IndexDatabase, paths: list[bytes]) -> None:
 def _scan_stale(
     db: IndexDatabase, stale: list[tuple[SessionFile, bool]], progress: Progress | None
 ) -> Generator[FileScan]:
-    """Read files, each with whether it is known already, and keep what they say, a few at a time."""
+    """Read files, each given with whether the index knows it, and save the results in batches."""
     total, done, within = sum(file.size for file, _ in stale), 0, 0
     batch: list[FileScan] = []
 
     def report_bytes(size: int) -> None:
-        """So many bytes of a file were read, which is not done yet."""
+        """Report progress within a file."""
         nonlocal within
         within += size
         if progress is not None:
@@ -149,7 +148,7 @@ def _scan_stale(
 
 
 def load_digest(db: IndexDatabase, path: str) -> Digest | None:
-    """What is known of how the entries of a file hang together; `None` unless all of it is."""
+    """Load the links between the entries of a file; `None` unless all of them are indexed."""
     past = _load_record(db, path)
     return None if past is None or past.tally is None or past.read_to < past.size else _build_digest(db, past)
 
@@ -187,11 +186,11 @@ def _decode_entries(file: int, first: int, entries: bytes, checksum: int) -> Ent
     return _entries_decoder.decode(entries)
 
 
-# Keeping it
+# Saving
 
 
 def _save_scans(db: IndexDatabase, batch: list[FileScan]) -> None:
-    """Write what was read, where nobody else has in the meantime."""
+    """Save the scans, unless another process has done so."""
     kept = [reading for reading in batch if reading.read_to != NOT_CACHED]
 
     def write() -> None:
@@ -249,5 +248,5 @@ def _save_scan(db: IndexDatabase, reading: FileScan) -> None:
 
 
 def _drop_unencodable_name(summary: SessionSummary) -> SessionSummary:
-    """A file name that is no UTF-8 is left out: the one on the disk is put in when it is listed."""
+    """Drop a file name that is not UTF-8. Listing fills it in again."""
     return summary if is_text(summary.file) else msgspec.structs.replace(summary, file="")

@@ -1,7 +1,7 @@
-"""The sieve: which lines of a file may match a query, and which are too old, told from their bytes.
+"""The prefilter: exclude lines that cannot match a query, or are too old, by their bytes alone.
 
-Most lines need not be decoded. Here they are taken one by one or many at once; every line that may match passes, and
-few others do. Nothing is read here.
+Most lines then need not be decoded. It works on one line or on many at once. Every line that may match passes, and few
+others do. No files are read here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from sessiontree.core.timestamps import parse_timestamp
 WORD_BYTES = bytes(code if code >= 128 or chr(code).isalnum() or code == 95 else 32 for code in range(256))
 
 _WHITESPACE = rb"(?:\\[bfnrt]|[\x00-\x20\x7f-\xff])+"
-"""Whatever may stand for white space in a file."""
+"""All characters that count as white space."""
 _ESCAPE_BEFORE_MARK = re.compile(rb"\\[bfnrt][\x80-\xff]")
-"""Where what is put together as one letter may be two: the end of an escape, and a mark that belongs to nothing."""
+"""Where one composed letter may be two in the file: at the end of an escape, and at a stray combining mark."""
 FOLDED_LETTERS = {letter: fold(letter) for letter in "ßẞſ\u212aİŉǰẖẗẘẙẚﬀﬁﬂﬃﬄﬅﬆ\u037e\u1fef"}
-"""Letters and signs that are equal to something with ASCII in it once they are folded."""
+"""Characters that fold to something that contains ASCII."""
 
 _ESCAPED = re.compile(rb"\\u")  # a pattern finds this faster than `in` does: backslashes are common
 _TIMESTAMP = re.compile(rb'"timestamp"\s*:\s*"([^"]*)"')
@@ -32,7 +32,7 @@ _ASCII = bytes(range(128))
 
 @cache
 def list_combining_marks() -> frozenset[str]:
-    """Everything that may become one letter with what stands before it."""
+    """Return all characters that may combine with the one before them."""
     import unicodedata
 
     parts = (unicodedata.decomposition(chr(code)).split() for code in range(0xC0, 0x20000))
@@ -41,7 +41,7 @@ def list_combining_marks() -> frozenset[str]:
 
 
 def extract_words(terms: Iterable[Term]) -> set[str]:
-    """The words that must be inside words of what the terms match."""
+    """Return the words that must occur inside words of a matching text."""
     return {
         piece.decode() for term in terms for piece in term.text.encode("utf-8", "replace").translate(WORD_BYTES).split()
     }
@@ -65,7 +65,7 @@ class Prefilter:
         )
 
     def can_match(self, lines: bytes) -> bool:
-        """Whether one of these lines may match."""
+        """Return whether one of these lines may match."""
         return self._has_terms(lines) or _ESCAPED.search(lines) is not None
 
     def _has_terms(self, lines: bytes) -> bool:
@@ -80,7 +80,7 @@ class Prefilter:
     def _has_letters(self, lines: bytes) -> bool:
         rest = lines.translate(None, _ASCII).decode("utf-8", "replace")
         if list_combining_marks().isdisjoint(rest):
-            # Every letter stands for itself, so what is no ASCII can be looked at alone.
+            # Each letter is encoded separately, so non-ASCII letters can be matched one by one.
             text = normalize_case(rest)
             return all(run in text for run in self._runs)
         text = normalize_case(lines.decode("utf-8", "replace"))
@@ -88,7 +88,7 @@ class Prefilter:
 
 
 def _build_letter_patterns(letters: Iterable[str]) -> list[re.Pattern[bytes]]:
-    """Patterns for letters that are not ASCII: one for all that begin with the same two bytes, which is fast."""
+    """Build patterns for non-ASCII letters: one for all letters with the same first two bytes, which is fast."""
     ends: dict[bytes, list[bytes]] = {}
     for letter in letters:
         code = letter.encode()
@@ -97,7 +97,7 @@ def _build_letter_patterns(letters: Iterable[str]) -> list[re.Pattern[bytes]]:
 
 
 def is_older(lines: bytes, than: int) -> bool:
-    """Whether all of these lines were certainly written before a time, in milliseconds."""
+    """Return whether all of these lines were certainly written before a time, in milliseconds since the epoch."""
     stamps: list[bytes] = _TIMESTAMP.findall(lines)
     if not all(map(_STANDARD_TIMESTAMP.fullmatch, stamps)) or _ESCAPED.search(lines) is not None:
         return False

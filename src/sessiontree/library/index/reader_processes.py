@@ -1,8 +1,7 @@
-"""Helpers: other processes that read a share of the files when there is very much to read.
+"""Reader processes: scan a share of the files in parallel when there is a lot to read.
 
-Decoding keeps one processor busy, and threads would take turns. A helper is this same program, given
-a list of files and asked for what `reading` makes of each; it touches no database. Whatever a helper
-does not get done, slow or failed, is read by whoever asked.
+Decoding is CPU-bound, so threads would not help. A reader runs this same program on a list of files and returns the
+scan of each; it does not use the index. Files that a slow or failed reader did not finish are scanned by the parent.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from sessiontree.library.session_files import SessionFile, is_text, pause_gc
 from sessiontree.self_process import build_self_command
 
 MAX_PROCESSES = 4
-"""Processes at work, this one included."""
+"""How many processes read, this one included."""
 MIN_SHARE_SIZE = 48 << 20
-"""So many bytes for each, or starting it takes longer than it saves."""
+"""Bytes per process below which starting one takes longer than it saves."""
 
 _files_decoder = msgspec.msgpack.Decoder(list[SessionFile])
 _scan_decoder = msgspec.msgpack.Decoder(FileScan)
@@ -31,7 +30,7 @@ _LENGTH_SIZE = 8
 
 
 class ReaderProcess:
-    """A process at work on a share of the files, from the first one on."""
+    """A process that scans a share of the files, from the first one on."""
 
     def __init__(self, share: Sequence[SessionFile]) -> None:
         import subprocess
@@ -49,10 +48,9 @@ class ReaderProcess:
             )
 
     def iter_scans(self) -> Generator[FileScan]:
-        """What is in the share, in any order.
+        """Yield the scans of the share, in any order.
 
-        While the helper is at work from one end, whoever asks is at work from the other; so nobody waits for a
-        helper that is slow, or gone.
+        The reader works from one end and the caller from the other: the caller never waits for a slow or dead reader.
         """
         left = len(self.share)
         while left > self._read_finished():
@@ -61,13 +59,13 @@ class ReaderProcess:
         yield from self._finished[:left]
 
     def _read_finished(self) -> int:
-        """How many files it has done by now."""
+        """Return how many files it has finished."""
         fd = self._output.fileno()
         while head := os.pread(fd, _LENGTH_SIZE, self._position):
             size = int.from_bytes(head, "big")
             data = os.pread(fd, size, self._position + _LENGTH_SIZE)
             if len(head) < _LENGTH_SIZE or len(data) < size:
-                break  # it is being written
+                break  # still being written
             try:
                 self._finished.append(_scan_decoder.decode(data))
             except msgspec.MsgspecError:
@@ -82,7 +80,7 @@ class ReaderProcess:
 
 
 def start_readers(files: Sequence[SessionFile]) -> list[ReaderProcess]:
-    """Helpers at work on all but one share of the files; none when it is not worth it."""
+    """Start readers for all but one share of the files; none if it is not worth it."""
     files = [file for file in files if is_text(file.path)]
     count = min(MAX_PROCESSES, _count_processors(), sum(file.size for file in files) // MIN_SHARE_SIZE)
     if count < 2 or not sys.executable:
@@ -94,20 +92,20 @@ def start_readers(files: Sequence[SessionFile]) -> list[ReaderProcess]:
         shares[least].append(file)
         sizes[least] += file.size
     helpers: list[ReaderProcess] = []
-    with suppress(OSError):  # those that did start are enough: the rest is read by whoever asked
+    with suppress(OSError):  # the caller scans what readers that did not start would have
         for share in shares[1:]:
             helpers.append(ReaderProcess(share))
     return helpers
 
 
 def _count_processors() -> int:
-    """How many this process may use, where the system tells."""
+    """Return how many CPUs this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)
     return (os.cpu_count() or 1) if allowed is None else len(allowed(0))
 
 
 def main() -> None:
-    """Read the files that standard input names, and write what each says to standard output."""
+    """Scan the files named on standard input and write the scans to standard output."""
     with pause_gc():
         for found in _files_decoder.decode(sys.stdin.buffer.read()):
             data = _encode(scan_file(found))

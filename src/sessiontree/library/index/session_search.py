@@ -1,9 +1,9 @@
-"""Search: the newest entries that a query matches, in all branches of some sessions.
+"""Search: find the newest entries that match a query, in all branches of many sessions.
 
-The index tells the chunks of files that may have hits (`texts`). They are read, and so is whatever the index has not
-taken in yet; what passes the `sieve` is decoded and compared, and the newest hits are kept. A stale or missing index
-changes nothing in what is found. New words are taken in afterwards, for no longer than the search itself took: so the
-first one over thousands of sessions does not wait for an index of them all.
+The word index names the chunks of files that may contain hits. Those chunks, and everything that is not indexed yet,
+are read. Lines that pass the prefilter are decoded and compared, and the newest hits are kept. A stale or missing index
+never changes the result. New words are indexed after the search, for at most as long as the search took. The first
+search over thousands of sessions does not wait until all of them are indexed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ from sessiontree.library.index.session_summary import (
 )
 from sessiontree.library.index.sqlite import IndexDatabase
 from sessiontree.library.index.word_index import IndexedFile, find_candidates, index_texts, load_files
+from sessiontree.session import Session
 from sessiontree.store.range_reader import RangeReader
 
 MIN_INDEX_SECONDS, MAX_INDEX_SECONDS = 0.25, 3.0
-"""How long new words are taken in, at least and at most."""
+"""How many seconds new words are indexed after a search, at least and at most."""
 RANGE_SIZE = 1 << 22
-"""So many bytes of a file are looked through in its order; before, what stands behind them."""
+"""Bytes of a file that are searched forward at a time. The ranges themselves are searched from the end."""
 SNIPPET_LENGTH, SNIPPET_LEAD = 160, 40
 MAX_TIME = 1 << 62
 MIN_TIME = -MAX_TIME
@@ -59,17 +60,17 @@ class Hit(Struct, frozen=True, kw_only=True):
     entry: EntryId
     type: str
     role: str
-    """The role of a message, else the type of the entry."""
+    """The role of a message, or the type of another entry."""
     timestamp: str
     branch: str | None
-    """A branch that leads there, the current one if it does; `None` when all have left it."""
+    """A branch whose path contains the entry, preferably the current one; `None` if there is none."""
     in_context: bool
-    """The model is sent it from the current place; not what an edit has replaced, but the edit."""
+    """Whether the model sees the entry from the current position. If it was edited, the edit counts instead."""
     snippet: str
 
 
 class _FilePart(NamedTuple):
-    """A part of a file that may have hits."""
+    """A part of a file that may contain hits."""
 
     newest: int
     file: IndexedFile
@@ -81,18 +82,18 @@ class _FileMatch(NamedTuple):
     moment: int
     path: str
     position: int
-    """Where in the file it stands: with the path it tells matches of one moment apart."""
+    """The offset in the file, which together with the path orders matches of the same time."""
     entry: Entry
     text: str
 
     def __lt__(self, other: tuple[Any, ...]) -> bool:
-        return self[:3] < other[:3]  # never by what was found
+        return self[:3] < other[:3]  # never by the entry
 
 
 def search_sessions(
     db: IndexDatabase, listed: Sequence[SessionSummary], query: Query, *, limit: int, progress: Progress | None = None
 ) -> list[Hit]:
-    """The newest entries of these sessions that the query matches, newest first."""
+    """Return the newest entries of these sessions that match the query, newest first."""
     summaries = {summary.file: summary for summary in listed}
 
     def work(parts: Sequence[_FilePart]) -> list[Hit]:
@@ -105,19 +106,16 @@ def search_sessions(
 def find_matching_files(
     db: IndexDatabase, listed: Sequence[SessionSummary], query: Query, *, progress: Progress | None = None
 ) -> list[str]:
-    """The files of those among these sessions in which the query matches something.
-
-    Each is read only until something is found in it.
-    """
+    """Return the files of the sessions with a match. Each file is read only until the first one."""
     return _search_parts(db, listed, query, lambda parts: _list_matching_files(db, parts, query, progress))
 
 
 def _search_parts(
     db: IndexDatabase, listed: Sequence[SessionSummary], query: Query, work: Callable[[Sequence[_FilePart]], T]
 ) -> T:
-    """What `work` finds in the parts of these sessions that may have hits. New words are taken in afterwards."""
+    """Return what `work` finds in the parts that may contain hits. Index new words afterwards."""
     began = time.monotonic()
-    with db.transaction("DEFERRED"):  # how far words were taken in, and where they are, go together
+    with db.transaction("DEFERRED"):  # how far a file is indexed and its chunks must be read together
         files = load_files(db, [summary.file for summary in listed if summary.branch is not None])
         parts = _list_parts(db, files, query)
     found = work(parts)
@@ -127,7 +125,7 @@ def _search_parts(
 
 
 def _list_parts(db: IndexDatabase, files: Sequence[IndexedFile], query: Query) -> list[_FilePart]:
-    """The parts of files that may have hits, those with the newest entries first."""
+    """List the parts of files that may contain hits, those with the newest entries first."""
     since = 0 if query.since is None else query.since
     known = [
         _FilePart(newest, file, start, stop)
@@ -136,7 +134,7 @@ def _list_parts(db: IndexDatabase, files: Sequence[IndexedFile], query: Query) -
     ]
     unknown: list[_FilePart] = []
     for file in files:
-        # A last line without newline counts too, unless it is too long to look into.
+        # A last line without newline counts too, unless it is too long to read.
         stop = file.size if file.size - file.read_to <= LINE_LIMIT else file.read_to
         if file.text_to < stop:
             unknown.append(_FilePart(MAX_TIME, file, max(file.text_to, file.body), stop))
@@ -146,11 +144,11 @@ def _list_parts(db: IndexDatabase, files: Sequence[IndexedFile], query: Query) -
 def _find_matches(
     db: IndexDatabase, parts: Sequence[_FilePart], query: Query, limit: int, progress: Progress | None
 ) -> list[tuple[_FileMatch, _EntryContext]]:
-    """The newest matches that count, newest first, each with what is said of it.
+    """Return the newest valid matches, newest first, each with its context.
 
-    Whether one counts is known only once its session was looked into, which sound sessions need not be. So that no
-    match takes the place of one that counts, the others are looked into as soon as they have one among the newest, each
-    once. Where a session is not what it was any more, there is another look at all of them.
+    A match is invalid if a later line of a damaged session replaces the entry. Undamaged sessions need no check. The
+    others are opened as soon as they have a match among the newest, each once. Then an invalid match never displaces a
+    valid one. If a session changed during the search, all parts are searched again.
     """
     looked_into: dict[str, _EntryContext] = {}
     counts = _build_match_filter(db, looked_into)
@@ -170,7 +168,7 @@ def _find_matches(
 def _build_match_filter(
     db: IndexDatabase, looked_into: dict[str, _EntryContext]
 ) -> Callable[[IndexedFile, _FileMatch], bool]:
-    """Tells whether a match counts, as far as one can on the way."""
+    """Return a function that checks whether a match is valid, as far as is known during the search."""
 
     def is_counted(file: IndexedFile, match: _FileMatch) -> bool:
         if file.kind is ReadMode.LINES and not file.is_sound and file.path not in looked_into:
@@ -183,7 +181,7 @@ def _build_match_filter(
 def _list_matching_files(
     db: IndexDatabase, parts: Sequence[_FilePart], query: Query, progress: Progress | None
 ) -> list[str]:
-    """The files that have a match that counts."""
+    """List the files with a valid match."""
     found: dict[str, None] = {}
     way, sieve, counts = _SearchProgress(parts, progress), Prefilter(query.terms), _build_match_filter(db, {})
     for part in parts:
@@ -203,12 +201,12 @@ def _find_newest(
     counts: Callable[[IndexedFile, _FileMatch], bool],
     progress: Progress | None,
 ) -> list[_FileMatch]:
-    """The newest matches in these parts that count, newest first."""
+    """Return the newest valid matches in these parts, newest first."""
     newest: list[_FileMatch] = []
     way, sieve = _SearchProgress(parts, progress), Prefilter(query.terms)
 
     def get_min_time() -> int:
-        """Older entries do not count any more."""
+        """Return the time before which entries no longer count."""
         return newest[0].moment if len(newest) == limit else query.since or MIN_TIME
 
     for part in parts:
@@ -225,7 +223,7 @@ def _find_newest(
 
 
 class _SearchProgress:
-    """How far a search is, in bytes."""
+    """The progress of a search, in bytes."""
 
     def __init__(self, parts: Sequence[_FilePart], progress: Progress | None) -> None:
         self.total = sum(part.stop - part.start for part in parts)
@@ -244,20 +242,18 @@ def _iter_matches(
     try:
         with isolate_errors(part.file.path):
             for position, entry in _iter_entries(part, sieve, least, passed):
-                moment = parse_timestamp(entry.timestamp) or 0
-                if moment < least() or (query.roles and not query.accepts_role(get_speaker(entry))):
-                    continue
-                said = get_text_parts(entry)
-                if said and query.matches(fold_parts(said)):
-                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(said))
+                parts = match_entry(entry, query, since=least())
+                if parts is not None:
+                    moment = parse_timestamp(entry.timestamp) or 0
+                    yield _FileMatch(moment, part.file.path, position, entry, "\n".join(parts))
     except (OSError, SessionTreeError):
-        return  # taken away since it was listed
+        return  # removed since it was listed
 
 
 def _iter_entries(
     part: _FilePart, sieve: Prefilter, least: Callable[[], int], passed: Callable[[int], None]
 ) -> Generator[tuple[int, Entry]]:
-    """The entries of a part of a file that may match, each with where it stands.
+    """Yield the entries of a part of a file that may match, each with its offset.
 
     Raises `OSError` and `SessionTreeError`.
     """
@@ -284,7 +280,7 @@ def _iter_ranges_backward(reader: RangeReader, start: int, stop: int) -> Generat
             yield first, stop
             stop, size = first, RANGE_SIZE
         else:
-            size *= 4  # a line that is longer than that
+            size *= 4  # a longer line
 
 
 def _parse_block(block: bytes, at: int, sieve: Prefilter) -> Generator[tuple[int, Entry]]:
@@ -299,24 +295,24 @@ def _parse_block(block: bytes, at: int, sieve: Prefilter) -> Generator[tuple[int
 
 
 class _EntryContext:
-    """What is said of the entries of a session that a search has found."""
+    """The branches and the context of entries that a search found in one session."""
 
     def __init__(self, db: IndexDatabase, path: str, entries: Sequence[Entry] | None = None) -> None:
-        """Of these entries alone, or of all in the session."""
+        """Load the context of these entries, or of the whole session."""
         self._branches: Mapping[EntryId, str | None] = {}
         self._visible: VisibleEntries | None = None
         self._tree: Tree | None = Tree()
-        """`None` where every entry counts."""
+        """`None` if every entry is valid."""
         try:
             if entries is None or not self._load_from_index(db, path, entries):
                 self._load_from_session(db, path)
         except OversizedLine:
-            self._tree = None  # nobody should look into it: what was found must do
+            self._tree = None  # too large to open: accept the matches unchecked
         except SessionTreeError:
-            return  # it was taken away meanwhile
+            return  # removed during the search
 
     def _load_from_index(self, db: IndexDatabase, path: str, entries: Sequence[Entry]) -> bool:
-        """By the index, which knows of sound files how their entries hang together; whether it knows them all."""
+        """Load from the index, if it has the links between all these entries. Return whether it has."""
         ids = {entry.id for entry in entries}
         digest = load_digest(db, path)
         branches = {} if digest is None else digest.find_branches(ids)
@@ -337,7 +333,7 @@ class _EntryContext:
             self._branches = map_branches(heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
 
     def is_current(self, entry: Entry) -> bool:
-        """Whether the entry counts: one that a later line with its id stands for does not."""
+        """Return whether no later line with the same id replaces the entry."""
         return self._tree is None or (entry.id in self._tree and self._tree[entry.id].raw == entry.raw)
 
     def get_branch(self, id: EntryId) -> str | None:
@@ -348,7 +344,7 @@ class _EntryContext:
 
 
 def map_branches(heads: Heads, up: Callable[[EntryId | None], Iterable[EntryId]]) -> dict[EntryId, str]:
-    """A branch that leads to each entry, the current one if it does, and an archived one only where no other does."""
+    """Map each entry to a branch that contains it: the current one if possible, an archived one as a last resort."""
     branches: dict[EntryId, str] = {}
     for name in sorted(heads.heads, key=lambda name: (name != heads.current, name in heads.archived)):
         for id in up(heads.heads[name]):
@@ -356,6 +352,40 @@ def map_branches(heads: Heads, up: Callable[[EntryId | None], Iterable[EntryId]]
                 break
             branches[id] = name
     return branches
+
+
+def match_entry(entry: Entry, query: Query, *, since: int | None = None) -> list[str] | None:
+    """Return the texts of an entry if the query matches it, or `None`. `since` overrides the query's limit."""
+    oldest = query.since if since is None else since
+    if oldest is not None and (parse_timestamp(entry.timestamp) or 0) < oldest:
+        return None
+    if query.roles and not query.accepts_role(get_speaker(entry)):
+        return None
+    parts = get_text_parts(entry)
+    return parts if parts and query.matches(fold_parts(parts)) else None
+
+
+def find_hits(session: Session, query: Query) -> list[Hit]:
+    """Search one open session, without the index."""
+    tree, heads = session.tree, session.heads
+    branches = map_branches(heads, lambda leaf: tree.walk_up_ids(leaf if leaf in tree else None))
+    visible = VisibleEntries(session.context())
+    return [
+        Hit(
+            session=session.id,
+            file=session.location,
+            name=session.name,
+            entry=entry.id,
+            type=entry.type,
+            role=get_speaker(entry),
+            timestamp=entry.timestamp,
+            branch=branches.get(entry.id),
+            in_context=visible.contains(entry),
+            snippet=build_snippet("\n".join(parts), query.terms),
+        )
+        for entry in tree
+        if (parts := match_entry(entry, query)) is not None
+    ]
 
 
 def _build_hit(match: _FileMatch, summary: SessionSummary, sight: _EntryContext, query: Query) -> Hit:
@@ -375,7 +405,7 @@ def _build_hit(match: _FileMatch, summary: SessionSummary, sight: _EntryContext,
 
 
 def build_snippet(text: str, terms: Sequence[Term]) -> str:
-    """The part of `text` round the first term, on one line."""
+    """Return the part of `text` around the first term, on one line."""
     flat = normalize_accents(" ".join(text.split()))
     start = max(0, _find_term(flat, terms[0]) - SNIPPET_LEAD) if terms else 0
     cut = flat[start : start + SNIPPET_LENGTH]
@@ -383,18 +413,18 @@ def build_snippet(text: str, terms: Sequence[Term]) -> str:
 
 
 def _find_term(text: str, term: Term) -> int:
-    """Where in a text, which is composed, a term stands first; or before all of it."""
+    """Return the position of a term in normalized text; -1 if it is not there."""
     folded = text.casefold()
     position = term.find_position(folded)
     if len(folded) == len(text):
         return position
-    # Some letters became several: what is found stands in the letter that ends behind it.
+    # Folding turned some letters into several: map the position back to the original letter.
     ends = accumulate(len(letter.casefold()) for letter in text)
     return bisect_right(list(ends), position)
 
 
 def encode_hit(hit: Hit) -> JsonObject:
-    """As commands and the REST interface give it."""
+    """Return the JSON that commands print and the REST API returns."""
     return {
         "session": hit.session,
         "name": hit.name,

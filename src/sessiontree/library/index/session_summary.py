@@ -1,8 +1,7 @@
-"""Reading: what one session file says to a listing, read again only as far as it has changed.
+"""Summaries of single session files, for listings.
 
-A file that has grown is read from where the last whole line ended, if what stands before is what it
-was. Anything else is read from its beginning; what is not sound is opened as a session, which tells
-what is wrong. Nothing is ever written to a file, and there is no database here.
+If a file only grew, just its new lines are read. Otherwise it is read from the start. A damaged file is opened as a
+session to find its problems. Session files are never written here, and the index database is not used.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from sessiontree.store.jsonl import JsonlStore
 from sessiontree.store.range_reader import BLOCK_SIZE, RangeReader
 
 EDGE_SIZE = 4096
-"""So many bytes of a file's beginning, and of what was read last, tell whether it is still the same."""
+"""Bytes at the start of a file, and before the end of what was read, that are compared to detect a change."""
 OVERSIZED_LINE = f"a line is over the limit of {LINE_LIMIT} bytes"
 NOT_CACHED = -1
-"""In place of where a file was read to: it could not be read, and may be another time."""
+"""Instead of an offset: the file could not be read, so the result is not cached."""
 
 OnBytesRead: TypeAlias = Callable[[int], None]
 _encode = msgspec.msgpack.Encoder().encode
@@ -48,7 +47,7 @@ class SessionSummary(Struct, frozen=True, kw_only=True, gc=False):
     file: str
     name: str | None = None
     first_message: str | None = None
-    """What the user said first, on one line."""
+    """The first message of the user, on one line."""
     message_count: int = 0
     entry_count: int = 0
     branch_count: int = 0
@@ -56,16 +55,16 @@ class SessionSummary(Struct, frozen=True, kw_only=True, gc=False):
     branch: str | None = None
     """The current branch."""
     cost: float = 0
-    """Of everything in the file, all branches together."""
+    """Of all branches together, in dollars."""
     created: str = ""
     modified: str = ""
-    """When the file was last written to."""
+    """When the session was last written."""
     cwd: str = ""
     parent_session: str | None = None
-    """The session that this one was forked from, as its header says."""
+    """The location of the session that this one was forked from, as its header claims."""
     archived: bool = False
     damage: str | None = None
-    """The first thing that is wrong; `sessiontree doctor` tells all."""
+    """The first problem; `sessiontree doctor` shows all of them."""
 
     @property
     def is_damaged(self) -> bool:
@@ -73,18 +72,18 @@ class SessionSummary(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ReadMode(enum.IntEnum):
-    """How the entries of a file are read for their text."""
+    """How the entries of a file are read for a search."""
 
     LINES = 0
     """Line by line."""
     SESSION = 1
-    """As a session: it is in an older dialect."""
+    """As a session, because it is in an older dialect."""
     NONE = 2
     """Not at all."""
 
 
 class FileRecord(NamedTuple):
-    """What the index knows of a file."""
+    """What the index knows about a file."""
 
     id: int
     generation: int
@@ -98,12 +97,12 @@ class FileRecord(NamedTuple):
 
 
 class FileScan(NamedTuple):
-    """What reading a file gave."""
+    """The result of reading a file."""
 
     file: SessionFile
     record: FileRecord | None
     is_fresh: bool
-    """It was read from its beginning."""
+    """Whether it was read from the start."""
     summary: SessionSummary
     kind: ReadMode
     body: int
@@ -167,7 +166,7 @@ def scan_changed_file(
     passed: OnBytesRead | None = None,
     open_store: OpenStore = JsonlStore,
 ) -> FileScan:
-    """Read a file. If it only grew, read what is new and continue the `digest` of what was read before.
+    """Read a file. If it only grew, read the new lines and continue the `digest` of the others.
 
     `passed` is called with the number of bytes read, now and then.
     """
@@ -185,7 +184,7 @@ def scan_changed_file(
 
 
 def _scan_open_file(file: _OpenFile, before: Digest | None) -> FileScan:
-    """What an open file says. Whatever goes wrong is this file's problem: the others are listed all the same."""
+    """Scan an open file. Any error becomes damage of this file, so the other files are still listed."""
     found, past = file.file, file.record
     try:
         with isolate_errors(found.path):
@@ -203,7 +202,7 @@ def _build_unreadable_scan(found: SessionFile, past: FileRecord | None, error: O
 
 
 def _has_same_start(reader: RangeReader, found: SessionFile, past: FileRecord) -> bool:
-    """Whether the file still begins with what was read of it, as far as one can tell without reading it all."""
+    """Return whether the file still starts with the bytes read before, judged by a checksum of both ends."""
     if found.inode != past.inode or found.size < past.size or (found.size == past.size and found.mtime != past.mtime):
         return False
     return _compute_mark(reader, past.read_to) == past.mark
@@ -244,7 +243,7 @@ def _feed_header(reader: RangeReader, parser: SessionReader) -> int:
 
 
 def _scan_lines(file: _OpenFile, digest: Digest, *, body: int, start: int) -> FileScan:
-    """The rest of a file, from `start` on."""
+    """Scan the rest of a file, from `start` on."""
     reader, found, past, passed = file.reader, file.file, file.record, file.on_bytes_read
     fresh, first = start == body, digest.totals.entries
     try:
@@ -253,7 +252,7 @@ def _scan_lines(file: _OpenFile, digest: Digest, *, body: int, start: int) -> Fi
         entries = _encode(digest.get_links_since(first)) if digest.totals.entries > first else b""
         left = found.size - reader.stop
         if rest and is_complete_line(rest):
-            # Without a newline, so more of this line may come: what is kept ends before it.
+            # The last line has no newline and may still grow, so it is not cached.
             _check_utf8(rest)
             digest.feed(rest)
         else:
@@ -271,7 +270,7 @@ def _scan_lines(file: _OpenFile, digest: Digest, *, body: int, start: int) -> Fi
 
 
 def _build_partial_scan(file: _OpenFile, digest: Digest, body: int) -> FileScan:
-    """Opening the session would read all of a line that is too long: what was read before it must do."""
+    """Summarize the lines before an oversized one, which opening the session would load."""
     return FileScan(
         file.file,
         file.record,
@@ -285,7 +284,7 @@ def _build_partial_scan(file: _OpenFile, digest: Digest, body: int) -> FileScan:
 
 
 class _LineTooLong(Exception):
-    """A line is too long to look into."""
+    """A line is too long to read."""
 
 
 def _feed_lines(reader: RangeReader, digest: Digest, start: int, passed: OnBytesRead) -> tuple[int, bytes]:
@@ -309,13 +308,13 @@ def _feed_lines(reader: RangeReader, digest: Digest, start: int, passed: OnBytes
 
 
 def _check_utf8(lines: bytes) -> None:
-    """A digest reads what it needs, and would pass over bytes that are no text. Raises `Unsound`."""
+    """Check that the lines are UTF-8: a digest decodes only parts of them. Raises `UnsoundSession`."""
     if not is_utf8(lines):
         raise UnsoundSession
 
 
 def _scan_by_opening(file: _OpenFile, body: int, dialect: bool) -> FileScan:
-    """What opening the session tells, where a digest does not do."""
+    """Summarize a file by opening the session, when a digest is not enough."""
     found, past = file.file, file.record
     kind = ReadMode.SESSION if dialect else ReadMode.LINES
     end = found.size if dialect else file.reader.find_last_newline(file.reader.stop)
@@ -324,13 +323,13 @@ def _scan_by_opening(file: _OpenFile, body: int, dialect: bool) -> FileScan:
         summary = _build_summary(found, build_tally(session), find_first_fault(session))
     except FormatError as error:
         return FileScan(found, past, True, build_broken_summary(found, error.reason), ReadMode.NONE, 0, 0, 0)
-    except SessionTreeError as error:  # it was replaced or taken away meanwhile
+    except SessionTreeError as error:  # replaced or removed during the scan
         return FileScan(found, past, True, build_broken_summary(found, str(error)), ReadMode.NONE, 0, NOT_CACHED, 0)
     return FileScan(found, past, True, summary, kind, body, end, 0)
 
 
 def build_tally(session: Session) -> SessionTotals:
-    """What a digest would say of a session that was opened."""
+    """Compute for an open session what a digest computes from lines."""
     tree, heads, header = session.tree, session.heads, session.header
     tally = SessionTotals(
         id=header.id,
@@ -350,9 +349,16 @@ def build_tally(session: Session) -> SessionTotals:
 
 
 def find_first_fault(session: Session) -> str | None:
-    """The first thing that is wrong with a session, if anything is."""
+    """Describe the first fault of a session, if there is one."""
     faults = (problem for problem in session.problems if problem.severity == "fault")
     return next((f"line {fault.line}: {fault.message}" if fault.line else fault.message for fault in faults), None)
+
+
+def summarize_session(session: Session, *, modified: int, archived: bool = False) -> SessionSummary:
+    """Summarize an open session. `modified` is when it was last written, in nanoseconds since the epoch."""
+    found = SessionFile(session.location, 0, modified, 0)
+    summary = _build_summary(found, build_tally(session), find_first_fault(session))
+    return msgspec.structs.replace(summary, archived=archived)
 
 
 def _build_summary(found: SessionFile, tally: SessionTotals, damage: str | None) -> SessionSummary:
@@ -384,22 +390,20 @@ def build_broken_summary(found: SessionFile, fault: str) -> SessionSummary:
 
 
 def encode_summary(summary: SessionSummary) -> JsonObject:
-    """As commands and the REST interface give it."""
+    """Return the JSON of a session in a listing. The REST API returns it; `ls --json` adds more fields."""
+    parent = summary.parent_session
     return {
         "id": summary.id,
         "name": summary.name,
+        "cwd": summary.cwd,
         "firstMessage": summary.first_message,
-        "messageCount": summary.message_count,
-        "entryCount": summary.entry_count,
-        "branchCount": summary.branch_count,
-        "branch": summary.branch,
+        "entries": summary.entry_count,
+        "branches": summary.branch_count,
         "cost": summary.cost,
         "created": summary.created,
         "modified": summary.modified,
-        "cwd": summary.cwd,
-        "parentSession": summary.parent_session,
-        "archived": summary.archived,
+        "parentSession": None if parent is None else parse_session_id(parent),
         "damaged": summary.is_damaged,
         "damage": summary.damage,
-        "file": summary.file,
+        "archived": summary.archived,
     }

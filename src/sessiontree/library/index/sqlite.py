@@ -1,10 +1,9 @@
-"""The index file: opened, checked, made anew when it is missing, damaged or of another version.
+"""The index file: opened, checked, and rebuilt when it is missing, damaged or of another version.
 
-Many processes may use it at once: readers never wait for writers (WAL), and writers take turns,
-a short transaction each. Whatever is read from it has a checksum, and a wrong one is damage too: a
-flipped byte would hide sessions or hits. When it cannot be used at all (no room, no permission, something odd in
-its place), work goes on with an index in memory, which is forgotten afterwards. So it does, with a copy
-of what the file says, while another process keeps the lock.
+Many processes may use it at once. Readers never wait for writers (WAL), and writers use short transactions. Everything
+that is read has a checksum, because a flipped byte would hide sessions or hits; a wrong checksum counts as damage. If
+the file cannot be used at all (disk full, no permission, not a regular file), a temporary index in memory replaces it.
+While another process holds the lock, a copy in memory does.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from sessiontree.store.lock import FileLock, get_lock_path
 
 INDEX_NAME = "index.db"
 INDEX_VERSION = 7
-"""Of the tables below, what `fulltext` finds, and what is taken for sound. Another in the file: it is made anew."""
+"""Changes with the tables below, the text that is indexed, and what counts as undamaged. Other versions are rebuilt."""
 BUSY_SECONDS = 5.0
 LOCK_SECONDS = 1.0
-"""How long the index is waited for: sessions can be listed without it."""
+"""Seconds to wait for the index. Sessions can be listed without it."""
 COPY_LIMIT = 1 << 28
-"""A larger index is not copied while it is locked, in bytes."""
+"""A larger index, in bytes, is not copied while it is locked."""
 PAGE_SIZE = 1 << 14
-"""Bytes of a page of the file: a listing reads them all, so there had better be few."""
+"""Bytes per page of the file. A listing reads all pages."""
 
 SCHEMA = f"""
 CREATE TABLE files (
@@ -47,25 +46,25 @@ CREATE TABLE files (
     inode INTEGER NOT NULL,
     summary BLOB NOT NULL,
     summary_check INTEGER NOT NULL,         -- the checksum of `summary`
-    generation INTEGER NOT NULL DEFAULT 0,  -- counts how often the file was read from its beginning
-    kind INTEGER NOT NULL,                  -- of `reading.Kind`
-    body INTEGER NOT NULL,                  -- where the first line behind the header starts
-    read_to INTEGER NOT NULL,               -- where the last whole line ends
-    mark INTEGER NOT NULL,                  -- a checksum of the beginning, and of what stands before read_to
-    tally BLOB,                             -- to go on counting from read_to; NULL: from the beginning
-    text_to INTEGER NOT NULL DEFAULT 0,     -- where the last chunk ends
+    generation INTEGER NOT NULL DEFAULT 0,  -- how often the file was read from the start
+    kind INTEGER NOT NULL,                  -- a `ReadMode`
+    body INTEGER NOT NULL,                  -- offset of the first line after the header
+    read_to INTEGER NOT NULL,               -- offset after the last complete line
+    mark INTEGER NOT NULL,                  -- checksum of the start and of the bytes before read_to
+    tally BLOB,                             -- totals up to read_to; NULL: read again from the start
+    text_to INTEGER NOT NULL DEFAULT 0,     -- offset after the last chunk
     checksum INTEGER                        -- of all other columns but `summary`
 );
 CREATE INDEX files_by_folder ON files (folder);
 CREATE TABLE entries (
     file INTEGER NOT NULL,
     first INTEGER NOT NULL,                 -- the number of the first entry
-    entries BLOB NOT NULL,                  -- what `digest.Kept` says of them
+    entries BLOB NOT NULL,                  -- encoded `EntryLinks`
     checksum INTEGER NOT NULL,
     PRIMARY KEY (file, first)
 ) WITHOUT ROWID;
 CREATE TABLE chunks (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never used twice: words of chunks that are gone stay behind
+    id INTEGER PRIMARY KEY AUTOINCREMENT,   -- never reused: words of removed chunks stay
     file INTEGER NOT NULL,
     start INTEGER NOT NULL,
     stop INTEGER NOT NULL,
@@ -77,23 +76,23 @@ CREATE INDEX chunks_by_file ON chunks (file, start);
 CREATE VIRTUAL TABLE words USING fts5 (
     text, content='', columnsize=0, detail=none, tokenize='trigram case_sensitive 1'
 );
-CREATE TABLE words_check (checksum INTEGER);  -- of all that `words` is stored as; NULL: not counted yet
+CREATE TABLE words_check (checksum INTEGER);  -- of the tables behind `words`; NULL: unknown
 INSERT INTO words_check VALUES (NULL);
 PRAGMA user_version = {INDEX_VERSION};
 """
 FILE_CHECKSUM = (
     "checksum_of(id, path, folder, size, mtime, inode, generation, kind, body, read_to, mark, tally, text_to)"
 )
-"""In SQL, what stands in the column `checksum` of a row of `files`."""
+"""The SQL expression for the column `checksum` of `files`."""
 
-# https://www.sqlite.org/rescode.html: the file is not what it should be, or a table is missing or another one.
+# https://www.sqlite.org/rescode.html: the file is not a valid index, or a table is missing or different.
 DAMAGE_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH}
 
 T = TypeVar("T")
 
 
 class _IndexDamaged(Exception):
-    """What is in the index cannot be right."""
+    """The index is damaged."""
 
     def __init__(self, inode: int) -> None:
         super().__init__(inode)
@@ -101,11 +100,11 @@ class _IndexDamaged(Exception):
 
 
 class _IndexUnusable(Exception):
-    """There can be no index file here."""
+    """An index file cannot be used here."""
 
 
 class _IndexLocked(_IndexUnusable):
-    """Another process keeps the lock."""
+    """Another process holds the lock."""
 
 
 def compute_checksum(*values: int | bytes | None) -> int:
@@ -119,9 +118,9 @@ class IndexDatabase:
     def __init__(self, connection: sqlite3.Connection, *, is_persistent: bool, wait_for_lock: bool = True) -> None:
         self.connection = connection
         self.is_persistent = is_persistent
-        """Whether anybody will ever use again what is written here."""
+        """Whether the index outlives this process."""
         self.wait_for_lock = wait_for_lock
-        """Whether what can be read again waits for its turn to be kept."""
+        """Whether `save` waits for other writers. What it writes can be read from the session files again."""
         self.open_store: OpenStore = JsonlStore
         """Opens the store of a session file that has to be read."""
         self.execute = connection.execute
@@ -129,7 +128,7 @@ class IndexDatabase:
 
     @contextmanager
     def transaction(self, mode: Literal["IMMEDIATE", "DEFERRED"] = "IMMEDIATE") -> Generator[None]:
-        """All of it or nothing; others wait for their turn. A deferred one reads all as it is in one moment."""
+        """Run a transaction. A deferred one reads everything from one point in time."""
         self.execute(f"BEGIN {mode}")
         try:
             yield
@@ -140,7 +139,7 @@ class IndexDatabase:
         self.execute("COMMIT")
 
     def save(self, work: Callable[[], None]) -> None:
-        """Write what can be read again, all of it or nothing: nothing while others write, unless it `waits`."""
+        """Write in one transaction. Skip it while others write, unless `wait_for_lock` is set."""
         if not self.wait_for_lock:
             self.execute("PRAGMA busy_timeout = 0")
         try:
@@ -154,7 +153,7 @@ class IndexDatabase:
 
 
 def run_with_index(home: str, work: Callable[[IndexDatabase], T], *, wait_for_lock: bool = True) -> T:
-    """What `work` makes of the index in the folder `home`. It may be called again, so it must not do things twice."""
+    """Return what `work` returns for the index in the folder `home`. `work` may be called twice and must allow that."""
     path = os.path.join(home, INDEX_NAME)
     for _ in range(3):
         try:
@@ -166,7 +165,7 @@ def run_with_index(home: str, work: Callable[[IndexDatabase], T], *, wait_for_lo
                 with closing(_copy_to_memory(path)) as connection:
                     return work(IndexDatabase(connection, is_persistent=False))
             except (sqlite3.Error, OSError, msgspec.MsgspecError, UnicodeDecodeError, IndexMismatch):
-                break  # whoever has the lock may be making it anew
+                break  # the process with the lock may be rebuilding it
         except _IndexUnusable:
             break
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
@@ -175,7 +174,7 @@ def run_with_index(home: str, work: Callable[[IndexDatabase], T], *, wait_for_lo
 
 
 def _copy_to_memory(path: str) -> sqlite3.Connection:
-    """What the index file says, in memory. Nothing is written to the file, and nothing of it is taken away."""
+    """Copy the index file to memory. The file is not changed."""
     from urllib.parse import quote
 
     status = os.lstat(path)
@@ -197,7 +196,7 @@ def _copy_to_memory(path: str) -> sqlite3.Connection:
 def _run_on_file(path: str, work: Callable[[IndexDatabase], T], wait_for_lock: bool) -> T:
     inode = 0
     try:
-        # Nobody takes the file away while it is being opened: its companions are found by name.
+        # Keep others from removing the file while it is opened: SQLite finds its companion files by name.
         with _lock_index(path):
             inode = _create_file(path)
             connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
@@ -217,11 +216,11 @@ def _run_on_file(path: str, work: Callable[[IndexDatabase], T], wait_for_lock: b
 
 
 class IndexMismatch(Exception):
-    """Things in the index do not go together."""
+    """Parts of the index contradict each other."""
 
 
 def _create_file(path: str) -> int:
-    """The index file's inode; it is made when it is not there."""
+    """Return the inode of the index file. Create the file if it is missing."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         os.chmod(path, 0o600)
@@ -254,9 +253,9 @@ def _prepare_connection(connection: sqlite3.Connection, inode: int) -> None:
 
 
 def _compute_schema_checksum(connection: sqlite3.Connection) -> int:
-    """A flipped byte there may make a table mean something else. It is kept where a file tells whose it is."""
+    """Compute a checksum of the schema: a flipped byte may change a table. It is stored as the application id."""
     rows: list[Any] = connection.execute("SELECT * FROM sqlite_schema").fetchall()
-    return zlib.crc32(repr(rows).encode("utf-8", "replace")) >> 1  # which has no sign
+    return zlib.crc32(repr(rows).encode("utf-8", "replace")) >> 1  # unsigned
 
 
 def _read_application_id(connection: sqlite3.Connection) -> int:
@@ -265,7 +264,7 @@ def _read_application_id(connection: sqlite3.Connection) -> int:
 
 
 def _remove_index(path: str, inode: int) -> None:
-    """Take a damaged index away, unless another process has done so."""
+    """Remove a damaged index, unless another process has done so."""
     try:
         with _lock_index(path):
             if os.lstat(path).st_ino == inode:
@@ -286,7 +285,7 @@ def _lock_index(path: str) -> Generator[None]:
             with lock_wait.limit_wait(LOCK_SECONDS):
                 stack.enter_context(lock)
         except LockTimeout as error:
-            lock_wait.report(f"the index is locked: going on without it ({error})")
+            lock_wait.report(f"the index is locked; continuing without it ({error})")
             raise _IndexLocked from error
         except (OSError, StoreError) as error:
             raise _IndexUnusable from error

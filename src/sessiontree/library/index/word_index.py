@@ -1,8 +1,8 @@
-"""Texts: which words are in which part of a file.
+"""The word index: which words occur in which part of a file.
 
-A file is cut into chunks of whole lines. Of each chunk the index holds which words are in it, by their trigrams; not
-the text, and not where it stands. So the index only tells which chunks cannot have what somebody looks for; `search`
-reads the others, and what is not taken in yet.
+A file is split into chunks of complete lines. The index stores the trigrams of the words of each chunk, but not the
+text or its position. It only excludes chunks that cannot match. A search reads the others, and the lines that are not
+indexed yet.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sessiontree.library.index.sqlite import FILE_CHECKSUM, IndexDatabase, Index
 from sessiontree.library.session_files import OpenStore
 
 CHUNK_SIZE = 1 << 16
-"""A chunk is full with so many bytes of text."""
+"""Bytes of text in a full chunk."""
 TRANSACTION_SIZE = 1 << 22
-"""So many bytes of words are written in one transaction."""
+"""Bytes of words written in one transaction."""
 COMMON_LIMIT = 2000
-"""Trigrams in so many chunks narrow nothing down."""
+"""A trigram that occurs in this many chunks is not used to exclude chunks."""
 MAX_TRIGRAMS = 24
 
-# Two blanks stand behind each word, so that every one and two characters at the end of a word begin a trigram too.
+# Two blanks follow each word, so that its last one and two characters also start a trigram.
 _WORD_END = b"  "
 
 
 class IndexedFile(NamedTuple):
-    """A file whose words are taken in up to `text_to`."""
+    """A file whose words are indexed up to `text_to`."""
 
     id: int
     path: str
@@ -67,9 +67,9 @@ class _WordChunk(NamedTuple):
 
 
 def load_files(db: IndexDatabase, paths: Iterable[str]) -> list[IndexedFile]:
-    """Those of these files, which were just listed, that have words, the one written to last first.
+    """Return those of these just listed files that have words, most recently written first.
 
-    Raises `Misfit`.
+    Raises `IndexMismatch`.
     """
     columns = "id, path, generation, kind, size, mtime, body, read_to, text_to, tally IS NOT NULL"
     rows = db.execute(f"SELECT {columns}, checksum = {FILE_CHECKSUM} FROM files")
@@ -79,7 +79,7 @@ def load_files(db: IndexDatabase, paths: Iterable[str]) -> list[IndexedFile]:
         row = known.get(os.fsencode(path))
         if row is None:
             if db.is_persistent and os.path.exists(path):
-                raise IndexMismatch  # it has just been listed, so it was known
+                raise IndexMismatch  # it was just listed, so it must be in the index
         elif not row[10]:
             raise IndexMismatch
         else:
@@ -89,22 +89,22 @@ def load_files(db: IndexDatabase, paths: Iterable[str]) -> list[IndexedFile]:
 
 
 def index_texts(db: IndexDatabase, files: Iterable[IndexedFile], *, seconds: float) -> None:
-    """Take in the words of these files, as far as they were listed, and for about so long."""
+    """Index the words of these files, up to where they were listed, for about this many seconds."""
     deadline = time.monotonic() + seconds
     _clear_if_stale(db)
-    _save_words_checksum(db)  # where a process ended before it did
+    _save_words_checksum(db)  # in case a process ended before it did this
     for file in files:
         if file.text_to < file.read_to:
             try:
                 _index_text(db, file, deadline)
             except (OSError, SessionTreeError):
-                continue  # it was taken away meanwhile, or cannot be read: a search will pass it over too
+                continue  # removed or unreadable: a search skips it too
             if time.monotonic() > deadline:
                 return
 
 
 def _clear_if_stale(db: IndexDatabase) -> None:
-    """Begin the words anew when most of them are of chunks that are gone."""
+    """Clear the words if most of them belong to removed chunks."""
     (live,) = db.execute("SELECT count(*) FROM chunks").fetchone()
     (made,) = db.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'chunks'").fetchone()
     if made > 3 * live + COMMON_LIMIT:
@@ -118,14 +118,14 @@ def _clear_if_stale(db: IndexDatabase) -> None:
 
 
 def _index_text(db: IndexDatabase, file: IndexedFile, deadline: float) -> None:
-    """Write the chunks of what is new in a file."""
+    """Write the chunks of the new lines of a file."""
     at = file.text_to
     start = max(file.body, at)
     last = db.execute(
         "SELECT id, start FROM chunks WHERE file = ? AND stop = ? AND NOT is_full", (file.id, at)
     ).fetchone()
     if last is not None:
-        start = msgspec.convert(last[1], int)  # it was not full: it goes on with what is new
+        start = msgspec.convert(last[1], int)  # it was not full: extend it with the new lines
     batch: list[_WordChunk] = []
     size, late = 0, False
     for chunk in _iter_chunks(file, start):
@@ -149,10 +149,10 @@ def _save_chunks(
     *,
     done: bool = False,
 ) -> bool:
-    """Write chunks, unless another process has written some of this file meanwhile."""
+    """Write chunks, unless another process has indexed the same file."""
     if not _write_chunks(db, file, at, batch, last, done=done):
         return False
-    # What words are stored as is there only after they were committed, so it is a transaction of its own.
+    # The stored form of the words exists only after the commit, so this needs its own transaction.
     _save_words_checksum(db)
     return True
 
@@ -182,14 +182,14 @@ def _write_chunks(
 
 
 def _save_words_checksum(db: IndexDatabase) -> None:
-    """Note the checksum of the words, unless it is there."""
+    """Store the checksum of the words if it is missing."""
     if _load_words_checksum(db) is None:
         with db.transaction():
             db.execute("UPDATE words_check SET checksum = ?", (_compute_words_checksum(db),))
 
 
 def _check_words(db: IndexDatabase) -> None:
-    """Raises `Misfit` where the words are not what was written. There is no checksum while some are being written."""
+    """Raise `IndexMismatch` if the words are not as written. While words are being written, there is no checksum."""
     known = _load_words_checksum(db)
     if known is not None and known != _compute_words_checksum(db):
         raise IndexMismatch
@@ -203,7 +203,7 @@ def _load_words_checksum(db: IndexDatabase) -> int | None:
 
 
 def _compute_words_checksum(db: IndexDatabase) -> int:
-    """The tables that FTS5 keeps its index in. It has no checksums of its own."""
+    """Compute a checksum of the tables of FTS5, which has none itself."""
     checksum = 0
     for id, block in db.execute("SELECT id, block FROM words_data ORDER BY id"):
         if not isinstance(block, bytes):
@@ -232,7 +232,7 @@ def _split_into_chunks(file: IndexedFile, start: int) -> Generator[_WordChunk]:
             yield _WordChunk(start, stop, newest, True, _join_words(words))
             words = set()
             size, newest, start = 0, 0, stop
-    stop = file.read_to  # an older dialect may have lines that are no entries behind the last one
+    stop = file.read_to  # a session in an older dialect may end with lines that are not entries
     if stop > start:
         yield _WordChunk(start, stop, newest, file.kind is ReadMode.SESSION, _join_words(words))
 
@@ -242,7 +242,7 @@ def _join_words(words: set[bytes]) -> str:
 
 
 def _iter_entries(file: IndexedFile, start: int) -> Generator[tuple[Entry | None, int]]:
-    """The entries of a file from `start` on, each with where its line ends; `None` for a line that is none.
+    """Yield the entries of a file from `start` on, each with the offset after its line; `None` for other lines.
 
     Raises `OSError` and `SessionTreeError`.
     """
@@ -261,7 +261,7 @@ def _iter_entries(file: IndexedFile, start: int) -> Generator[tuple[Entry | None
 def find_candidates(
     db: IndexDatabase, files: Iterable[IndexedFile], terms: Sequence[Term]
 ) -> list[tuple[IndexedFile, int, int, int]]:
-    """File, start, stop and newest time of the chunks of these files that may have all terms. Raises `Misfit`."""
+    """Return file, start, stop and newest time of the chunks that may contain all terms. Raises `IndexMismatch`."""
     _check_words(db)
     chunks = _load_chunks(db, files)
     ids = _find_chunks(db, terms)
@@ -269,7 +269,7 @@ def find_candidates(
 
 
 def _load_chunks(db: IndexDatabase, files: Iterable[IndexedFile]) -> dict[int, tuple[IndexedFile, int, int, int]]:
-    """The chunks of these files by their ids. Raises `Misfit` if they do not hold all that was taken in."""
+    """Return the chunks of these files by id. Raises `IndexMismatch` if they do not cover everything indexed."""
     by_id = {file.id: file for file in files}
     reached = {file.id: file.body for file in by_id.values()}
     found: dict[int, tuple[IndexedFile, int, int, int]] = {}
@@ -289,7 +289,7 @@ def _load_chunks(db: IndexDatabase, files: Iterable[IndexedFile]) -> dict[int, t
 
 
 def _find_chunks(db: IndexDatabase, terms: Sequence[Term]) -> set[int] | None:
-    """The chunks that may have all terms; `None` for all of them."""
+    """Return the chunks that may contain all terms; `None` for all chunks."""
     words = extract_words(terms)
     trigrams = {word[at : at + 3] for word in words for at in range(len(word) - 2)}
     if trigrams:
@@ -305,7 +305,7 @@ def _find_chunks(db: IndexDatabase, terms: Sequence[Term]) -> set[int] | None:
 
 
 def _find_chunks_by_prefix(db: IndexDatabase, piece: str) -> set[int] | None:
-    """The chunks with a trigram that begins with one or two characters; `None` when they are too many to matter."""
+    """Return the chunks with a trigram that starts with one or two characters; `None` if there are too many."""
     db.execute("CREATE VIRTUAL TABLE IF NOT EXISTS temp.vocabulary USING fts5vocab (main, words, instance)")
     rows = db.execute(
         "SELECT DISTINCT doc FROM vocabulary WHERE term >= ? AND term <= ? LIMIT ?",

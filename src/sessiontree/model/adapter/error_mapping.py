@@ -17,7 +17,7 @@ OVERFLOW = re.compile(
     r"|too many (input )?tokens|exceeds.{0,40}(tokens|token limit)|reduce the length|token limit exceeded",
     re.IGNORECASE,
 )
-"""Messages that say that a conversation is too long for the model."""
+"""Error messages for a conversation that is too long."""
 
 KINDS: tuple[tuple[type[Exception], FailureKind], ...] = (
     (exceptions.ModelContextWindowExceededError, "overflow"),
@@ -51,8 +51,8 @@ def convert_error(
 ) -> ModelError:
     """Return the `ModelError` for an exception. The message is stored and shown, so it must not contain the API key.
 
-    `key_variable` is the environment variable of the key, if the configuration names one. `has_started` says that part
-    of the answer had arrived.
+    `key_variable` is the environment variable of the key, if the configuration names one. `has_started` is
+    true if part of the answer arrived.
     """
     status: int | None = getattr(error, "status_code", None)
     said = clean_sentence(_redact_key(target.key, _extract_reason(error))) or type(error).__name__
@@ -75,12 +75,16 @@ def _format_reason(
     shown = "" if status is None or re.search(rf"\b{status}\b", said) else f" ({status})"
     match kind:
         case "auth" if status == 403:
-            advice = "check what the API key may do, or choose another model"
+            advice = "check the permissions of the API key, or choose another model"
             return f"{target.provider} denied access{shown}: {said}; {advice}"
         case "auth":
             known = PROVIDERS.get(target.provider)
             variable = key_variable or (known.keys[0] if known else None)
-            advice = f"set {variable} to a valid key" if variable else "name its environment variable as `key_variable`"
+            advice = (
+                f"set {variable} to a valid key"
+                if variable
+                else "set `key_variable` to the environment variable of the key"
+            )
             return f"{target.provider} refused the API key{shown}: {said}; {advice}"
         case "rate":
             return f"{said}{shown}; wait a while, or choose another model"
@@ -88,7 +92,7 @@ def _format_reason(
             where = target.base_url or target.provider
             return f"cannot reach {where}: {said}; check the connection"
         case "rejected" if status == 404:
-            return f"{said}{shown}; `/model` and `sessiontree models` list the models that can be used"
+            return f"{said}{shown}; `/model` and `sessiontree models` list the available models"
         case _:
             return f"{said}{shown}"
 

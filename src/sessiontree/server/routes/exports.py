@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tempfile
 from collections.abc import Iterator
 from typing import IO, Annotated, Literal
 
@@ -12,6 +11,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 
+from sessiontree.errors import NotFound
 from sessiontree.export import build_file_name
 from sessiontree.home import list_user_homes
 from sessiontree.server import schemas
@@ -20,7 +20,6 @@ from sessiontree.server.http_errors import ApiError, make_session_not_found
 from sessiontree.server.jobs.export_jobs import ExportJob
 from sessiontree.server.jobs.export_process import ExportOrder
 from sessiontree.server.openapi import describe_route
-from sessiontree.store.files import read_pieces
 
 router = APIRouter(prefix="/api")
 
@@ -113,15 +112,10 @@ def _start_job(
         session = opened.session
 
         def open_lines() -> IO[bytes]:
-            if session.file is not None:
-                try:
-                    return session.file.open("rb")
-                except FileNotFoundError:
-                    raise make_session_not_found(id) from None
-            given = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-            given.writelines(line + b"\n" for line in session.stream_lines())
-            given.seek(0)
-            return given
+            try:
+                return session.store.open_file()
+            except NotFound:
+                raise make_session_not_found(id) from None
 
         return call.state.exports.start(call.token.id, build_file_name(session.id, form), order, open_lines)
 
@@ -149,14 +143,11 @@ def _export_whole_session(call: RequestContext, id: str) -> Response:
     """Return the session file unchanged."""
     with call.read_session(id) as opened:
         session = opened.session
-        name = build_file_name(session.id, "jsonl")
-        if session.file is None:
-            return _build_download(name, "jsonl", (line + b"\n" for line in session.read_lines()))
         try:
-            file = session.file.open("rb")
-        except FileNotFoundError:
+            pieces = session.store.stream_bytes()
+        except NotFound:
             raise make_session_not_found(id) from None
-    return _build_download(name, "jsonl", read_pieces(file))
+        return _build_download(build_file_name(session.id, "jsonl"), "jsonl", pieces)
 
 
 def _build_progress(job: ExportJob) -> schemas.ExportResponse:

@@ -18,7 +18,7 @@ from sessiontree.core.timestamps import format_timestamp
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog, trash
 from sessiontree.library.index.session_search import Hit
-from sessiontree.library.index.session_summary import SessionSummary
+from sessiontree.library.index.session_summary import SessionSummary, encode_summary
 from sessiontree.library.session_files import ARCHIVED_SUFFIX, parse_session_id
 from sessiontree.server import schemas
 from sessiontree.server.app_state import JsonResponse, ReadContext, RequestBody, RequestContext, WriteContext
@@ -100,9 +100,7 @@ def list_sessions(
         summaries = _skip_to_cursor(summaries, cursor)
     page = summaries[:limit]
     next_cursor = f"{page[-1].modified}~{page[-1].id}" if len(summaries) > limit else None
-    return JsonResponse(
-        schemas.SessionListResponse(sessions=[_build_list_item(summary) for summary in page], next=next_cursor)
-    )
+    return JsonResponse({"sessions": [encode_summary(summary) for summary in page], "next": next_cursor})
 
 
 def _is_in_project(cwd: str, project: str | None) -> bool:
@@ -123,24 +121,6 @@ def _skip_to_cursor(summaries: list[SessionSummary], cursor: str) -> list[Sessio
     rest = [summary for summary in summaries if summary.modified <= modified]
     same = [number for number, summary in enumerate(rest) if summary.modified == modified and summary.id == id]
     return rest[same[0] + 1 :] if same else rest
-
-
-def _build_list_item(summary: SessionSummary) -> schemas.SessionListItem:
-    return schemas.SessionListItem(
-        id=summary.id,
-        name=summary.name,
-        cwd=summary.cwd,
-        first_message=summary.first_message,
-        entries=summary.entry_count,
-        branches=summary.branch_count,
-        cost=summary.cost,
-        created=summary.created,
-        modified=summary.modified,
-        parent_session=_get_parent_id(summary.parent_session),
-        damaged=summary.is_damaged,
-        damage=summary.damage,
-        archived=summary.archived,
-    )
 
 
 def _get_parent_id(file: str | None) -> str | None:

@@ -1,13 +1,13 @@
-"""The store in PostgreSQL, for many machines.
+"""The store in PostgreSQL, shared by many machines.
 
-address      which database, which session, and what may be shown of it; cheap to import
-connection   the one door to psycopg: a pool, time limits, trying again
-schema       tables and functions, and how they come to be
-rows         what is written of a line beside its bytes
-blocks       lines that were read, to be had again without asking
-sql          the statements that the store sends
-store        one session: the store protocol
-fork         sessions that share lines with another
-watch        waiting for what others write
-hold         what one process at a time may do, on all machines together
+address          which database and which session; safe to show, cheap to import
+driver           opening connections and classifying errors; the only module that imports psycopg
+connection       a pool of connections for each database, and retries
+schema           tables, functions, migrations and SQL statements
+rows             the columns stored with every line
+block_cache      lines that were read before, in memory
+store            one session: the store protocol
+shared_lines     forks that share lines with their source
+change_listener  waiting for what other processes write
+advisory_lock    locks across machines
 """

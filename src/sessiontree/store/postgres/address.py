@@ -1,7 +1,7 @@
-"""Addresses: `postgresql://user@host/database#session`, taken apart. No connection here.
+"""Database addresses such as `postgresql://user@host/database#session`: parsing and formatting, no connections.
 
-What is shown of an address has no password and no parameters. Whoever has the shown form can open it all the same in
-the process that has seen the whole, and where `SESSIONTREE_STORE` is the whole.
+The safe form of an address has no password and no parameters. It can be opened in a process that has seen the full
+address, or where `SESSIONTREE_STORE` is the full address.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from sessiontree.errors import InvalidOperation
 SCHEMES = ("postgresql://", "postgres://")
 STORE_VARIABLE = "SESSIONTREE_STORE"
 _SAFE_PARAMETERS = ("host", "port", "dbname", "user")
-"""Parameters that tell which database it is."""
+"""Parameters that identify the database."""
 _full_urls: dict[str, str] = {}
 
 
 class Address(NamedTuple):
+    """A database, and maybe a session in it."""
+
     url: str
-    """For the driver: it may hold a password."""
+    """For the driver. May contain a password."""
     safe_url: str
-    """How messages name the database."""
+    """For messages: without password and parameters."""
     session: str | None
-    """What stands behind `#`: a session's id, or what a person calls it by."""
+    """The part after `#`: a session id, or another name of a session."""
 
     @property
     def session_name(self) -> str:
-        """The same. Raises `InvalidOperation` where nothing stands there: a whole database is never one session."""
+        """The session. Raises `InvalidOperation` if the address is only of a database."""
         if self.session is None:
-            raise InvalidOperation(f"{self.safe_url} names no session: put #session behind it")
+            raise InvalidOperation(f"{self.safe_url} has no session; add #session")
         return self.session
 
     def format_session_address(self, session: str) -> str:
-        """The shown address of a session."""
+        """Return the safe address of a session in this database."""
         from urllib.parse import quote
 
         return f"{self.safe_url}#{quote(session, safe=' @:')}"
@@ -45,17 +47,17 @@ def is_database_address(text: object) -> TypeGuard[str]:
 
 
 def get_default_address() -> Address | None:
-    """The database that `SESSIONTREE_STORE` names; `None` where sessions are files. Raises `InvalidOperation`."""
+    """Return the database in `SESSIONTREE_STORE`; `None` if sessions are files. Raises `InvalidOperation`."""
     text = os.environ.get(STORE_VARIABLE)
     if not text:
         return None
     if not is_database_address(text):
-        raise InvalidOperation(f"{STORE_VARIABLE} is to be an address such as postgresql://host/database")
+        raise InvalidOperation(f"{STORE_VARIABLE} must be an address such as postgresql://host/database")
     return _parse_url(text)
 
 
 def parse_address(text: str) -> Address:
-    """An address taken apart. Raises `InvalidOperation`."""
+    """Parse an address. Raises `InvalidOperation`."""
     get_default_address()
     return _parse_url(text)
 
@@ -74,7 +76,7 @@ def _parse_url(text: str) -> Address:
         parts = urlsplit(text)
         parameters = parse_qsl(parts.query, keep_blank_values=True)
     except ValueError as error:
-        raise InvalidOperation(f"this is no address of a database: {error}") from None
+        raise InvalidOperation(f"invalid database address: {error}") from None
     login, at, hosts = parts.netloc.rpartition("@")
     query = urlencode([(name, value) for name, value in parameters if name in _SAFE_PARAMETERS])
     netloc = f"{login.partition(':')[0]}{at}{hosts}"

@@ -1,8 +1,8 @@
-"""Holds: something that one process at a time may do, on all machines together, by an advisory lock of the database.
+"""A lock that one process at a time holds, across machines, with an advisory lock of the database.
 
-The server takes a hold away with the connection of its process. When the connection alone is lost, as by a restart of
-the server, a thread takes the hold again as soon as it can be had; if another process was faster, it is `lost`. Where a
-server knows no such locks, as some distributed ones do not, nobody is kept from anything.
+The server releases the lock when the connection of its holder ends. If only the connection was lost, for example when
+the server restarts, a thread acquires the lock again. If another process was faster, the lock is lost. On a server
+without advisory locks, every process acquires the lock.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from sessiontree.errors import StoreError
 from sessiontree.store.postgres.address import parse_address
-from sessiontree.store.postgres.connection import (
-    PostgresDatabase,
-    build_store_error,
-    get_database,
-    get_driver_error,
-    is_unsupported,
-)
+from sessiontree.store.postgres.connection import PostgresDatabase, get_database
+from sessiontree.store.postgres.driver import build_store_error, get_driver_error, is_unsupported
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 CHECK_SECONDS = 1.0
-"""Seconds between two looks whether the connection is still there."""
+"""Seconds between two checks of the connection."""
 RELEASE_SECONDS = 1.0
-"""Seconds at most that one waits for the server to let a hold go; it takes longer only where it is out of reach."""
+"""Maximum seconds to wait for the server to release a lock. It takes longer only if the server is unreachable."""
 _TRY_LOCK = "SELECT pg_try_advisory_lock(%s, %s), pg_backend_pid()"
 _HOLDERS = """
     SELECT pid FROM pg_locks JOIN pg_database d ON d.oid = pg_locks.database
@@ -40,7 +35,7 @@ _Key: TypeAlias = tuple[int, int]
 
 
 class AdvisoryLock:
-    """What the database at an address lets one process at a time have, by its name."""
+    """A named lock in the database at an address."""
 
     def __init__(self, address: str, name: str) -> None:
         self._database: PostgresDatabase = get_database(parse_address(address))
@@ -49,7 +44,7 @@ class AdvisoryLock:
         self._lock_thread: _LockThread | None = None
 
     def acquire(self) -> bool:
-        """Whether it is ours now. Raises `StoreError`."""
+        """Try to acquire the lock, and return whether this process holds it. Raises `StoreError`."""
         if self._lock_thread is not None:
             return True
         locked = _try_lock(self._database, self._key)
@@ -61,14 +56,14 @@ class AdvisoryLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether any process has it. Raises `StoreError`."""
+        """Whether any process holds the lock. Raises `StoreError`."""
         if self._lock_thread is not None:
             return True
         return bool(_list_holders(self._database, self._key))
 
     @property
     def is_lost(self) -> bool:
-        """Whether it was ours, and is another process's now."""
+        """Whether this process held the lock and another one holds it now."""
         return self._lock_thread is not None and self._lock_thread.is_lost
 
     def release(self) -> None:
@@ -81,7 +76,7 @@ class AdvisoryLock:
 
 
 class _LockThread(threading.Thread):
-    """Has the connection that a hold is by, and another when it is lost."""
+    """Keeps the connection that holds the lock, and replaces it when it is lost."""
 
     def __init__(self, database: PostgresDatabase, key: _Key, locked: _LockedConnection) -> None:
         super().__init__(name="sessiontree-hold", daemon=True)
@@ -104,19 +99,19 @@ class _LockThread(threading.Thread):
                 return
         except get_driver_error():
             self._close_connection()
-        with suppress(StoreError):  # the server is away
+        with suppress(StoreError):  # the server is unreachable
             locked = _try_lock(self._database, self._key)
             if locked is not None:
                 self._connection, self._pid = locked
             else:
-                # It may be the lost connection still, if only this side has noticed.
+                # The server may not have noticed yet that our connection is lost.
                 self.is_lost = any(pid != self._pid for pid in _list_holders(self._database, self._key))
 
     def _close_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             with suppress(get_driver_error()):
-                connection.execute("SELECT pg_advisory_unlock_all()")  # closing is heard of a moment later
+                connection.execute("SELECT pg_advisory_unlock_all()")  # the server notices the close only later
             connection.close()
 
     def stop(self) -> None:
@@ -125,13 +120,15 @@ class _LockThread(threading.Thread):
 
 
 class _LockedConnection(NamedTuple):
+    """A connection that holds the lock."""
+
     connection: Connection
     pid: int
-    """The process of the server that has it, also behind a pooler."""
+    """The server process that holds the lock, even behind a connection pooler."""
 
 
 def _try_lock(database: PostgresDatabase, key: _Key) -> _LockedConnection | None:
-    """A connection that has the lock; `None` where another one has it. Raises `StoreError`."""
+    """Return a connection that holds the lock; `None` if another one holds it. Raises `StoreError`."""
     try:
         connection = database.connect()
     except get_driver_error() as error:
@@ -150,7 +147,7 @@ def _try_lock(database: PostgresDatabase, key: _Key) -> _LockedConnection | None
 
 
 def _list_holders(database: PostgresDatabase, key: _Key) -> list[int]:
-    """Which processes of the server have the lock for theirs: one, or none. Raises `StoreError`."""
+    """Return the server processes that hold the lock: one or none. Raises `StoreError`."""
 
     def work(connection: Connection) -> list[int]:
         try:
@@ -164,5 +161,5 @@ def _list_holders(database: PostgresDatabase, key: _Key) -> list[int]:
 
 
 def _to_signed(part: int) -> int:
-    """As the function takes it, where `pg_locks` shows the same bits without a sign."""
+    """Convert to a signed number for the lock function; `pg_locks` shows the same bits unsigned."""
     return part - (1 << 32) if part >= 1 << 31 else part

@@ -1,4 +1,4 @@
-"""Blocks: bytes of a session that were read, kept to be had again without asking the database. No database here."""
+"""A cache of the bytes of a session that were read from the database."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from bisect import bisect_right, insort
 from collections import OrderedDict
 
 CACHE_LIMIT = 32 << 20
-"""How many bytes are kept."""
+"""Bytes kept in one cache."""
 MERGE_LIMIT = 1 << 18
-"""What is appended line by line is kept in blocks of about this size."""
+"""Lines that are appended one by one are merged into blocks of about this size, in bytes."""
 
 
 class BlockCache:
-    """The blocks used last, by where in the session they begin."""
+    """The most recently used blocks, by their position in the session."""
 
     def __init__(self, limit: int = CACHE_LIMIT) -> None:
         self._limit = limit
@@ -23,7 +23,7 @@ class BlockCache:
         self._lock = threading.Lock()
 
     def get(self, start: int, size: int) -> bytes | None:
-        """These bytes, if one block has them all."""
+        """Return these bytes if one block contains them all."""
         with self._lock:
             first = self._find_block_start(start)
             if first is None:
@@ -61,7 +61,7 @@ class BlockCache:
             self._size = 0
 
     def _find_block_start(self, start: int) -> int | None:
-        """Where the last block begins that begins at `start` or before."""
+        """Return the start of the last block that starts at `start` or before."""
         index = bisect_right(self._starts, start)
         return self._starts[index - 1] if index else None
 

@@ -1,7 +1,7 @@
-"""Watching: waiting until others have written, by LISTEN and NOTIFY, and by asking now and then where that fails.
+"""Waiting for changes of sessions with LISTEN and NOTIFY, and by polling where that fails.
 
-A notice carries the number of a session's row and no more; whoever is woken asks how far the session is. So a notice
-that is lost, doubled or late does no harm: it costs at most `POLL` seconds. One connection listens for all who wait in
+A notification carries only the key of a session's row. The waiter then queries where the session ends. So a lost,
+duplicate or late notification is harmless: it costs at most `POLL_SECONDS`. One connection listens for all waiters of
 this process.
 """
 
@@ -9,32 +9,33 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sessiontree.store.postgres.connection import MAX_PAUSE, MIN_PAUSE, PostgresDatabase, get_driver_error
+from sessiontree.store.postgres.driver import MAX_PAUSE, MIN_PAUSE, get_driver_error
 from sessiontree.store.postgres.schema import CHANNEL
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 POLL_SECONDS = 1.0
-"""So many seconds at most a lost notice goes unnoticed."""
+"""Seconds between two polls."""
 LINGER_SECONDS = 10.0
-"""So many seconds the connection is kept when nobody waits any more."""
+"""Seconds that the connection is kept open after the last waiter left."""
 
 
 class ChangeListener:
-    """The listener of one database."""
+    """Listens for changes in one database."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
-        self._database = database
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
         self._lock = threading.Lock()
         self._subscribers: dict[int, set[threading.Event]] = {}
         self._thread: threading.Thread | None = None
 
     def subscribe(self, key: int) -> threading.Event:
-        """From now on the event is set whenever the session may have grown."""
+        """Return an event that is set from now on whenever the session may have grown."""
         event = threading.Event()
         with self._lock:
             self._subscribers.setdefault(key, set()).add(event)
@@ -54,10 +55,10 @@ class ChangeListener:
         pause = MIN_PAUSE
         idle_since: float | None = None
         while True:
-            with suppress(get_driver_error()), self._database.connect() as connection:
+            with suppress(get_driver_error()), self._connect() as connection:
                 connection.execute(f"LISTEN {CHANNEL}".encode())
                 pause = MIN_PAUSE
-                self._notify()  # for what came before
+                self._notify()  # for changes before LISTEN
                 while not self._is_idle_too_long(idle_since):
                     idle_since = self._get_idle_start(idle_since)
                     self._receive(connection)
@@ -84,7 +85,7 @@ class ChangeListener:
         return idle_since is not None and time.monotonic() - idle_since > LINGER_SECONDS
 
     def _notify(self, key: int | None = None) -> None:
-        """Wake those who wait for a session, or all."""
+        """Wake the waiters of one session, or all."""
         with self._lock:
             events = [
                 event for number, several in self._subscribers.items() if key in (None, number) for event in several

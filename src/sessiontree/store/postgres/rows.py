@@ -1,7 +1,7 @@
-"""Rows: what is written of a line beside its bytes, to find it by, and what lines add to a listing. No database here.
+"""The columns stored with every line, and what new lines add to the summary of their session.
 
-Bytes are the truth; whatever is here follows from them. A line that cannot be read has a row with nothing in it.
-Text that PostgreSQL cannot hold, or not in an index, is left out: whoever looks for it reads the lines.
+The columns are derived from the bytes of the line. A line that cannot be read has empty columns. Text that PostgreSQL
+cannot store or index is left out; a search reads the line instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sessiontree.core.entries import (
 )
 from sessiontree.core.entry_text import build_full_text, fold, get_speaker
 from sessiontree.core.head_rules import get_effect
-from sessiontree.core.heads import MAIN, Heads
+from sessiontree.core.heads import Heads
 from sessiontree.core.sanitize import replace_unencodable
 from sessiontree.core.timestamps import parse_timestamp
 from sessiontree.core.tree import Tree
@@ -31,14 +31,16 @@ from sessiontree.format.tail import TailBlock
 from sessiontree.format.totals import EntryTotals
 
 STORED_NAME_LIMIT = 500
-"""The longest id that is in an index, in characters."""
+"""The longest id in an index, in characters."""
 STORED_TEXT_LIMIT = 1 << 18
-"""The longest text that is in an index, in characters."""
+"""The longest text in an index, in characters."""
 COST_LIMIT = 1e12
-"""More than lines can cost in earnest. Sums of more could leave the range of a column."""
+"""The highest plausible cost in dollars. A sum of larger numbers could overflow the column."""
 
 
 class LineRow(NamedTuple):
+    """The columns of one line."""
+
     id: str | None = None
     parent: str | None = None
     type: str | None = None
@@ -47,14 +49,14 @@ class LineRow(NamedTuple):
     moment: int = 0
     """Milliseconds since the epoch."""
     text: str | None = ""
-    """What it says, folded; `None` where that is too long: one has to look into the line."""
+    """The folded text; `None` if it is too long, and a search has to read the line."""
 
 
 class SummaryDelta(NamedTuple):
-    """What lines add to what a listing says of their session."""
+    """What lines add to the summary of their session. The field names are keys in the SQL function `append`."""
 
     told: bool = True
-    """Whether the lines tell it; if not, the session has to be opened for its summary."""
+    """Whether the lines are enough for a summary; if not, the session has to be opened."""
     entries: int = 0
     messages: int = 0
     cost: float = 0
@@ -62,37 +64,37 @@ class SummaryDelta(NamedTuple):
     named: bool = False
     name: str | None = None
     branches: tuple[str, ...] = ()
-    """Branches that were written on."""
+    """Branches with new entries; all branches if `hidden` is set."""
     hidden: tuple[str, ...] | None = None
-    """The archived ones, where a head record tells; then `branches` are all there are."""
+    """The archived branches, if the lines have a head record."""
     current: str | None = None
-    """The current branch, if the lines say which."""
+    """The current branch, if the lines name it."""
 
 
 def filter_storable(name: str | None) -> str | None:
-    """A name that a column can hold as it is; `None` for one that it cannot."""
+    """Return a name if a column can store it unchanged, else `None`."""
     if name is None or len(name) > STORED_NAME_LIMIT or "\0" in name:
         return None
     return name if name.isascii() or clean_text(name) == name else None
 
 
 def clean_text(text: str) -> str:
-    """`text` without what a column cannot hold."""
+    """Replace the characters that a column cannot store."""
     return replace_unencodable(text.replace("\0", "�"))
 
 
 def build_rows(lines: Sequence[bytes]) -> tuple[list[LineRow], SummaryDelta]:
-    """A row for each of these lines, which are entries, and what they add."""
+    """Return the columns of each of these lines, which are entries, and what the lines add to the summary."""
     rows = [LineRow()] * len(lines)
     entries = list(iter_entries(TailBlock(b"\n".join([*lines, b""])).items))
     for entry in entries:
         rows[entry.line - 1] = _build_row(entry)
-    gain = _build_delta(entries)
-    return rows, gain if len(entries) == len(lines) else gain._replace(told=False)
+    delta = _build_delta(entries)
+    return rows, delta if len(entries) == len(lines) else delta._replace(told=False)
 
 
 def _build_row(entry: Entry) -> LineRow:
-    said = clean_text(fold(build_full_text(entry)))
+    text = clean_text(fold(build_full_text(entry)))
     return LineRow(
         id=filter_storable(entry.id),
         parent=filter_storable(entry.parent),
@@ -100,7 +102,7 @@ def _build_row(entry: Entry) -> LineRow:
         role=filter_storable(get_speaker(entry)),
         branch=filter_storable(entry.branch) if isinstance(entry.branch, str) else None,
         moment=parse_timestamp(entry.timestamp) or 0,
-        text=said if len(said) <= STORED_TEXT_LIMIT else None,
+        text=text if len(text) <= STORED_TEXT_LIMIT else None,
     )
 
 
@@ -109,14 +111,14 @@ def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
     written: dict[str, None] = {}
     current: str | None = None
     record = -1
-    told = True
+    is_enough = True
     for index, entry in enumerate(entries):
         body = totals.add(entry)
-        told = told and body is not UNREADABLE and entry.branch is not UNSET
+        is_enough = is_enough and body is not UNREADABLE and entry.branch is not UNSET
         if isinstance(body, Custom) and entry.is_head_record:
             record = index
         if entry.branch is not UNSET:
-            effect = get_effect(entry.branch, entry.current, is_annotation=entry.is_annotation, peer_branch=MAIN)
+            effect = get_effect(entry.branch, entry.current, entry.is_annotation)
             current = current if effect.current is None else effect.current
             if effect.branch is not None and effect.moves_head:
                 written[effect.branch] = None
@@ -129,7 +131,7 @@ def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
     if not abs(totals.cost) <= COST_LIMIT or any(filter_storable(name) is None for name in names):
         return SummaryDelta(told=False, entries=len(entries))
     return SummaryDelta(
-        told=told,
+        told=is_enough,
         entries=len(entries),
         messages=totals.messages,
         cost=totals.cost,
@@ -143,16 +145,16 @@ def _build_delta(entries: Sequence[Entry]) -> SummaryDelta:
 
 
 class Preamble(NamedTuple):
-    """The first lines of a session, with its header among them if it has one."""
+    """The lines up to the header of a session, if it has one."""
 
     line_count: int
-    """How many lines are no entries: what stands before the header, and the header."""
+    """The number of lines up to and including the header."""
     header: Header | None
     title: str | None
 
     @property
     def is_older(self) -> bool:
-        """Whether it is in an older dialect, so that its rows tell little."""
+        """Whether the session is in an older dialect. Most columns of its lines are empty."""
         return self.header is not None and self.header.version < VERSION
 
 

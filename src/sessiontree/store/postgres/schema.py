@@ -1,13 +1,12 @@
-"""The schema: tables and functions in the schema `sessiontree`, and how a database gets them.
+"""The tables and functions in the PostgreSQL schema `sessiontree`, their migrations, and the statements of the store.
 
-Every step is numbered and never changed once it was released. Many processes may come at once: whoever has the lock
-makes the missing steps, in one transaction, and the others find them done.
+Migrations are numbered, and a released one never changes. Several processes may start at once: the one that holds the
+lock runs the missing migrations in one transaction, and the others find them done.
 
-History is only added to. Lines are written by the functions `append`, `share`, `leave` and `settle`, which take what
-goes behind the end and nothing else; so a role that may call them, and may not write to the tables itself, cannot
-change what was said.
+Sessions are append-only. Lines are written by the functions `append`, `share`, `leave` and `settle`, which only add at
+the end of a session. A role that may call them, but not write to the tables, cannot change existing entries.
 
-What only some servers have is done without where it is missing: NOTIFY, advisory locks, BRIN indexes, `pg_trgm`.
+NOTIFY, advisory locks, BRIN indexes and `pg_trgm` are optional: servers without them work, more slowly.
 """
 
 from __future__ import annotations
@@ -15,31 +14,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sessiontree.errors import StoreError
-from sessiontree.store.postgres.connection import format_driver_error, get_driver_error, is_unsupported
+from sessiontree.store.postgres.driver import format_driver_error, get_driver_error, is_unsupported
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 CHANNEL = "sessiontree"
-"""Where is told that a session has grown: its number, and no more."""
+"""The NOTIFY channel. The payload is the key of the session that has grown."""
 SCHEMA_LOCK_KEY = 0x73_74_72_65_65
-"""The advisory lock of those who change the schema."""
+"""The key of the advisory lock for migrations."""
 
 _TABLES = """
 CREATE TABLE sessiontree.session (
     key bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id text NOT NULL,
-    size bigint NOT NULL DEFAULT 0,                -- bytes of all lines, each with its newline
-    tail bytea NOT NULL DEFAULT '',                -- what a copied file had behind its last newline
+    size bigint NOT NULL DEFAULT 0,                -- bytes of all lines with their newlines
+    tail bytea NOT NULL DEFAULT '',                -- the unfinished last line of a copied file
     current boolean NOT NULL DEFAULT true,         -- false: a backup, kept when the session was rewritten
     archived boolean NOT NULL DEFAULT false,
     deleted timestamptz,
     modified timestamptz NOT NULL DEFAULT now(),
-    created text NOT NULL DEFAULT '',              -- what the header says
+    created text NOT NULL DEFAULT '',              -- from the header
     cwd text NOT NULL DEFAULT '',
     parent_session text,
-    older boolean NOT NULL DEFAULT false,          -- in an older dialect: its rows tell little
-    told boolean NOT NULL DEFAULT true,            -- what follows is right; if not, the session is opened for it
+    older boolean NOT NULL DEFAULT false,          -- an older dialect: most columns of its lines are empty
+    told boolean NOT NULL DEFAULT true,            -- the columns below are correct; if not, the session is opened
     name text,
     first_message text,
     entries bigint NOT NULL DEFAULT 0,
@@ -53,15 +52,15 @@ CREATE TABLE sessiontree.session (
 CREATE UNIQUE INDEX session_id ON sessiontree.session (id) WHERE current;
 CREATE INDEX session_modified ON sessiontree.session (modified);
 
--- No foreign keys: lines come by `append` alone, which has the session's row in its hands.
+-- No foreign keys: only `append` writes lines, and it has the session's row locked.
 CREATE TABLE sessiontree.entry (
     session bigint NOT NULL,
     position bigint NOT NULL,                      -- where the line starts, in bytes
     line bytea NOT NULL,
     id text, parent text, type text, role text, branch text,
     moment bigint NOT NULL DEFAULT 0,              -- milliseconds since the epoch
-    said text,                                     -- folded; null: too long, look into the line
-    batch uuid,                                    -- on the first line of an append: its key
+    said text,                                     -- folded text; null: too long, read the line instead
+    batch uuid,                                    -- on the first line of an append: the key of the append
     PRIMARY KEY (session, position)
 );
 CREATE INDEX entry_id ON sessiontree.entry (session, id);
@@ -69,10 +68,10 @@ DO $$
 BEGIN
     CREATE INDEX entry_moment ON sessiontree.entry USING brin (moment);
 EXCEPTION WHEN feature_not_supported OR undefined_object THEN
-    RAISE NOTICE 'no BRIN indexes here: searching by time looks at every line';
+    RAISE NOTICE 'BRIN indexes are not supported: searching by time reads every line';
 END $$;
 
--- Parts of a session that are lines of another one: a fork has its prefix so.
+-- Ranges of a session that are lines of another one, as the start of a fork.
 CREATE TABLE sessiontree.shared (
     session bigint NOT NULL,
     position bigint NOT NULL,
@@ -84,7 +83,7 @@ CREATE TABLE sessiontree.shared (
 CREATE INDEX shared_source ON sessiontree.shared (source, start);
 CREATE INDEX shared_place ON sessiontree.shared (session, source, start);
 
--- Unfinished last lines that were in the way of what was appended.
+-- Unfinished last lines that were removed before an append.
 CREATE TABLE sessiontree.torn (
     session bigint NOT NULL,
     position bigint NOT NULL,
@@ -94,13 +93,13 @@ CREATE TABLE sessiontree.torn (
 
 CREATE FUNCTION sessiontree.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'a session is only added to' USING ERRCODE = 'insufficient_privilege';
+    RAISE EXCEPTION 'sessions are append-only' USING ERRCODE = 'insufficient_privilege';
 END $$;
 CREATE TRIGGER session_only_grows BEFORE UPDATE ON sessiontree.session FOR EACH ROW
     WHEN (NEW.size < OLD.size OR NEW.key <> OLD.key OR NEW.id <> OLD.id) EXECUTE FUNCTION sessiontree.refuse();
 CREATE TRIGGER entry_stays BEFORE UPDATE ON sessiontree.entry FOR EACH ROW EXECUTE FUNCTION sessiontree.refuse();
 
--- Where the session ends now; null when it does not end at `after`, with nothing written.
+-- Returns the new end of the session; null, with nothing written, if it does not end at `after`.
 CREATE FUNCTION sessiontree.append(
     which bigint, after bigint, lines bytea[], ids text[], parents text[], types text[], roles text[],
     on_branches text[], moments bigint[], texts text[], key_of_batch uuid, gain jsonb
@@ -139,13 +138,13 @@ BEGIN
     BEGIN
         PERFORM pg_notify('sessiontree', which::text);
     EXCEPTION WHEN feature_not_supported OR undefined_function THEN
-        NULL;  -- those who wait ask now and then
+        NULL;  -- listeners poll
     END;
     RETURN grown;
 END $$;
 
--- The same for lines that other sessions have already: so many bytes of each, from `begins` on. Who purges a lender
--- waits until the borrower is there to be given its lines.
+-- The same for lines that other sessions already have: `sizes` bytes of each from `begins` on. The lock makes a
+-- concurrent purge of a lender wait until the borrower exists.
 CREATE FUNCTION sessiontree.share(which bigint, after bigint, lenders bigint[], begins bigint[], sizes bigint[])
 RETURNS bigint LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
@@ -176,7 +175,7 @@ BEGIN
     RETURN grown;
 END $$;
 
--- Keeps what a copied file has behind its last newline; false when the session does not end at `after`.
+-- Keeps the unfinished last line of a copied file; false if the session does not end at `after`.
 CREATE FUNCTION sessiontree.leave(which bigint, after bigint, rest bytea)
 RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 BEGIN
@@ -185,7 +184,7 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- What a copied file had behind its last newline is ended as a line, or put aside: only then something can follow.
+-- Turns the unfinished last line of a copied file into a line, or moves it to `torn`, before something is appended.
 CREATE FUNCTION sessiontree.settle(which bigint, as_line boolean, line_id text, line_parent text, line_type text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
@@ -218,7 +217,7 @@ BEGIN
     BEGIN
         CREATE EXTENSION IF NOT EXISTS pg_trgm;
     EXCEPTION WHEN OTHERS THEN
-        RAISE NOTICE 'no pg_trgm here: searching looks through every text';
+        RAISE NOTICE 'pg_trgm is not available: searching reads every text';
     END;
     SELECT quote_ident(n.nspname) INTO place FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace
     WHERE e.extname = 'pg_trgm';
@@ -230,11 +229,11 @@ CREATE INDEX entry_unsaid ON sessiontree.entry (session) WHERE said IS NULL;
 """
 
 MIGRATIONS = (_TABLES, _SEARCH_INDEX)
-"""The steps that make the schema, in order. Never change one: add another."""
+"""The migrations in order. Never change one; add another."""
 
 
 def ensure_schema(connection: Connection, where: str) -> None:
-    """Make the schema what this version needs. Raises `StoreError` where that cannot be."""
+    """Run the migrations that the database lacks. Raises `StoreError` if this role may not, or the schema is newer."""
     number = _count_migrations(connection)
     if number < len(MIGRATIONS):
         try:
@@ -243,17 +242,17 @@ def ensure_schema(connection: Connection, where: str) -> None:
             if getattr(error, "sqlstate", None) == "42501":
                 raise StoreError(
                     where,
-                    f"its tables are missing or of an older version, and this role may not make them: "
+                    "the tables are missing or out of date, and this role may not create them: "
                     f"{format_driver_error(error)}",
                 ) from error
             raise
     if number > len(MIGRATIONS):
-        raise StoreError(where, "its tables were made by a newer version of sessiontree")
+        raise StoreError(where, "the tables were created by a newer version of sessiontree")
 
 
 def _count_migrations(connection: Connection) -> int:
-    """How many steps were made."""
-    # Asked of the catalog itself: a name that was looked up before is remembered as missing.
+    """Return how many migrations were run."""
+    # Query the catalog: the server caches that a table name is missing.
     there = connection.execute("SELECT FROM pg_tables WHERE schemaname = 'sessiontree' AND tablename = 'step'")
     if there.fetchone() is None:
         return 0
@@ -265,7 +264,7 @@ def _migrate(connection: Connection, where: str) -> int:
     with connection.transaction():
         row = connection.execute("SHOW server_encoding").fetchone()
         if row is None or row[0] != "UTF8":
-            raise StoreError(where, "its encoding is not UTF8")
+            raise StoreError(where, "the encoding of the database is not UTF8")
         _lock_schema(connection)
         number = _count_migrations(connection)
         if number == 0:
@@ -281,10 +280,79 @@ def _migrate(connection: Connection, where: str) -> int:
 
 
 def _lock_schema(connection: Connection) -> None:
-    """Wait for those who change the schema now. Where there are no such locks, the second of two fails."""
+    """Wait for other processes that run migrations. Without advisory locks, the second of two fails."""
     try:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK_KEY,))
     except get_driver_error() as error:
         if not is_unsupported(error):
             raise
+
+
+# Statements of the store
+
+SELECT_SESSION = """
+SELECT key, size, tail, EXISTS (SELECT FROM sessiontree.shared WHERE session = key)
+FROM sessiontree.session WHERE id = %s AND current AND deleted IS NULL"""
+SELECT_SHARED = "SELECT position, source, start, size FROM sessiontree.shared WHERE session = %s ORDER BY position"
+# The line that contains the first position is read from its start.
+_SELECT_LINES = """
+SELECT l.position, {columns}
+FROM sessiontree.session AS s LEFT JOIN LATERAL (
+    SELECT e.position + p.shift AS position, e.line, e.id, e.parent
+    FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[])
+            AS p(session, low, high, least, shift),
+        LATERAL (
+            SELECT position, line, id, parent FROM sessiontree.entry
+            WHERE session = p.session AND position < p.high AND position >= greatest(p.least, coalesce((
+                SELECT CASE WHEN position + octet_length(line) > p.low THEN position ELSE p.low END
+                FROM sessiontree.entry WHERE session = p.session AND position <= p.low
+                ORDER BY position DESC LIMIT 1), p.low))
+            ORDER BY position
+        ) AS e
+) AS l ON true
+WHERE s.key = %s AND s.current AND s.deleted IS NULL ORDER BY l.position"""
+SELECT_LINES = _SELECT_LINES.format(columns="l.line, s.size, s.tail")
+SELECT_LINKS = _SELECT_LINES.format(columns="l.id, l.parent")
+FIND_ENTRY = """
+SELECT e.session, e.position, e.parent FROM sessiontree.entry AS e
+WHERE e.session = ANY(%(rows)s) AND e.id = {id} AND (e.session = %(key)s OR e.position < (
+    SELECT s.start + s.size FROM sessiontree.shared AS s
+    WHERE s.session = %(key)s AND s.source = e.session AND s.start <= e.position ORDER BY s.start DESC LIMIT 1))
+ORDER BY e.session = %(key)s DESC, e.position DESC LIMIT 1"""
+FIND_ANCESTORS = f"""
+WITH RECURSIVE up AS (
+    (SELECT f.*, 1 AS number FROM ({FIND_ENTRY.format(id="%(id)s")}) AS f)
+    UNION ALL
+    SELECT f.*, up.number + 1 FROM up CROSS JOIN LATERAL ({FIND_ENTRY.format(id="up.parent")}) AS f
+    WHERE up.number < %(count)s
+)
+SELECT up.session, up.position, e.line FROM up
+JOIN sessiontree.entry AS e ON e.session = up.session AND e.position = up.position ORDER BY up.number"""
+INSERT_SESSION = """
+INSERT INTO sessiontree.session (id, created, cwd, parent_session, older, told, name)
+VALUES (%s, %s, %s, %s, %s, %s, %s)
+ON CONFLICT (id) WHERE current DO NOTHING RETURNING key"""
+APPEND_LINES = """
+SELECT sessiontree.append(%s, %s, %s::bytea[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],
+    %s::bigint[], %s::text[], %s::uuid, %s::jsonb)"""
+SHARE_LINES = "SELECT sessiontree.share(%s, %s, %s::bigint[], %s::bigint[], %s::bigint[])"
+FIND_CREATED = """
+SELECT key, size, (SELECT batch FROM sessiontree.entry WHERE session = key AND position = 0), deleted IS NOT NULL
+FROM sessiontree.session WHERE id = %s AND current"""
+EXPLAIN_REFUSAL = """
+SELECT current AND deleted IS NULL, size, tail,
+    (SELECT batch FROM sessiontree.entry WHERE session = %s AND position = %s)
+FROM sessiontree.session WHERE key = %s"""
+LOCK_SESSION = """
+SELECT size, tail FROM sessiontree.session WHERE key = %s AND current AND deleted IS NULL FOR UPDATE"""
+RETIRE_SESSION = "UPDATE sessiontree.session SET current = false WHERE key = %s"
+RESOLVE_TAIL = "SELECT sessiontree.settle(%s, %s, %s, %s, %s)"
+WRITE_TAIL = "SELECT sessiontree.leave(%s, %s, %s)"
+SELECT_MODIFIED = """
+SELECT (extract(epoch FROM modified) * 1000000)::bigint,
+    has_column_privilege('sessiontree.session', 'modified', 'UPDATE')
+FROM sessiontree.session WHERE id = %s AND current AND deleted IS NULL"""
+BACKDATE_SESSION = """
+UPDATE sessiontree.session SET modified = timestamptz 'epoch' + %s * interval '1 microsecond'
+WHERE id = %s AND current AND deleted IS NULL"""

@@ -1,6 +1,6 @@
-"""Forks that share lines with their source: what is the same is named, not written again.
+"""Forks that share lines with their source in the database instead of copying them.
 
-Which lines a fork has is not decided here: see `format.fork`.
+`format.fork_lines` decides which lines a fork has.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from sessiontree.store.postgres.rows import read_preamble
 from sessiontree.store.postgres.store import PostgresStore, SharedRange
 
 HEADER_READ_SIZE = 1 << 16
-"""How much is read at once for the header, in bytes."""
+"""Bytes read at a time when only the header is wanted."""
 
 
 def create_shared_fork(source: Store, fork: Store, header: bytes, parts: Sequence[Entry | bytes] | None) -> bool:
-    """Make a fork of these parts, whose entries are lines of `source`; by default of all its lines.
+    """Create a fork that shares lines with `source`: these parts, or all lines by default.
 
-    Says whether it was made: two databases share nothing, and neither does a last line that is not ended.
+    Return `False`, with nothing created, if the sessions are not in the same database or `source` has an unfinished
+    last line.
     """
     if not (isinstance(source, PostgresStore) and isinstance(fork, PostgresStore)):
         return False
@@ -38,7 +39,7 @@ def create_shared_fork(source: Store, fork: Store, header: bytes, parts: Sequenc
 
 
 def _merge_ranges(parts: Sequence[Entry | bytes]) -> Iterator[bytes | SharedRange]:
-    """Entries that stand behind one another in their file as one."""
+    """Merge adjacent entries of the source into ranges."""
     run: SharedRange | None = None
     for part in parts:
         here = _find_range(part) if isinstance(part, Entry) else None

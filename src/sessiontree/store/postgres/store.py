@@ -1,13 +1,13 @@
 """A store in PostgreSQL: the lines of one session, in a table that many machines write to.
 
-A place in a session is a number of bytes from its beginning, as in a file, so a cursor is that and the session's row.
-An append is one statement that takes effect only if the session ends where the writer thinks: the row of the session
-is locked for it, so lines have one order without gaps. It carries a key that only this writer knows. When its answer is
-lost it is sent again, and finds either its own key at that place, then it was done, or the place free, then it is done
-now, or somebody else's lines.
+A position in a session is a byte offset, as in a file. A cursor is that offset and the key of the session's row.
 
-A rewrite makes a new row of the session and keeps the old one as a backup. A fork may share lines of its source: then
-its first bytes are `pieces` of other sessions.
+An append is one statement that takes effect only if the session ends where the writer expects. It locks the session's
+row, so the order of lines has no gaps. It carries a random key. If the response is lost, the append is sent again. It
+then finds its own key, so it was done; or the end is free, so it is done now; or another writer was first.
+
+A rewrite creates a new row of the session and keeps the old one as a backup. A fork may share lines with its source;
+then its first bytes are ranges of other rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sessiontree.errors import Conflict, InvalidOperation, NotFound, OutcomeUnkn
 from sessiontree.format.codec import NotJson, read_entry
 from sessiontree.format.session_reader import is_complete_line
 from sessiontree.store.base import PART_SIZE, Cursor, LineChunk, Store, join_lines
-from sessiontree.store.postgres import sql
+from sessiontree.store.postgres import schema
 from sessiontree.store.postgres.address import Address, parse_address
 from sessiontree.store.postgres.block_cache import BlockCache
 from sessiontree.store.postgres.change_listener import POLL_SECONDS
@@ -40,21 +40,21 @@ from sessiontree.store.postgres.rows import (
 )
 
 if TYPE_CHECKING:
-    from sessiontree.store.postgres.connection import Connection
+    from sessiontree.store.postgres.driver import Connection
 
 FETCH_SIZE = 1 << 18
-"""How much is fetched at once, in bytes."""
+"""Bytes fetched at a time."""
 PAGE_SIZES = (1 << 16, 1 << 22)
-"""How much is read backward at once, at first and at most, in bytes."""
+"""Bytes read backward at a time: at first, and at most."""
 MAX_POSITION = 1 << 62
 MIN_MICROSECONDS = -(1 << 53)
-"""Of the moments that files tell, in microseconds since the epoch: databases know none that are much earlier."""
+"""The earliest modification time that is stored, in microseconds since the epoch. Databases have such a limit."""
 MAX_NEW_LINES = 2
-"""So many lines at most a session begins with that is made here: its header and its name."""
+"""A new session starts with at most this many lines: its header and its name."""
 
 
 class RowRange(NamedTuple):
-    """Bytes of a session that are lines of some row: `shift` more is where they stand in the session."""
+    """Bytes of a row that are part of a session. Adding `shift` gives their position in the session."""
 
     row: int
     low: int
@@ -63,42 +63,48 @@ class RowRange(NamedTuple):
 
 
 class SharedRange(NamedTuple):
-    """Bytes of another session of the same database, whole lines, that a new one begins with."""
+    """Whole lines of another session in the same database that a new session shares."""
 
     start: int
     size: int
 
 
 class _SessionRow(NamedTuple):
-    """A session's row, as this store found it."""
+    """The row of a session, and the ranges its lines are in."""
 
     key: int
     ranges: tuple[RowRange, ...]
 
 
 class _LinePage(NamedTuple):
+    """Lines read with one query."""
+
     end: int
+    """Where the session ends."""
     tail: bytes
+    """The unfinished last line of the session."""
     start: int
     data: bytes
 
 
 class PostgresStore(Store):
+    """A session in PostgreSQL."""
+
     def __init__(self, address: Address | str) -> None:
         address = parse_address(address) if isinstance(address, str) else address
         if filter_storable(address.session_name) is None:
-            raise InvalidOperation("this cannot be the id of a session in a database")
+            raise InvalidOperation("not a valid id of a session in a database")
         self.address = address
         self.id = address.session_name
         self.location = address.format_session_address(self.id)
         self._session_row: _SessionRow | None = None
         self._cache = BlockCache()
         self._unconfirmed: tuple[Cursor, tuple[bytes, ...], uuid.UUID] | None = None
-        """An append of which nobody knows whether it was done."""
+        """An append with an unknown outcome."""
 
     @property
     def database(self) -> PostgresDatabase:
-        """The connections of this process: one that was forked has its own."""
+        """The connections of this process. A forked process has its own."""
         return get_database(self.address)
 
     # Reading
@@ -109,22 +115,22 @@ class PostgresStore(Store):
         return LineChunk(b"", Cursor((known.key, size + len(whole))), unfinished)
 
     def has_tail(self) -> bool:
-        """Whether something stands behind the last newline, as in a file that was copied so."""
+        """Return whether the session has an unfinished last line, copied from a file."""
         return bool(self._load_row()[2])
 
     def _load_row(self) -> tuple[_SessionRow, int, bytes]:
-        """The session's row as it is now, and its size and tail."""
+        """Query the session's row, its size and its unfinished last line."""
 
         def work(connection: Connection) -> Any:
-            row = connection.execute(sql.SELECT_SESSION, (self.id,)).fetchone()
+            row = connection.execute(schema.SELECT_SESSION, (self.id,)).fetchone()
             if row is None:
                 raise NotFound("session", self.location)
             return row, _load_ranges(connection, row[0]) if row[3] else (RowRange(row[0], 0, MAX_POSITION, 0),)
 
-        (key, size, tail, _), pieces = self.database.run(work, location=self.location)
+        (key, size, tail, _), ranges = self.database.run(work, location=self.location)
         if self._session_row is None or self._session_row.key != key:
             self._cache.clear()
-        self._session_row = _SessionRow(key, pieces)
+        self._session_row = _SessionRow(key, ranges)
         return self._session_row, size, bytes(tail)
 
     def read(self, after: Cursor | None = None, *, before: Cursor | None = None, limit: int | None = None) -> LineChunk:
@@ -149,7 +155,7 @@ class PostgresStore(Store):
         page = self._read_page(self._get_row(None), start, start + max(size, FETCH_SIZE))
         data = page.data + (_split_tail(page.tail)[0] if page.start + len(page.data) == page.end else b"")
         if page.start > start or page.start + len(data) < start + size:
-            raise Conflict(self.location, "what was read is gone")
+            raise Conflict(self.location, "lines that were read are gone")
         self._cache.put(page.start, data)
         return data[start - page.start : start - page.start + size]
 
@@ -165,19 +171,15 @@ class PostgresStore(Store):
             end, size = page.start, min(2 * size, PAGE_SIZES[1])
 
     def find_ancestors(self, before: Cursor, id: EntryId, count: int) -> list[tuple[int, bytes]] | None:
-        """The entry with this id and those above it, nearest first, so many at most, each with where it stands.
-
-        `None` where an index cannot tell.
-        """
         known = self._get_row(before)
         if filter_storable(id) is None:
             return None
         by_row: dict[int, list[RowRange]] = {known.key: []}
-        for piece in sorted(known.ranges):
-            by_row.setdefault(piece.row, []).append(piece)
+        for span in sorted(known.ranges):
+            by_row.setdefault(span.row, []).append(span)
         values = {"key": known.key, "rows": list(by_row), "id": id, "count": count}
         found = self.database.run(
-            lambda connection: connection.execute(sql.FIND_ANCESTORS, values).fetchall(), location=self.location
+            lambda connection: connection.execute(schema.FIND_ANCESTORS, values).fetchall(), location=self.location
         )
         above = [(_find_position(by_row[row], position), bytes(line)) for row, position, line in found]
         return None if any(position >= before.value[1] for position, _ in above) else above
@@ -191,18 +193,18 @@ class PostgresStore(Store):
         return known
 
     def _read_page(self, known: _SessionRow, start: int, stop: int) -> _LinePage:
-        """The lines that have bytes between two places, and where the session ends."""
+        """Return the lines that have bytes between two positions, and where the session ends."""
         page = self._try_read_page(known, start, stop)
         if page is None:
-            # Lines that were shared are the session's own since their source was purged.
+            # After a purge of the source, formerly shared lines belong to this session.
             page = self._try_read_page(self._load_row()[0], start, stop)
         if page is None:
             raise Conflict(self.location, "lines are missing")
         return page
 
     def _try_read_page(self, known: _SessionRow, start: int, stop: int) -> _LinePage | None:
-        """The same; `None` where lines are not where they are looked for."""
-        rows = self._query_lines(sql.SELECT_LINES, known, start, stop)
+        """Do the same; return `None` if lines are missing where they are expected."""
+        rows = self._query_lines(schema.SELECT_LINES, known, start, stop)
         if not rows:
             raise Conflict(self.location, "the session was deleted or rewritten")
         _, _, size, tail = rows[0]
@@ -210,15 +212,15 @@ class PostgresStore(Store):
         data = b"".join([part for _, line in lines for part in (line, b"\n")])
         first = lines[0][0] if lines else start
         end = lines[-1][0] + len(lines[-1][1]) + 1 if lines else start
-        # A line that had no newline when it was read has one now: what follows starts one byte behind.
+        # A line that lacked its newline when it was read has one now, so the next line starts one byte later.
         if first > start + 1 or first + len(data) != end or end < min(stop, size):
             return None
         return _LinePage(size, bytes(tail), first, data)
 
     def wait_for_change(self, after: Cursor, timeout: float) -> bool:
-        """Wait until the session goes on behind `after`, so many seconds at most; whether it does.
+        """Wait for lines after `after`, at most `timeout` seconds, and return whether there are any.
 
-        Raises `NotFound` when it is gone.
+        Raises `NotFound` if the session was deleted.
         """
         deadline = time.monotonic() + timeout
         watch = self.database.listener
@@ -236,22 +238,22 @@ class PostgresStore(Store):
             watch.unsubscribe(key, event)
 
     def read_links(self, start: int) -> list[tuple[EntryId | None, EntryId | None]]:
-        """The ids of the lines from a place on, in order, each with that of its parent."""
-        return [row[1:] for row in self._query_lines(sql.SELECT_LINKS, self._get_row(None), start, MAX_POSITION)]
+        """Return the ids of the lines from a position on, in order, each with the id of its parent."""
+        return [row[1:] for row in self._query_lines(schema.SELECT_LINKS, self._get_row(None), start, MAX_POSITION)]
 
     def _query_lines(self, statement: str, known: _SessionRow, start: int, stop: int) -> list[Any]:
-        asked = [
+        spans = [
             (
-                piece.row,
-                max(start - piece.shift, piece.low),
-                min(stop - piece.shift, piece.high),
-                piece.low,
-                piece.shift,
+                span.row,
+                max(start - span.shift, span.low),
+                min(stop - span.shift, span.high),
+                span.low,
+                span.shift,
             )
-            for piece in known.ranges
-            if start < piece.high + piece.shift and stop > piece.low + piece.shift
+            for span in known.ranges
+            if start < span.high + span.shift and stop > span.low + span.shift
         ]
-        columns: list[list[int]] = [list(column) for column in zip(*asked, strict=True)] or [[] for _ in range(5)]
+        columns: list[list[int]] = [list(column) for column in zip(*spans, strict=True)] or [[] for _ in range(5)]
         return self.database.run(
             lambda connection: connection.execute(statement.encode(), (*columns, known.key)).fetchall(),
             location=self.location,
@@ -263,10 +265,10 @@ class PostgresStore(Store):
         return self.create_from(lines)
 
     def create_from(self, parts: Sequence[bytes | SharedRange], source: PostgresStore | None = None) -> Cursor:
-        """`create`, where parts may be lines that `source` has already: those are not written again."""
+        """Create the session from lines and from ranges of `source`, which are shared and not written again."""
         lines = [part for part in parts if isinstance(part, bytes)]
         for _ in _split_lines(lines, self.location):
-            pass  # all are looked at before any is written
+            pass  # validates all lines before any is written
         batch = uuid.uuid4()
         lenders = None if source is None else source._get_row(None)
 
@@ -290,10 +292,10 @@ class PostgresStore(Store):
         batch = self._unconfirmed[2] if again and self._unconfirmed is not None else uuid.uuid4()
         self._unconfirmed = after, tuple(lines), batch
         key, start = after.value
-        rows, gain = build_rows(lines)
+        rows, delta = build_rows(lines)
 
         def work(connection: Connection) -> int | None:
-            grown = _append_rows(connection, key, start, lines, rows, gain, batch)
+            grown = _append_rows(connection, key, start, lines, rows, delta, batch)
             return (
                 self._explain_refusal(connection, key, start, batch, len(b"\n".join(lines)) + 1)
                 if grown is None
@@ -321,10 +323,10 @@ class PostgresStore(Store):
 
         def work(connection: Connection) -> Cursor:
             with connection.transaction():
-                row = connection.execute(sql.LOCK_SESSION, (key,)).fetchone()
+                row = connection.execute(schema.LOCK_SESSION, (key,)).fetchone()
                 if row is None or row[0] + len(_split_tail(bytes(row[1]))[0]) != start:
                     return self._find_created(connection, batch, replaced=True)
-                connection.execute(sql.RETIRE_SESSION, (key,))
+                connection.execute(schema.RETIRE_SESSION, (key,))
                 new = self._insert_session(connection, lines)
                 assert new is not None
                 return self._write_parts(connection, new, lines, batch, None)
@@ -335,42 +337,40 @@ class PostgresStore(Store):
         return cursor
 
     def write_tail(self, tail: bytes, *, after: Cursor) -> None:
-        """Keep what a session has behind its last newline, as it is: for copies. Raises `Conflict`."""
         key, start = after.value
         row = self.database.run(
-            lambda connection: connection.execute(sql.WRITE_TAIL, (key, start, tail)).fetchone(), location=self.location
+            lambda connection: connection.execute(schema.WRITE_TAIL, (key, start, tail)).fetchone(),
+            location=self.location,
         )
         if row is None or not row[0]:
-            raise Conflict(self.location, "others wrote first")
+            raise Conflict(self.location, "another writer appended first")
 
     def get_modified_time(self) -> int:
-        """When it was last written to, in nanoseconds since the epoch. Raises `NotFound`."""
         return self._query_modified()[0] * 1000
 
     def backdate(self, moment: int) -> None:
-        """Have it say that it was written to no later than then, where this role may: for copies."""
         wanted = max(moment // 1000, MIN_MICROSECONDS)
         modified, may = self._query_modified()
         if may and modified > wanted:
             values = wanted, self.id
             self.database.run(
-                lambda connection: connection.execute(sql.BACKDATE_SESSION, values), location=self.location
+                lambda connection: connection.execute(schema.BACKDATE_SESSION, values), location=self.location
             )
 
     def _query_modified(self) -> tuple[int, bool]:
-        """When it was last written to, in microseconds, and whether this role may say otherwise."""
+        """Return the modification time in microseconds, and whether this role may change it."""
         row = self.database.run(
-            lambda connection: connection.execute(sql.SELECT_MODIFIED, (self.id,)).fetchone(), location=self.location
+            lambda connection: connection.execute(schema.SELECT_MODIFIED, (self.id,)).fetchone(), location=self.location
         )
         if row is None:
             raise NotFound("session", self.location)
         return row[0], row[1]
 
     def close(self) -> None:
-        """Connections are the database's."""
+        """Do nothing: connections belong to the database."""
 
     def _insert_session(self, connection: Connection, lines: Sequence[bytes]) -> int | None:
-        """A new row for the session; `None` when it has one."""
+        """Insert a row for the session and return its key; `None` if it has one already."""
         begins = read_preamble(lines)
         header = begins.header
         values = (
@@ -379,11 +379,11 @@ class PostgresStore(Store):
             "" if header is None else clean_text(header.cwd),
             None if header is None or header.parent_session is None else clean_text(header.parent_session),
             begins.is_older,
-            # Lines that come from elsewhere are looked into as a whole: they may not hang together.
+            # Lines of an existing session may be inconsistent: the summary comes from opening it.
             header is not None and not begins.is_older and len(lines) <= MAX_NEW_LINES,
             clean_text(begins.title) if begins.title else None,
         )
-        row = connection.execute(sql.INSERT_SESSION, values).fetchone()
+        row = connection.execute(schema.INSERT_SESSION, values).fetchone()
         return None if row is None else row[0]
 
     def _write_parts(
@@ -394,7 +394,7 @@ class PostgresStore(Store):
         batch: uuid.UUID,
         lender: _SessionRow | None,
     ) -> Cursor:
-        """Write the lines of a new session."""
+        """Write the lines and shared ranges of a new session."""
         at, first = 0, read_preamble([part for part in parts if isinstance(part, bytes)]).line_count
         for run in _group_parts(parts, self.location):
             if isinstance(run[0], SharedRange):
@@ -404,45 +404,49 @@ class PostgresStore(Store):
                 )
             else:
                 lines = [part for part in run if isinstance(part, bytes)]
-                rows, gain = build_rows(lines[first:])
+                rows, delta = build_rows(lines[first:])
                 rows = [LineRow()] * min(first, len(lines)) + rows
                 first = max(0, first - len(lines))
-                grown = _append_rows(connection, key, at, lines, rows, gain, batch if at == 0 else None)
+                grown = _append_rows(connection, key, at, lines, rows, delta, batch if at == 0 else None)
             assert grown is not None
             at = grown
         return Cursor((key, at))
 
     def _find_created(self, connection: Connection, batch: uuid.UUID, *, replaced: bool = False) -> Cursor:
-        """The session that was made by a statement whose answer was lost. Raises what is true if it was not."""
-        row = connection.execute(sql.FIND_CREATED, (self.id,)).fetchone()
+        """Return the end of the session if a statement whose response was lost created it.
+
+        Raises `Conflict` or `StoreError` if another writer did.
+        """
+        row = connection.execute(schema.FIND_CREATED, (self.id,)).fetchone()
         if row is not None and row[2] == batch:
             return Cursor((row[0], row[1]))
         if replaced:
-            raise Conflict(self.location, "others wrote first")
+            raise Conflict(self.location, "another writer appended first")
         in_trash = row is not None and row[3]
         raise StoreError(self.location, f"the session exists already{', in the trash' if in_trash else ''}")
 
     def _explain_refusal(self, connection: Connection, key: int, start: int, batch: uuid.UUID, size: int) -> int | None:
-        """Why an append was refused: it was done before, then where it ended; or what is in the way.
+        """Find out why an append was refused.
 
-        `None` where that is an end of a file that can be settled.
+        Return where the append ended if it was already done. Return `None` if an unfinished last line has to be
+        resolved first. Raises `Conflict` if another writer was first.
         """
-        row = connection.execute(sql.EXPLAIN_REFUSAL, (key, start, key)).fetchone()
+        row = connection.execute(schema.EXPLAIN_REFUSAL, (key, start, key)).fetchone()
         if row is None or not row[0]:
             raise Conflict(self.location, "the session was deleted or rewritten")
-        _, end, tail, there = row
-        if there == batch:
+        _, end, tail, key_at_start = row
+        if key_at_start == batch:
             return start + size
         tail = bytes(tail)
         if tail and end + len(_split_tail(tail)[0]) == start:
             return None
-        raise Conflict(self.location, "others wrote first")
+        raise Conflict(self.location, "another writer appended first")
 
     def _resolve_tail(self, after: Cursor) -> Cursor:
-        """Where the session ends once what stands behind its last newline is a line, or out of the way."""
+        """Turn the unfinished last line into a line, or move it away, and return the new end of the session."""
         known, size, tail = self._load_row()
         if not tail or (known.key, size + len(_split_tail(tail)[0])) != after.value:
-            raise Conflict(self.location, "others wrote first")
+            raise Conflict(self.location, "another writer appended first")
         whole = bool(_split_tail(tail)[0])
         row = LineRow()
         if whole:
@@ -454,56 +458,56 @@ class PostgresStore(Store):
             except NotJson:
                 pass
         values = (known.key, whole, row.id, row.parent, row.type)
-        self.database.run(lambda connection: connection.execute(sql.RESOLVE_TAIL, values), location=self.location)
+        self.database.run(lambda connection: connection.execute(schema.RESOLVE_TAIL, values), location=self.location)
         return Cursor((known.key, size + (len(tail) + 1 if whole else 0)))
 
     def _check_end(self, after: Cursor) -> None:
         if self.read_end().cursor != after:
-            raise Conflict(self.location, "others wrote first")
+            raise Conflict(self.location, "another writer appended first")
 
 
 def _split_tail(tail: bytes) -> tuple[bytes, bytes]:
-    """What stands behind the last newline: a whole line that lacks its own, or one that is not whole."""
+    """Split the bytes after the last newline into a whole line that lacks its newline, and an unfinished one."""
     return (tail, b"") if is_complete_line(tail) else (b"", tail)
 
 
 def _load_ranges(connection: Connection, key: int) -> tuple[RowRange, ...]:
-    """The pieces of a session that shares lines, in order."""
-    pieces: list[RowRange] = []
+    """Return the ranges of a session that shares lines, in order."""
+    ranges: list[RowRange] = []
     at = 0
-    for position, source, start, size in connection.execute(sql.SELECT_SHARED, (key,)).fetchall():
+    for position, source, start, size in connection.execute(schema.SELECT_SHARED, (key,)).fetchall():
         if position > at:
-            pieces.append(RowRange(key, at, position, 0))
-        pieces.append(RowRange(source, start, start + size, position - start))
+            ranges.append(RowRange(key, at, position, 0))
+        ranges.append(RowRange(source, start, start + size, position - start))
         at = position + size
-    return (*pieces, RowRange(key, at, MAX_POSITION, 0))
+    return (*ranges, RowRange(key, at, MAX_POSITION, 0))
 
 
 def _share_lines(
     connection: Connection, key: int, start: int, lender: _SessionRow, parts: Sequence[SharedRange]
 ) -> int | None:
-    pieces = [piece for part in parts for piece in _find_row_ranges(lender, part)]
-    columns = [[piece.row for piece in pieces], [piece.low for piece in pieces], [p.high - p.low for p in pieces]]
-    row = connection.execute(sql.SHARE_LINES, (key, start, *columns)).fetchone()
+    ranges = [span for part in parts for span in _find_row_ranges(lender, part)]
+    columns = [[span.row for span in ranges], [span.low for span in ranges], [span.high - span.low for span in ranges]]
+    row = connection.execute(schema.SHARE_LINES, (key, start, *columns)).fetchone()
     return None if row is None else row[0]
 
 
 def _find_row_ranges(lender: _SessionRow, wanted: SharedRange) -> Iterator[RowRange]:
-    """The rows that have the lines `wanted` of a session."""
+    """Yield the row ranges that contain a range of a session."""
     start, stop = wanted.start, wanted.start + wanted.size
-    for piece in lender.ranges:
-        low, high = max(start - piece.shift, piece.low), min(stop - piece.shift, piece.high)
+    for span in lender.ranges:
+        low, high = max(start - span.shift, span.low), min(stop - span.shift, span.high)
         if low < high:
-            yield RowRange(piece.row, low, high, 0)
+            yield RowRange(span.row, low, high, 0)
 
 
-def _find_position(pieces: Sequence[RowRange], position: int) -> int:
-    """Where in a session a line of a row stands, by the pieces of that row, in order."""
-    return position + pieces[bisect_right(pieces, position, key=lambda piece: piece.low) - 1].shift
+def _find_position(ranges: Sequence[RowRange], position: int) -> int:
+    """Return the position in a session of a line of a row, given the ordered ranges of that row."""
+    return position + ranges[bisect_right(ranges, position, key=lambda span: span.low) - 1].shift
 
 
 def _group_parts(parts: Sequence[bytes | SharedRange], where: str) -> Iterator[Sequence[bytes | SharedRange]]:
-    """Lines that follow one another, about `PART` bytes at a time, and what is shared between them."""
+    """Yield consecutive lines, about `PART_SIZE` bytes at a time, and the shared ranges between them."""
     for is_shared, run in groupby(parts, key=lambda part: isinstance(part, SharedRange)):
         if is_shared:
             yield list(run)
@@ -512,7 +516,7 @@ def _group_parts(parts: Sequence[bytes | SharedRange], where: str) -> Iterator[S
 
 
 def _split_lines(lines: Sequence[bytes], where: str) -> Iterator[list[bytes]]:
-    """Lines, some at a time. Raises `StoreError` for one that cannot be kept."""
+    """Yield lines, about `PART_SIZE` bytes at a time. Raises `StoreError` for an invalid line."""
     part: list[bytes] = []
     size = 0
     for line in lines:
@@ -532,12 +536,14 @@ def _append_rows(
     start: int,
     lines: Sequence[bytes],
     rows: Sequence[LineRow],
-    gain: SummaryDelta,
+    delta: SummaryDelta,
     batch: uuid.UUID | None,
 ) -> int | None:
-    added = gain._asdict()
-    if gain.hidden is None:
+    added = delta._asdict()
+    if delta.hidden is None:
         del added["hidden"]
     columns = [list(column) for column in zip(*rows, strict=True)]
-    row = connection.execute(sql.APPEND_LINES, (key, start, list(lines), *columns, batch, json.dumps(added))).fetchone()
+    row = connection.execute(
+        schema.APPEND_LINES, (key, start, list(lines), *columns, batch, json.dumps(added))
+    ).fetchone()
     return None if row is None else row[0]

@@ -1,15 +1,12 @@
-"""Durable swarms: agents at work in other processes, on this machine or others, that may die. The one place with DBOS.
+"""Durable swarms: agents run in worker processes, on this machine or others, and survive crashes. Based on DBOS.
 
-database   which database the work is in, SQLite or PostgreSQL, and how it is reached
-roster     which workers there are, what they do, and which of them are dead
-order      a piece of work as it is sent, and what comes back
-once       a session in which nothing is written twice
-steps      answers of models, kept before they are written, so that no model is asked twice
-relay      events of agents on other machines, from what they have written
-executor   the side of the swarm: sends work, and waits for it
-worker     the side of the worker: takes work, and carries it out
+database      the SQLite or PostgreSQL database that holds jobs, and the job messages
+roster        the list of workers, their jobs and their leases
+exactly_once  a session that never writes an entry twice, and a store for model answers that are not written yet
+executor      the swarm's side: sends jobs to workers and waits for them
+worker        the worker's side: takes jobs and runs them
 
-What was done is in the session, as ever; what is here only bridges the time until it is written there.
+Results are in the session. The database only bridges the time until they are written there.
 """
 
 from __future__ import annotations
@@ -18,11 +15,11 @@ from sessiontree.errors import InvalidOperation
 
 
 def check_not_with_workers(swarm: str, name: str) -> None:
-    """Raises `InvalidOperation` where agents of a swarm, by its id, are with workers: two would do the same work."""
+    """Raise `InvalidOperation` if workers run agents of the swarm with this id, which must not run twice."""
     try:
         from sessiontree.swarm.durable.executor import has_active_jobs
-    except ModuleNotFoundError:  # without DBOS there are no workers
+    except ModuleNotFoundError:  # DBOS is not installed, so workers cannot exist
         return
     if has_active_jobs(swarm):
         command = f"sessiontree swarm resume {name} --durable"
-        raise InvalidOperation(f"workers have agents of swarm {name}: `{command}` goes on with it, or stop it")
+        raise InvalidOperation(f"workers are running agents of swarm {name}; resume it with `{command}`, or stop it")

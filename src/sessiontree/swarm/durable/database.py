@@ -1,6 +1,6 @@
-"""The database that work is kept in: a SQLite file in the home on one machine, PostgreSQL on many.
+"""The database that holds jobs for workers, and the messages that are exchanged through it.
 
-What is kept there is JSON, and code is never read from it.
+It is a SQLite file in the home folder for one machine, or PostgreSQL for several. It contains only JSON, never code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sessiontree.swarm.executor import SwarmJob
 APPLICATION = "sessiontree"
 QUEUE = "sessiontree-agents"
 VERSION = "1"
-"""Of what is sent to workers. One that knows another version does not take it."""
+"""Version of the job messages. Workers ignore jobs of another version."""
 FILE_NAME = "work.db"
 DEFAULT_PORT = 5432
 
@@ -37,12 +37,12 @@ SERIALIZER = DBOSPortableJSONSerializer()
 
 
 class WorkDatabase:
-    """Where the work is."""
+    """The database that holds jobs."""
 
     def __init__(self, where: str | None = None) -> None:
-        """The address of a PostgreSQL database, or the path of a file; by default what `SESSIONTREE_STORE` names.
+        """`where` is a PostgreSQL address or the path of a SQLite file; the default is `SESSIONTREE_STORE`.
 
-        Raises `InvalidOperation` for an address of another kind.
+        Raises `InvalidOperation` for any other address.
         """
         address = find_address(where)
         if address is not None:
@@ -53,10 +53,10 @@ class WorkDatabase:
             self.url = sa.URL.create("sqlite", database=self.display_name).render_as_string()
         self.file = self.display_name if address is None else None
         self.poll_interval = 0.25 if self.file is not None else 1.0
-        """Seconds between two looks of a worker for work: a database has many who look."""
+        """Seconds between two polls of a worker. A shared database is polled less often."""
 
     def migrate(self) -> None:
-        """Make what is not there yet. Raises `StoreError`."""
+        """Create or upgrade the tables. Raises `StoreError`."""
         _silence_dbos_log()
         try:
             with nullcontext() if self.file is None else _create_file(self.file):
@@ -65,11 +65,11 @@ class WorkDatabase:
             raise StoreError(self.display_name, format_os_error(error)) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
             refused = getattr(getattr(error, "orig", None), "sqlstate", None) == "42501"
-            why = "its tables for work are missing or of an older version, and this role may not make them: "
-            raise StoreError(self.display_name, f"{why if refused else ''}{describe_error(error)}") from error
+            reason = "the job tables are missing or outdated, and this role may not create them: "
+            raise StoreError(self.display_name, f"{reason if refused else ''}{describe_error(error)}") from error
 
     def create_engine(self) -> sa.Engine:
-        """For single statements, each done as soon as it is there: one who dies meanwhile holds nobody up."""
+        """Create an engine that commits each statement at once: a process that dies leaves no open transaction."""
         url = sa.make_url(self.url)
         if self.file is not None:
             return sa.create_engine(url, isolation_level="AUTOCOMMIT", connect_args={"timeout": 30})
@@ -82,14 +82,14 @@ class WorkDatabase:
         )
 
     def create_client(self) -> DBOSClient:
-        """For those who send work. Raises `StoreError`."""
+        """Create a client that sends jobs. Raises `StoreError`."""
         try:
             return DBOSClient(system_database_url=self.url, serializer=SERIALIZER, application_name=APPLICATION)
         except SQLAlchemyError as error:
             raise StoreError(self.display_name, describe_error(error)) from error
 
     def build_config(self, worker: str) -> DBOSConfig:
-        """For those who carry it out."""
+        """Return the DBOS configuration of a worker."""
         return {
             "name": APPLICATION,
             "system_database_url": self.url,
@@ -106,12 +106,12 @@ def _check_path(where: str) -> None:
     scheme = re.match(r"[a-z][a-z0-9+.-]*://", where, re.IGNORECASE)
     if scheme is not None:
         raise InvalidOperation(
-            f"work cannot be kept in {scheme[0]}…: give postgresql://host/database, or the path of a SQLite file"
+            f"{scheme[0]}… is not supported; use postgresql://host/database or the path of a SQLite file"
         )
 
 
 def _move_hosts_to_query(url: str) -> str:
-    """The same address, with several hosts as parameters: libpq takes them in front too, SQLAlchemy does not."""
+    """Move several hosts into query parameters: SQLAlchemy, unlike libpq, does not accept them before the path."""
     scheme, _, rest = url.partition("://")
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
@@ -126,7 +126,7 @@ def _move_hosts_to_query(url: str) -> str:
 
 @contextmanager
 def _create_file(path: str) -> Generator[None]:
-    """A file for its owner alone, in which some can read while another writes. Others wait until it is whole."""
+    """Create the private database file in WAL mode. Other processes wait until the block is done."""
     make_private_directory(os.path.dirname(path))
     flags = os.O_RDWR | os.O_CREAT
     os.close(open_private(path, flags))
@@ -142,44 +142,44 @@ def _create_file(path: str) -> Generator[None]:
 
 @cache
 def _silence_dbos_log() -> None:
-    """DBOS tells its log of every migration and each cancelled piece of work; what matters is told by us."""
+    """Silence the DBOS log, which reports every migration and every cancelled job."""
     import logging
 
     logging.getLogger("dbos").setLevel(logging.CRITICAL)
 
 
 def describe_error(error: Exception) -> str:
-    """What a database says of a failure, without the statement that failed."""
+    """Return the first line of a database error, without the SQL statement."""
     first, *_ = str(getattr(error, "orig", None) or error).strip().splitlines() or [type(error).__name__]
     return first
 
 
 WORKFLOW = "sessiontree.agent"
-"""The name that work is sent under."""
+"""The DBOS workflow name of jobs."""
 
 
 class JobRequest(Struct, frozen=True, kw_only=True):
-    """Work, and where to do it."""
+    """A job, and the session to run it in."""
 
     work: SwarmJob
     where: str
-    """The session's file or address, or its id where all have the same database."""
+    """The session's file or address, or its id if all workers use the same database."""
     tools: tuple[str, ...] | None = None
-    """The only tools that the agent may use; by default all that the worker has."""
+    """Names of the tools that the agent may use; `None` means all tools of the worker."""
     system: str | None = None
-    """Takes the place of the whole system prompt."""
+    """Replaces the whole system prompt."""
     thinking: str | None = None
 
 
 class JobReport(Struct, frozen=True, kw_only=True):
-    """What came of an order, beside what stands in the session."""
+    """The outcome of a job request. The agent's results are in the session."""
 
     error: str | None = None
-    """Why it could not be carried out at all."""
+    """Why the job could not run at all."""
 
 
 def build_id_prefix(job: SwarmJob) -> str:
-    """What the ids of all orders for an agent begin with."""
+    """Return the prefix of the ids of all job requests for an agent."""
     return f"{job.swarm}/{quote(job.agent, safe='')}/"
 
 

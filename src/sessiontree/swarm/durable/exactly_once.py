@@ -1,8 +1,10 @@
-"""A session in which nothing is written twice, though two processes may do the same piece of work.
+"""Exactly-once writes: a session that never writes an entry twice, and a store for model answers.
 
-The id of an entry follows from the work, the place where it goes and what it says. A worker that was taken for dead and
-comes back finds what its successor has written of the same answer, and adds nothing. So does one that lost the
-database's answer to a write.
+When a worker dies, another worker runs its job again from the state of the session. `IdempotentSession` derives the id
+of an entry from the job, the entry's position and its content: if two workers write the same entry, or a worker lost
+the database's reply to a write, the entry exists once. `AnswerStore` saves each model answer before it is written to
+the session, so a new worker does not pay for it again. Answers are found by their position in the session and the
+number of earlier requests there.
 """
 
 from __future__ import annotations
@@ -35,18 +37,23 @@ from sessiontree.model.base import (
 from sessiontree.session import Branch, NewEntry, Place, Session
 from sessiontree.store.base import Store
 
+STEP_NAME = "answer"
+"""The DBOS step name of model answers."""
+
 
 class IdempotentSession(Session):
-    def __init__(self, store: Store, work: str, check: Callable[[], object] = lambda: None) -> None:
-        """For a piece of work, by its id. `check` is called before anything is written."""
+    """A session for one job, in which repeated writes have no effect."""
+
+    def __init__(self, store: Store, job_id: str, before_write: Callable[[], object] = lambda: None) -> None:
+        """`before_write` is called before every write and may raise to prevent it."""
         super().__init__(store)
-        self._job_id = work
-        self._before_write = check
+        self._job_id = job_id
+        self._before_write = before_write
 
     @classmethod
-    def open_at(cls, where: str, work: str, check: Callable[[], object]) -> IdempotentSession:
-        """The session at a path or an address."""
-        return cls(catalog.get_store(catalog.find(where)), work, check)
+    def open_at(cls, where: str, job_id: str, before_write: Callable[[], object]) -> IdempotentSession:
+        """Open the session at a path or an address."""
+        return cls(catalog.get_store(catalog.find(where)), job_id, before_write)
 
     def append(
         self,
@@ -69,23 +76,23 @@ class IdempotentSession(Session):
     ) -> Sequence[Entry]:
         with self.hold_lock():
             items = self._assign_ids(bodies, self._resolve_parent(parent, branch, expected))
-            there = self._find_written_items(items)
-            if there is not None:
-                return there
+            written = self._find_written_items(items)
+            if written is not None:
+                return written
             self._before_write()
             try:
                 return super().extend(items, parent=parent, branch=branch, expected=expected)
             except (BranchMoved, InvalidOperation, OutcomeUnknown):
                 self.refresh()
-                there = self._find_written_items(items)
-                if there is None:
+                written = self._find_written_items(items)
+                if written is None:
                     raise
-                return there
+                return written
 
     def _resolve_parent(
         self, parent: Place | UnsetType, branch: str | UnsetType | None, expected: EntryId | UnsetType | None
     ) -> EntryId | None:
-        """Where the first entry goes, as far as the writer knows."""
+        """Return the parent of the first entry, as far as this process knows."""
         if not isinstance(parent, UnsetType):
             return self.resolve_place(parent)
         if not isinstance(expected, UnsetType):
@@ -96,32 +103,29 @@ class IdempotentSession(Session):
         items = [body if isinstance(body, NewEntry) else NewEntry(body) for body in bodies]
         named: list[NewEntry] = []
         for item in items:
-            said = msgspec.json.encode([item.body, item.extra], order="deterministic", enc_hook=str)
-            place = item.id or sha256(f"{self._job_id}\0{place}\0".encode() + said).hexdigest()[:16]
+            content = msgspec.json.encode([item.body, item.extra], order="deterministic", enc_hook=str)
+            place = item.id or sha256(f"{self._job_id}\0{place}\0".encode() + content).hexdigest()[:16]
             named.append(item._replace(id=place))
         return named
 
     def _find_written_items(self, items: Sequence[NewEntry]) -> list[Entry] | None:
-        """These entries, where they have been written before: all were, or none."""
+        """Return the entries if they are already written. They were written all together or not at all."""
         found = [self.tree[item.id] for item in items if item.id is not None and item.id in self.tree]
         return found if items and len(found) == len(items) else None
 
 
-STEP_NAME = "answer"
-
-
 class StoredAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of a request."""
+    """The outcome of a model request."""
 
     message: JsonObject | None = None
     kind: FailureKind | None = None
-    """With a failure of the model: which."""
+    """The kind of failure, for a `ModelError`."""
     reason: str = ""
     status: int | None = None
     retry_after: float | None = None
 
     def get_message(self, model: str) -> JsonObject:
-        """The message. Raises what went wrong."""
+        """Return the message, or raise the error that the request failed with."""
         if self.message is not None:
             return self.message
         if self.kind is None:
@@ -130,15 +134,15 @@ class StoredAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AnswerStore:
-    """The steps of one piece of work, taken one after the other."""
+    """Stores the model answers of one job as DBOS steps, one after the other."""
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
-        """`lost` is called when another worker has this work now."""
+        """`on_lost` is called if another worker runs this job now."""
         self._on_lost = on_lost
         self._lock = asyncio.Lock()
 
     async def get_or_ask(self, key: str, ask: Callable[[], Awaitable[StoredAnswer]]) -> StoredAnswer:
-        """What `ask` gives, or gave before for the same key."""
+        """Return the stored answer for a key, or call `ask` and store its answer."""
 
         async def run_step() -> dict[str, Any]:
             return {"key": key, "kept": msgspec.json.encode(await ask()).decode()}
@@ -146,10 +150,10 @@ class AnswerStore:
         async with self._lock:
             try:
                 while True:
-                    # Steps are numbered. What a life before has taken comes first, each with its key.
-                    taken = await DBOS.run_step_async({"name": STEP_NAME}, run_step)
-                    if taken["key"] == key:
-                        return msgspec.json.decode(taken["kept"], type=StoredAnswer)
+                    # DBOS first replays the steps of earlier runs in order; skip answers with other keys.
+                    stored = await DBOS.run_step_async({"name": STEP_NAME}, run_step)
+                    if stored["key"] == key:
+                        return msgspec.json.decode(stored["kept"], type=StoredAnswer)
             except dbos_error.DBOSWorkflowConflictIDError:
                 self._on_lost()
                 raise asyncio.CancelledError from None
@@ -158,7 +162,7 @@ class AnswerStore:
 
 
 class StoringModel:
-    """A model whose answers are kept."""
+    """A model whose answers are stored before they are returned."""
 
     def __init__(
         self,
@@ -167,7 +171,7 @@ class StoringModel:
         answers: AnswerStore,
         before_request: Callable[[], Awaitable[None]],
     ) -> None:
-        """For the agent of a branch. `before` is awaited before every request: cancelled there, nothing is written."""
+        """`get_branch` returns the agent's branch. `before_request` is awaited before requests and may cancel them."""
         self._model = model
         self._get_branch = get_branch
         self._answers = answers
@@ -192,7 +196,7 @@ class StoringModel:
                 return StoredAnswer(
                     kind=error.kind, reason=error.reason, status=error.status, retry_after=error.retry_after
                 )
-            except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and it is raised again below
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; it is raised again below
                 failure = error
                 return StoredAnswer(reason=f"{type(error).__name__}: {error}")
 
@@ -201,14 +205,14 @@ class StoringModel:
         try:
             while (event := await events.get()) is not None:
                 yield event
-            kept = await step
+            answer = await step
         finally:
             step.cancel()
             with suppress(asyncio.CancelledError):
                 await step
         if failure is not None:
             raise failure
-        yield Finished(kept.get_message(self.info.name))
+        yield Finished(answer.get_message(self.info.name))
 
     async def _ask_model(self, request: Request, on_event: Callable[[ModelEvent], None]) -> JsonObject:
         message: JsonObject | None = None

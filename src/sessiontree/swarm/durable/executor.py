@@ -1,7 +1,7 @@
-"""The durable executor: sends the work of a swarm's agents to workers, and waits until they have done it.
+"""The durable executor: sends the jobs of a swarm's agents to workers and waits for them.
 
-It belongs to the process that runs the swarm's strategy. When that dies, workers go on with what they have; the next
-one finds it under way, and waits for it.
+It runs in the process that runs the swarm's strategy. If that process dies, workers finish their jobs; the next process
+finds the running jobs and waits for them. The executor also relays events of workers that do not share its home folder.
 """
 
 from __future__ import annotations
@@ -56,9 +56,25 @@ from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.records import CompleteAction, FailAction, read_action
 from sessiontree.swarm.replay import TrackedAgent
 
+POLL_INTERVAL = 0.2
+"""Seconds between two checks of running jobs."""
+RELAY_INTERVAL = 1.0
+"""Seconds between two reads of the session for events of other machines."""
+
+ACTIVE_STATES = frozenset(
+    {WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value, WorkflowStatusString.DELAYED.value}
+)
+"""States of unfinished jobs."""
+
+T = TypeVar("T")
+
 
 class EventRelay:
-    """Follows one agent."""
+    """Writes the events of an agent on another machine to the local event log.
+
+    A worker with the same home folder writes its events to the log itself. For other workers, events are derived from
+    the entries they write: they arrive about a second later, and as whole messages instead of deltas.
+    """
 
     def __init__(self, session: Session, job: SwarmJob) -> None:
         self._job = job
@@ -74,14 +90,14 @@ class EventRelay:
         return self._journal.state.agents[self._job.agent]
 
     def relay_new(self, *, emit: bool) -> None:
-        """Tell of what the session has taken in since, or pass over it. Raises `StoreError`."""
+        """Read new entries, and write events for them if `emit` is true. Raises `StoreError`."""
         items = self._session.tree.items[self._read_count :]
         self._read_count += len(items)
-        told, branch = emit and self._journal.state.created.streaming, self._agent.branch
+        is_streaming, branch = self._journal.state.created.streaming, self._agent.branch
         for entry in iter_entries(items):
             if entry.branch == branch:
                 for event in self._build_events(entry):
-                    if told:
+                    if emit and is_streaming:
                         self._log.append(replace(event, swarm=self._job.swarm, agent=self._job.agent, branch=branch))
 
     def _build_events(self, entry: Entry) -> Iterator[BaseSwarmEvent]:
@@ -94,12 +110,12 @@ class EventRelay:
             if get_role(body.message) == "assistant":
                 yield from self._build_turn_events(entry, body.message)
             elif get_role(body.message) == "toolResult":
-                message, words = body.message, extract_text(body.message.get("content"))[:MAX_TOOL_TEXT]
+                message, text = body.message, extract_text(body.message.get("content"))[:MAX_TOOL_TEXT]
                 call, tool = (
                     coerce_string(message.get("toolCallId")) or "",
                     coerce_string(message.get("toolName")) or "",
                 )
-                yield SwarmToolCallEnd(call=call, tool=tool, ok=message.get("isError") is not True, text=words)
+                yield SwarmToolCallEnd(call=call, tool=tool, ok=message.get("isError") is not True, text=text)
         elif isinstance(body, AgentAction):
             yield from self._build_action_events(body)
 
@@ -107,8 +123,8 @@ class EventRelay:
         self._turns += 1
         sums = sum_usage(message.get("usage"))
         yield SwarmTurnStart(number=self._turns)
-        if words := extract_text(message.get("content")):
-            yield SwarmTextDelta(delta=words)
+        if text := extract_text(message.get("content")):
+            yield SwarmTextDelta(delta=text)
         for call in get_tool_calls(message):
             yield SwarmToolCallStart(call=call.id, tool=call.name, arguments=call.arguments)
         cost, tokens = (0.0, 0) if sums is None else (sums.cost, sums.tokens)
@@ -130,21 +146,8 @@ class EventRelay:
         self._log.close()
 
 
-POLL_INTERVAL = 0.2
-"""Seconds between two looks for what workers have done."""
-RELAY_INTERVAL = 1.0
-"""Seconds between two looks for what those on other machines have written."""
-
-ACTIVE_STATES = frozenset(
-    {WorkflowStatusString.ENQUEUED.value, WorkflowStatusString.PENDING.value, WorkflowStatusString.DELAYED.value}
-)
-"""States of work that is not over."""
-
-T = TypeVar("T")
-
-
 class DurableExecutor:
-    """Has work carried out by workers, wherever they are."""
+    """Runs jobs in worker processes, on this machine or others."""
 
     def __init__(
         self,
@@ -156,10 +159,10 @@ class DurableExecutor:
         system: str | None = None,
         thinking: str | None = None,
     ) -> None:
-        """For the swarms of a session in a file or a database.
+        """The session must be in a file or a database.
 
-        `database` is as for `Database`; `concurrency` is how many agents are at work at the same time. `tools` names
-        the only ones that they may use, and `system` and `thinking` are as for `Swarm`: workers get them with the work.
+        `database` is the argument of `WorkDatabase`. `concurrency` limits the agents that run at the same time.
+        `tools` lists the tools that agents may use. Workers get `tools`, `system` and `thinking` with each job.
         """
         self._location = catalog.build_worker_location(session)
         self._tools = None if tools is None else tuple(tools)
@@ -174,11 +177,11 @@ class DurableExecutor:
         self._relays: dict[str, EventRelay] = {}
         self._home = build_home_id()
         self._worker_homes: dict[str, str] = {}
-        """Those of workers."""
+        """Home folder ids by worker id."""
         self._last_relay = 0.0
         self._poll_task: asyncio.Task[None] | None = None
         self._handed_over: set[str] = set()
-        """Swarms that another process works on now."""
+        """Swarms that another process runs now."""
 
     async def run(self, job: SwarmJob, run_locally: RunJob) -> None:
         self._handed_over.discard(job.swarm)
@@ -201,20 +204,20 @@ class DurableExecutor:
         if status.status == WorkflowStatusString.SUCCESS.value:
             report = decode_report(str(status.output))
             if report.error is not None:
-                raise StoreError(self._location, f"a worker could not work on agent {job.agent}: {report.error}")
+                raise StoreError(self._location, f"a worker could not run agent {job.agent}: {report.error}")
         elif status.status != WorkflowStatusString.CANCELLED.value:
-            raise StoreError(self._location, f"the work of agent {job.agent} was given up, since workers died of it")
+            raise StoreError(self._location, f"agent {job.agent} was abandoned after repeated worker crashes")
 
     def hand_over(self, swarm: str) -> None:
         self._handed_over.add(swarm)
 
     async def list_workers(self) -> list[WorkerInfo]:
-        """The workers that are there. Raises `StoreError`."""
+        """Return the live workers. Raises `StoreError`."""
         _, roster = await self._connect()
         return await self._call(roster.list_alive)
 
     async def close(self) -> None:
-        """Let go of the database. What was sent stays there."""
+        """Close the database connections. Jobs that were sent stay in the database."""
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.wait([self._poll_task])
@@ -241,47 +244,47 @@ class DurableExecutor:
     # Sending
 
     async def _find_active(self, client: DBOSClient, job: SwarmJob) -> str | None:
-        """What was sent before, by a process that has died since, and is not over."""
-        start = build_id_prefix(job)
+        """Return the id of an unfinished request that another process sent for this agent, or `None`."""
+        prefix = build_id_prefix(job)
         found = await self._call(
             client.list_workflows,
-            workflow_id_prefix=start,
+            workflow_id_prefix=prefix,
             status=sorted(ACTIVE_STATES),
             load_input=False,
             load_output=False,
             application_name=APPLICATION,
         )
-        return next((status.workflow_id for status in found if status.workflow_id.startswith(start)), None)
+        return next((status.workflow_id for status in found if status.workflow_id.startswith(prefix)), None)
 
     async def _submit(self, client: DBOSClient, roster: Roster, job: SwarmJob) -> str:
-        start = build_id_prefix(job)
-        await self._wait_until_released(roster, lambda id: id.startswith(start))
-        id = start + os.urandom(8).hex()
-        order = JobRequest(
+        prefix = build_id_prefix(job)
+        await self._wait_until_released(roster, lambda id: id.startswith(prefix))
+        id = prefix + os.urandom(8).hex()
+        request = JobRequest(
             work=job, where=self._location, tools=self._tools, system=self._system, thinking=self._thinking
         )
         await self._call(
             client.enqueue,
             {"workflow_name": WORKFLOW, "queue_name": QUEUE, "workflow_id": id, "app_version": VERSION},
-            encode(order),
+            encode(request),
         )
         return id
 
     async def _cancel(self, client: DBOSClient, roster: Roster, id: str) -> None:
-        """Have the work stopped, and wait until the worker has written down what it has."""
+        """Cancel a job and wait until its worker has saved the agent's state."""
         await self._call(client.cancel_workflow, id)
         await self._wait_until_released(roster, lambda other: other == id)
         await self._call(client.delete_workflow, id)
 
     async def _wait_until_released(self, roster: Roster, is_match: Callable[[str], bool]) -> None:
-        """Wait until no worker that lives has such work under way."""
+        """Wait until no live worker runs a job whose id matches."""
         while any(is_match(id) for worker in await self._call(roster.list_alive) for id in worker.work):
             await asyncio.sleep(POLL_INTERVAL)
 
     # Waiting
 
     async def _wait_for_end(self, client: DBOSClient, roster: Roster, id: str) -> WorkflowStatus:
-        """How the work ended."""
+        """Wait until a job is over and return its final status."""
         future = self._waiters[id] = asyncio.get_running_loop().create_future()
         if self._poll_task is None or self._poll_task.done():
             self._poll_task = asyncio.create_task(self._poll(client, roster))
@@ -291,16 +294,15 @@ class DurableExecutor:
             del self._waiters[id]
 
     async def _poll(self, client: DBOSClient, roster: Roster) -> None:
-        """Look for all that is waited for at once, as long as anything is."""
+        """Poll all running jobs in one query until none is left."""
         while self._waiters:
             ids = list(self._waiters)
             try:
                 found = await self._call(client.list_workflows, workflow_ids=ids, load_input=False)
-                gone = set(ids) - {status.workflow_id for status in found}
-                if gone:
-                    raise StoreError(
-                        self._database.display_name, f"the work {', '.join(sorted(gone))} is not there any more"
-                    )
+                missing = set(ids) - {status.workflow_id for status in found}
+                if missing:
+                    label = "job" if len(missing) == 1 else "jobs"
+                    raise StoreError(self._database.display_name, f"{label} {', '.join(sorted(missing))} not found")
                 await self._relay_events(roster, found)
             except StoreError as error:
                 for future in self._waiters.values():
@@ -314,7 +316,7 @@ class DurableExecutor:
             await asyncio.sleep(POLL_INTERVAL)
 
     async def _relay_events(self, roster: Roster, found: Sequence[WorkflowStatus]) -> None:
-        """Tell what workers elsewhere have written, once in a while and when one is done."""
+        """Relay events of workers on other machines, at intervals and when a job is over."""
         now = time.monotonic()
         if not self._relays or (
             now < self._last_relay + RELAY_INTERVAL and all(status.status in ACTIVE_STATES for status in found)
@@ -332,18 +334,18 @@ class DurableExecutor:
 
 
 def has_active_jobs(swarm: str, database: str | None = None) -> bool:
-    """Whether work of a swarm, by its id, was sent to workers and is not over. Raises `StoreError`."""
-    where = WorkDatabase(database)
-    if where.file is not None and not os.path.exists(where.file):
+    """Whether workers have unfinished jobs of the swarm with this id. Raises `StoreError`."""
+    jobs = WorkDatabase(database)
+    if jobs.file is not None and not os.path.exists(jobs.file):
         return False
-    client = where.create_client()
+    client = jobs.create_client()
     try:
         return bool(client.list_workflows(workflow_id_prefix=f"{swarm}/", status=sorted(ACTIVE_STATES), limit=1))
-    except ProgrammingError:  # no tables for work, or none that this role may read
+    except ProgrammingError:  # the job tables do not exist, or this role may not read them
         return False
     except SQLAlchemyError as error:
-        if "no such table" in str(error):  # as SQLite says it
+        if "no such table" in str(error):  # SQLite's message for missing tables
             return False
-        raise StoreError(where.display_name, describe_error(error)) from error
+        raise StoreError(jobs.display_name, describe_error(error)) from error
     finally:
         client.destroy()

@@ -1,7 +1,7 @@
-"""The roster: which workers there are, what each has under way, and which are dead.
+"""The roster of workers: a database table with each worker, its running jobs and its lease.
 
-A worker tells every few seconds that it is there. One that has not for as long as its lease is taken for dead: what it
-had under way goes to others, and it is told so when it comes back. Time is the database's.
+A worker renews its lease every few seconds. When a lease expires, the worker counts as dead and its jobs go to other
+workers; `renew` returns false if it comes back. All times are taken from the database's clock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sessiontree.home import get_home
 from sessiontree.swarm.durable.database import WorkDatabase, describe_error
 
 LEASE = 20.0
-"""Seconds without a word after which a worker is taken for dead."""
+"""Seconds without a renewal after which a worker counts as dead."""
 DEAD_RETENTION = 3600.0
-"""Seconds for which dead workers stay listed: one may have taken work just before it died."""
+"""Seconds for which dead workers stay in the table: a worker may have taken a job just before it died."""
 
 TABLE = "sessiontree_worker"
 COLUMNS = """id text PRIMARY KEY, host text NOT NULL, home text NOT NULL, concurrency integer NOT NULL,
@@ -31,20 +31,20 @@ COLUMNS = """id text PRIMARY KEY, host text NOT NULL, home text NOT NULL, concur
 
 
 class WorkerInfo(Struct, frozen=True, kw_only=True):
-    """A worker that is alive."""
+    """A live worker."""
 
     id: str
     host: str
     home: str
-    """Tells homes apart, also those of other machines: see `this_home`."""
+    """Identifies the home folder across machines; see `build_home_id`."""
     concurrency: int
-    """How many agents it has at work at most."""
+    """The most agents that it runs at the same time."""
     work: tuple[str, ...] = ()
-    """Ids of what it has under way."""
+    """Ids of its running jobs."""
 
 
 def build_home_id() -> str:
-    """The home of this process, told apart from all others, on this machine or another."""
+    """Return an id for the home folder of this process that is unique across machines."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             machine = file.read().strip()
@@ -54,6 +54,8 @@ def build_home_id() -> str:
 
 
 class Roster:
+    """The table of workers."""
+
     def __init__(self, database: WorkDatabase, lease: float = LEASE) -> None:
         self.lease = lease
         self._database = database
@@ -67,15 +69,15 @@ class Roster:
         )
 
     def create_table(self) -> None:
-        """Make the table, where it is not there yet. Raises `StoreError`."""
-        make = f"CREATE TABLE IF NOT EXISTS {self._table} ({COLUMNS})"
+        """Create the table if it does not exist. Raises `StoreError`."""
+        create = f"CREATE TABLE IF NOT EXISTS {self._table} ({COLUMNS})"
         try:
-            self._query(f"SELECT id FROM {self._table} LIMIT 1")  # not everybody may make tables
+            self._query(f"SELECT id FROM {self._table} LIMIT 1")  # this role may lack the right to create tables
         except StoreError:
             try:
-                self._execute(make)
+                self._execute(create)
             except StoreError:
-                self._execute(make)  # somebody else may have made it at the same moment
+                self._execute(create)  # the first attempt fails if another process creates the table at the same time
 
     # For the worker itself
 
@@ -90,20 +92,20 @@ class Roster:
         )
 
     def renew(self, id: str, work: Sequence[str]) -> bool:
-        """Say that a worker is there and what it has under way. False where it was taken for dead."""
+        """Renew a worker's lease and store its running jobs. Return false if the worker counts as dead."""
         listed = msgspec.json.encode(list(work)).decode()
         update = f"UPDATE {self._table} SET seen = {self._now}, work = :work WHERE id = :id AND gone = 0"
         return self._execute(update, id=id, work=listed) > 0
 
     def retire(self, id: str) -> None:
-        """Say that a worker goes away: what it has under way is for others at once."""
+        """Mark a worker as gone. Other workers get its jobs at once."""
         self._execute(f"UPDATE {self._table} SET gone = 1, work = '[]' WHERE id = :id", id=id)
 
-    # For others
+    # For other processes
 
     def list_alive(self) -> list[WorkerInfo]:
-        there = f"gone = 0 AND seen >= {self._now} - lease"
-        query = f"SELECT id, host, home, concurrency, work FROM {self._table} WHERE {there} ORDER BY id"
+        is_alive = f"gone = 0 AND seen >= {self._now} - lease"
+        query = f"SELECT id, host, home, concurrency, work FROM {self._table} WHERE {is_alive} ORDER BY id"
         return [
             WorkerInfo(
                 id=id,
@@ -116,7 +118,7 @@ class Roster:
         ]
 
     def mark_dead(self) -> list[str]:
-        """Workers that are dead. From now on they are: one that still lives is told by `renew`."""
+        """Mark workers with an expired lease as dead, and return the ids of all dead workers."""
         self._execute(f"UPDATE {self._table} SET gone = 1 WHERE gone = 0 AND seen < {self._now} - lease")
         self._execute(f"DELETE FROM {self._table} WHERE gone = 1 AND seen < {self._now} - :long", long=DEAD_RETENTION)
         return [id for (id,) in self._query(f"SELECT id FROM {self._table} WHERE gone = 1")]

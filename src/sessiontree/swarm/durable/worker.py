@@ -1,7 +1,8 @@
-"""The durable worker: a process that takes work and carries it out, several agents at a time.
+"""The durable worker: a process that takes jobs from the work database and runs several agents at a time.
 
-It holds a lease. When it dies, others take up what it had, from the last answer that was kept. When it was only cut
-off, or slept, it finds its lease gone and ends at once, writing nothing more: its work is somebody else's by then.
+A worker holds a lease. If it dies, other workers continue its jobs from the last stored answer. If it was disconnected
+or suspended for too long, it finds its lease expired and exits at once without writing, because its jobs have moved to
+other workers.
 """
 
 from __future__ import annotations
@@ -38,22 +39,24 @@ from sessiontree.swarm.journal import SwarmJournal
 from sessiontree.swarm.swarm import Swarm
 
 POLL_INTERVAL = 1.0
-"""Seconds between two looks whether work was given up or taken away."""
+"""Seconds between two checks whether a job was cancelled or assigned to another worker."""
 MAX_RECOVERIES = 10
-"""How often work is taken up again after its worker died of it, perhaps."""
+"""How often a job is run again after its worker died, because the job itself may cause the crash."""
 LEASE_LOST_EXIT = 75
 """The exit code of a worker that lost its lease."""
 
 WrapModel: TypeAlias = Callable[[Model], Model]
-"""The model, with its answers kept."""
+"""Returns the model with its answers stored."""
 SwarmOpener: TypeAlias = Callable[[JobRequest, Session, Hooks, WrapModel], AbstractAsyncContextManager[Swarm]]
-"""Opens the swarm of an order in its session, with these hooks, and models and tools of this machine.
+"""Opens the swarm of a job request in its session, with these hooks and the models and tools of this machine.
 
-Each model is to be kept.
+It must pass each model through the `WrapModel` function.
 """
 
 
 class DurableWorker:
+    """A worker process."""
+
     def __init__(
         self,
         open_swarm: SwarmOpener,
@@ -63,7 +66,7 @@ class DurableWorker:
         lease: float = LEASE,
         report: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`tell` is told what happens, in sentences."""
+        """`report` is called with log lines."""
         self.id = f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self._open_swarm = open_swarm
         self._concurrency = concurrency
@@ -79,13 +82,13 @@ class DurableWorker:
         self._stopped = threading.Event()
         self._launched = False
         self._renewed_at = 0.0
-        """When the lease was renewed last."""
+        """Monotonic time of the last renewal of the lease."""
         self._client: DBOSClient | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Take work until `stop`; then let the calls under way come to their end, and leave the rest to others.
+        """Run jobs until `stop` is set. Then calls in progress finish, and other workers get the remaining work.
 
-        Raises `StoreError` when the database cannot be reached at the start.
+        Raises `StoreError` if the database cannot be reached at the start.
         """
         await asyncio.to_thread(self._database.migrate)
         await asyncio.to_thread(self._roster.create_table)
@@ -102,7 +105,7 @@ class DurableWorker:
             await asyncio.to_thread(self._recover_jobs)
             self._launched = True
             self._report(
-                f"worker {self.id} takes work from {self._database.display_name}, {self._concurrency} at a time"
+                f"worker {self.id} takes jobs from {self._database.display_name}, at most {self._concurrency} at a time"
             )
             await stop.wait()
             self._stopping.set()
@@ -114,10 +117,10 @@ class DurableWorker:
             await asyncio.to_thread(self._roster.retire, self.id)
             await asyncio.to_thread(self._client.destroy)
             self._roster.close()
-            DBOS.destroy()  # it takes the threads of this loop with it
+            DBOS.destroy()  # last, because it shuts down the event loop's default thread pool
 
     def abandon(self, code: int) -> NoReturn:
-        """End the process at once. What is under way is for others."""
+        """Exit the process at once. Other workers get its jobs."""
         with suppress(StoreError):
             self._roster.retire(self.id)
         os._exit(code)
@@ -126,7 +129,7 @@ class DurableWorker:
         DBOS(config=self._database.build_config(self.id))
         DBOS.workflow(name=WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)(self._build_workflow())
         DBOS.launch()
-        # What is handed to each worker at a time is kept with the queue, for all of them; the slots here are our own.
+        # The queue stores one concurrency for all workers; `self._slots` enforces the limit of this worker.
         await DBOS.register_queue_async(
             QUEUE,
             worker_concurrency=self._concurrency,
@@ -135,57 +138,57 @@ class DurableWorker:
         )
 
     def _build_workflow(self) -> Callable[[str], object]:
-        async def run_workflow(order: str) -> str:
+        async def run_workflow(request: str) -> str:
             id = DBOS.workflow_id
             assert id is not None
-            return encode(await self._accept_job(id, decode_request(order)))
+            return encode(await self._accept_job(id, decode_request(request)))
 
         return run_workflow
 
     # The lease
 
     def _run_heartbeat(self) -> None:
-        """Renew the lease, and look for dead workers, again and again."""
+        """Renew the lease and recover the jobs of dead workers, in a loop."""
         while not self._stopped.wait(self._roster.lease / 5):
             before = time.monotonic()
-            with suppress(StoreError):  # it is tried again, until the lease is over
+            with suppress(StoreError):  # the next round retries, until the lease expires
                 if not self._renew():
-                    self._exit_without_lease("others took it for dead, since it had not been heard of for too long")
+                    self._exit_without_lease("its lease expired and other workers took over its jobs")
                 self._renewed_at = before
                 if self._launched:
                     self._recover_jobs()
 
     def _renew(self) -> bool:
-        """Renew the lease, and say what is under way: one at a time, so that the last word is about the last state."""
+        """Renew the lease and store the running jobs. The lock makes the last write contain the last state."""
         with self._renew_lock:
             return self._roster.renew(self.id, list(self._active_jobs))
 
     def _watch_lease(self) -> None:
-        """See that the lease holds. Renewing it may wait without end, for a database that is out of reach."""
+        """Exit when the lease expires. The heartbeat cannot do this: it may hang on an unreachable database."""
         while not self._stopped.wait(self._roster.lease / 10):
             if time.monotonic() - self._renewed_at > self._roster.lease:
-                self._exit_without_lease(f"it could not reach the database for {self._roster.lease:g} s")
+                self._exit_without_lease(f"the database was unreachable for {self._roster.lease:g} s")
 
     def _recover_jobs(self) -> None:
-        """Put the work of dead workers back into the queue. Whoever does it first has done it."""
+        """Put the jobs of dead workers back into the queue. Several workers may try; only the first has an effect."""
         dead = self._roster.mark_dead()
         try:
             if dead:
-                DBOS._recover_pending_workflows(dead)  # pyright: ignore[reportPrivateUsage] - there is no other way
-        except Exception as error:  # noqa: BLE001 - what DBOS raises is not for us to know; it is tried again
-            self._report(f"the work of dead workers could not be taken up: {type(error).__name__}: {error}")
+                DBOS._recover_pending_workflows(dead)  # pyright: ignore[reportPrivateUsage] - no public API
+        except Exception as error:  # noqa: BLE001 - DBOS does not document what it raises; the next round retries
+            self._report(f"could not recover the jobs of dead workers: {type(error).__name__}: {error}")
 
     def _exit_without_lease(self, reason: str) -> NoReturn:
-        """End the process, so that nothing more is written."""
-        self._report(f"worker {self.id} ends at once: {reason}")
+        """Exit the process at once, because another worker may write to the same branches."""
+        self._report(f"worker {self.id} exits: {reason}")
         os._exit(LEASE_LOST_EXIT)
 
     async def _publish_jobs(self) -> None:
-        """Say what is under way now, as soon as the database can be reached: the guard sees to it that this ends."""
+        """Store the running jobs as soon as the database can be reached. `_watch_lease` limits the wait."""
         while True:
             with suppress(StoreError):
                 if not await asyncio.to_thread(self._renew):
-                    self._exit_without_lease("others took it for dead")
+                    self._exit_without_lease("its lease expired")
                 return
             await asyncio.sleep(POLL_INTERVAL)
 
@@ -195,31 +198,32 @@ class DurableWorker:
         return found[0] if found else None
 
     def _is_mine(self, id: str) -> bool:
-        """Whether the work is this worker's."""
+        """Whether the job is assigned to this worker."""
         status = self._get_status(id)
         return status is not None and status.status == "PENDING" and status.executor_id == self.id
 
     def _is_wanted(self, id: str) -> bool:
-        """Whether work under way is wanted still. Ends the process if it is somebody else's."""
+        """Whether a running job is still wanted. Exits the process if the job belongs to another worker."""
         status = self._get_status(id)
         if status is not None and status.status == "CANCELLED":
             return False
         if status is None or status.status != "PENDING" or status.executor_id != self.id:
-            self._exit_without_lease(f"the work {id} was taken up by another")  # or done by now, and deleted
+            # The other worker may have finished the job, which deletes it.
+            self._exit_without_lease(f"another worker took over the job {id}")
         return True
 
-    # The work
+    # Jobs
 
     async def _accept_job(self, id: str, request: JobRequest) -> JobReport:
         async with self._slots:
             if self._stopping.is_set():
-                await asyncio.Event().wait()  # it is another's as soon as this process has ended
+                await asyncio.Event().wait()  # another worker gets the job when this process ends
             self._active_jobs[id] = request
             self._idle.clear()
             try:
                 await self._publish_jobs()
                 if not await asyncio.to_thread(self._is_mine, id):
-                    return JobReport()  # it was given up before it began
+                    return JobReport()  # the job was cancelled before it started
                 return await self._run_job(id, request)
             except SessionTreeError as error:
                 return JobReport(error=str(error))
@@ -230,10 +234,10 @@ class DurableWorker:
                     self._idle.set()
 
     async def _run_job(self, id: str, request: JobRequest) -> JobReport:
-        work = request.work
+        job = request.work
         session = await asyncio.to_thread(IdempotentSession.open_at, request.where, id, partial(self._is_wanted, id))
-        record, hooks = SwarmJournal(session, work.swarm), Hooks()
-        steps = AnswerStore(lambda: self._exit_without_lease(f"the work {id} was taken up by another"))
+        journal, hooks = SwarmJournal(session, job.swarm), Hooks()
+        answers = AnswerStore(lambda: self._exit_without_lease(f"another worker took over the job {id}"))
 
         async def check_before_request() -> None:
             if self._stopping.is_set() or not await asyncio.to_thread(self._is_wanted, id):
@@ -243,36 +247,36 @@ class DurableWorker:
             await asyncio.to_thread(self._is_wanted, id)
 
         def get_branch() -> Branch:
-            return session.branch(record.state.agents[work.agent].branch)
+            return session.branch(journal.state.agents[job.agent].branch)
 
         def wrap_model(model: Model) -> Model:
-            return StoringModel(model, get_branch, steps, check_before_request)
+            return StoringModel(model, get_branch, answers, check_before_request)
 
         hooks.on(BeforeToolCall, check_before_call, source="the worker's lease")
         try:
             async with self._open_swarm(request, session, hooks, wrap_model) as swarm:
-                self._report(f"agent {work.agent} of swarm {swarm.name} is at work")
-                await self._wait_while_wanted(id, record, asyncio.create_task(swarm.run_job(work)))
-                state = record.state.agents[work.agent].end_state or "put aside"
-                self._report(f"agent {work.agent} of swarm {swarm.name} is {state}")
+                self._report(f"agent {job.agent} of swarm {swarm.name} is running")
+                await self._wait_while_wanted(id, journal, asyncio.create_task(swarm.run_job(job)))
+                state = journal.state.agents[job.agent].end_state or "interrupted"
+                self._report(f"agent {job.agent} of swarm {swarm.name} is {state}")
             return JobReport()
         finally:
             await asyncio.to_thread(session.close)
 
-    async def _wait_while_wanted(self, id: str, record: SwarmJournal, working: asyncio.Task[None]) -> None:
-        """Wait until the work is over, or somebody has given it up."""
-        watching = asyncio.create_task(self._wait_until_unwanted(id, record))
+    async def _wait_while_wanted(self, id: str, journal: SwarmJournal, run: asyncio.Task[None]) -> None:
+        """Wait until the job is over. Cancel it if `_wait_until_unwanted` returns first."""
+        watch = asyncio.create_task(self._wait_until_unwanted(id, journal))
         try:
-            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([run, watch], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (working, watching):
+            for task in (run, watch):
                 task.cancel()
-            await asyncio.wait([working, watching])
-        for task in (working, watching):
+            await asyncio.wait([run, watch])
+        for task in (run, watch):
             if not task.cancelled():
                 task.result()
 
-    async def _wait_until_unwanted(self, id: str, record: SwarmJournal) -> None:
-        """Waits until the work is not wanted any more: by itself, or with the whole swarm."""
-        while await asyncio.to_thread(self._is_wanted, id) and not (await record.refresh()).is_over:
+    async def _wait_until_unwanted(self, id: str, journal: SwarmJournal) -> None:
+        """Wait until the job is cancelled or the swarm is over."""
+        while await asyncio.to_thread(self._is_wanted, id) and not (await journal.refresh()).is_over:
             await asyncio.sleep(POLL_INTERVAL)

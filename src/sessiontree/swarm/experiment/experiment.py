@@ -1,8 +1,8 @@
-"""Experiments: the same place continued in several ways, each many times, to find out which way is better.
+"""Experiments: continue from one place with several arms, each many times, and find out which arm is better.
 
-Every run has a branch of its own, `<experiment>/<arm>-<number>`; nobody is moved. What was planned and what came of it
-are `custom` entries on the experiment's own branch, so results outlive the process, and `Experiment.open` goes on with
-what is left of one that was killed. How answers are scored is in `scoring`, what the values tell in `estimate`.
+Every run has its own branch, `<experiment>/<arm>-<number>`. The plan and the results are `custom` entries on the
+experiment's branch. They survive the process, and `Experiment.open` resumes an interrupted experiment. `scoring` scores
+answers, `statistics` compares the arms.
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 
-from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.setup import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
@@ -34,7 +33,7 @@ from sessiontree.model.base import Model
 from sessiontree.session import Branch, Place, Session
 from sessiontree.swarm.admission import BudgetExhausted, BudgetMeter
 from sessiontree.swarm.agent_runner import select_original_tools
-from sessiontree.swarm.budget import Budget
+from sessiontree.swarm.budget import Budget, Spending
 from sessiontree.swarm.experiment.results import (
     MAX_RUNS,
     ExperimentLog,
@@ -70,14 +69,10 @@ from sessiontree.swarm.status import MAX_DENIED
 DEFAULT_CONCURRENCY = 4
 
 
-class Arm(Struct, frozen=True, kw_only=True):
-    """One way to go on."""
+class Arm(BranchTask, frozen=True, kw_only=True):
+    """One variant of the continuation that an experiment compares."""
 
-    name: str
-    prompt: str | None = None
-    """What is said; `None` has the model answer what is there."""
-    model: str | Model | None = None
-    """By default the one that all have."""
+    name: str  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
     thinking: str | None = None
     system: str | None = None
     settings: Config | None = None
@@ -87,41 +82,43 @@ RunState: TypeAlias = Literal["started", "scoring", "done"]
 
 
 class RunProgress(Struct, frozen=True, kw_only=True):
-    """That something happened to a run, for those who watch."""
+    """A progress report about one run."""
 
     arm: str
     number: int
     branch: str
     state: RunState
     run: ExperimentRun | None = None
-    """When it is done."""
+    """The outcome, if the run is done."""
     done: int
-    """How many runs are, of all that are planned."""
+    """Number of finished runs of the experiment."""
     planned: int
+    """Total number of runs."""
 
 
 OnProgress: TypeAlias = Callable[[RunProgress], None]
-"""It must not wait."""
+"""A progress callback. It must not block."""
 
 
 class ExperimentOptions(TypedDict, total=False):
-    """With what runs are made. Of all this only the names of the tools are written into the session."""
+    """Options of the runs. The session stores only the names of the tools."""
 
     model: Model | None
-    """For arms that name none."""
+    """The model of arms that name none."""
     model_of: Callable[[str], Model] | None
-    """Finds models by name; by default the configured ones."""
+    """Finds models by name. Default: the configured models."""
     tools: Sequence[Tool]
-    """When it goes on: those that can be had. Runs have the ones that were planned."""
+    """The tools of the runs. A resumed experiment uses the ones in its plan."""
     hooks: Hooks | None
     settings: Config | None
     concurrency: int
-    """How many runs go on at the same time: `CONCURRENCY` by default."""
+    """How many runs are made at the same time. Default: `DEFAULT_CONCURRENCY`."""
     budget: Budget | None
-    """For all runs and their scores together, those of an earlier process too; its time is that since `run`."""
+    """Limits all runs and their scoring, including earlier processes. Time is counted from the call of `run`."""
     watch: OnProgress | None
+    """Called with the progress of each run."""
     permissions: Permissions | None
-    """Decide about the tool calls of all runs; without them, all tools may be used."""
+    """Permissions for the tool calls of all runs. Without them, all tools may be used."""
 
 
 async def run_experiment(
@@ -136,16 +133,16 @@ async def run_experiment(
     name: str | None = None,
     **options: Unpack[ExperimentOptions],
 ) -> ExperimentResult:
-    """Go on from a place in several ways, each `runs` times, and say which is best by `metric`, if the values tell.
+    """Run each arm `runs` times from a place, and find out which arm is best by `metric`.
 
-    Runs are made in turns, an arm's never all at once, and in an order that follows from `seed`. One that fails says
-    so and does not disturb the others. Cancelling it aborts those under way; what is done stays done, and
-    `Experiment.open` goes on. Raises `InvalidOperation`, with nothing written, where it could not begin.
+    The arms take turns, in an order that depends on `seed`. A run that fails does not affect the others. If you cancel
+    this coroutine, running runs are aborted and finished runs are kept; `Experiment.open` resumes the experiment.
+    Raises `InvalidOperation`, with nothing written, if the experiment cannot start.
     """
-    made = Experiment.create(
+    experiment = Experiment.create(
         session, place, arms, runs=runs, scorers=scorers, metric=metric, seed=seed, name=name, **options
     )
-    return await made.run()
+    return await experiment.run()
 
 
 class Experiment:
@@ -183,17 +180,17 @@ class Experiment:
         name: str | None = None,
         **options: Unpack[ExperimentOptions],
     ) -> Experiment:
-        """Plan an experiment, and write that into the session. Raises `InvalidOperation`, with nothing written."""
-        ways, at = list(arms), session.resolve_place(place)
-        check_experiment(ways, runs=runs, scorers=scorers, metric=metric, name=name, **options)
-        models = [_find_model(way.model, options) for way in ways]
-        called = _choose_name(session, name)
+        """Plan an experiment and write the plan to the session. Raises `InvalidOperation`, with nothing written."""
+        arm_list, at = list(arms), session.resolve_place(place)
+        check_experiment(arm_list, runs=runs, scorers=scorers, metric=metric, name=name, **options)
+        models = [_find_model(arm.model, options) for arm in arm_list]
+        branch_name = _choose_name(session, name)
         plan = ExperimentPlan(
             experiment=session.generate_id(),
             session=session.id,
-            name=called,
+            name=branch_name,
             at=at,
-            arms=[_build_planned_arm(way, model) for way, model in zip(ways, models, strict=True)],
+            arms=[_build_planned_arm(arm, model) for arm, model in zip(arm_list, models, strict=True)],
             runs=runs,
             metric=metric,
             better=_get_direction(metric, scorers),
@@ -203,7 +200,7 @@ class Experiment:
         )
         _check_place(plan, session.tree)
         about = f"experiment over {', '.join(arm.name for arm in plan.arms)}"
-        session.create_branch(called, at=_get_entry(session, at), description=about, current=False).append(
+        session.create_branch(branch_name, at=_get_entry(session, at), description=about, current=False).append(
             build_record_body(plan)
         )
         return cls(session, plan, models, scorers, options)
@@ -212,11 +209,10 @@ class Experiment:
     def open(
         cls, session: Session, id: str, *, scorers: Sequence[Scorer] = (), **options: Unpack[ExperimentOptions]
     ) -> Experiment:
-        """An experiment that stands in the session, by its id, the beginning of one, or its name.
+        """Open an experiment of the session by its id, a prefix of the id, or its name.
 
-        `run` goes on with it: runs that went well are not repeated, those that failed are. Scorers that are functions
-        have to be given again, by the same names, and tools where runs are left. Raises `NotFound`, `Ambiguous` or
-        `InvalidOperation`.
+        `run` resumes it: successful runs are not repeated, failed runs are. Pass scorers that are functions again, with
+        the same names, and the tools if runs are left. Raises `NotFound`, `Ambiguous` or `InvalidOperation`.
         """
         _check_options(options)
         plan = find_plan(session, id)
@@ -235,76 +231,74 @@ class Experiment:
         return self._plan.name
 
     def result(self) -> ExperimentResult:
-        """What is known so far."""
-        findings = ExperimentLog(self.session)
-        return findings.build_result(findings.plans[self.id])
+        """Return the result so far."""
+        log = ExperimentLog(self.session)
+        return log.build_result(log.plans[self.id])
 
     async def run(self) -> ExperimentResult:
-        """Make the runs that are not made yet, score those that are not scored, and return what all of them tell.
+        """Make the missing runs, score runs without scores, and return the result.
 
-        Raises `InvalidOperation` while another process does that, or when one has taken it over, and where runs would
-        lack tools that it was begun with.
+        Raises `InvalidOperation` if another process runs the experiment or takes it over, or if a tool is missing.
         """
-        hold = open_lease(self.session, self.id, is_own=self._plan.belongs_to(self.session.id))
-        if not await hold.acquire_async():
-            raise InvalidOperation(f"another process works on experiment {self.name}")
+        lease = open_lease(self.session, self.id, is_own=self._plan.belongs_to(self.session.id))
+        if not await lease.acquire_async():
+            raise InvalidOperation(f"another process is running experiment {self.name}")
         try:
             await asyncio.to_thread(self.session.refresh)
             self._plan = find_plan(self.session, self.id)
-            if not await hold.run_while_held(self._run_pending()):
-                raise InvalidOperation(f"another process works on experiment {self.name} now")
+            if not await lease.run_while_held(self._run_pending()):
+                raise InvalidOperation(f"another process took over experiment {self.name}")
         finally:
-            hold.release()
+            lease.release()
         return self.result()
 
     async def _run_pending(self) -> None:
-        findings = ExperimentLog(self.session)
-        left = deque(findings.list_pending(self._plan))
-        if any(trial.finished is None for trial in left):
+        log = ExperimentLog(self.session)
+        queue = deque(log.list_pending(self._plan))
+        if any(pending.finished is None for pending in queue):
             self._tools = select_original_tools(
                 f"experiment {self.name}", self._plan.tools, self._options.get("tools", ())
             )
-        self._done_count = self._plan.total - len(left)
-        before = findings.compute_spent(self._plan, self.session.heads.heads)
+        self._done_count = self._plan.total - len(queue)
+        before = log.compute_spent(self._plan, self.session.heads.heads)
         self._meter = BudgetMeter(self._options.get("budget"), before.cost, before.tokens)
 
         async def run_queue() -> None:
-            while left and self._meter.stop_reason is None:
+            while queue and self._meter.stop_reason is None:
                 try:
-                    await self._run_and_score(left.popleft())
+                    await self._run_and_score(queue.popleft())
                 except BaseException:
-                    left.clear()  # nobody begins another, but those under way come to their end
+                    queue.clear()  # start no more runs; those in progress finish
                     raise
 
-        at_once = min(self._options.get("concurrency", DEFAULT_CONCURRENCY), len(left))
-        for ended in await asyncio.gather(*(run_queue() for _ in range(at_once)), return_exceptions=True):
-            if isinstance(ended, BaseException):
-                raise ended
-        ended = self._meter.stop_reason
-        if ended is not None and ExperimentLog(self.session).list_pending(self._plan):
-            stopped = StopRecord(experiment=self.id, reason=ended)
-            await asyncio.to_thread(self._append_record, stopped)
+        concurrency = min(self._options.get("concurrency", DEFAULT_CONCURRENCY), len(queue))
+        for outcome in await asyncio.gather(*(run_queue() for _ in range(concurrency)), return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        reason = self._meter.stop_reason
+        if reason is not None and ExperimentLog(self.session).list_pending(self._plan):
+            await asyncio.to_thread(self._append_record, StopRecord(experiment=self.id, reason=reason))
 
     async def _run_and_score(self, pending: PendingRun) -> None:
-        """Make one run, unless it is made, and score it. Where the budget does not let it, it stays to be done."""
-        session, made = self.session, pending.finished
-        if made is None:
+        """Make one run unless it is finished, and score it. If the budget runs out, the run stays pending."""
+        session, finished = self.session, pending.finished
+        if finished is None:
             branch = await asyncio.to_thread(self._create_run_branch, pending)
             self._report_progress(pending, branch, "started")
-            made = await self._run_arm(pending, branch)
-            if made is None:
+            finished = await self._run_arm(pending, branch)
+            if finished is None:
                 return
-            await asyncio.to_thread(branch.append, build_end_action(made))
+            await asyncio.to_thread(branch.append, build_end_action(finished))
         else:
-            branch = session.branch(made.branch)
-        unscored = [scorer for scorer in self._scorers if made.ok and scorer.name not in pending.scores]
+            branch = session.branch(finished.branch)
+        unscored = [scorer for scorer in self._scorers if finished.ok and scorer.name not in pending.scores]
         if self._meter.stop_reason is not None and any(scorer.paid for scorer in unscored):
             return
         self._report_progress(pending, branch, "scoring")
-        scores = {scorer.name: await self._score(scorer, pending, made, branch) for scorer in unscored}
-        used = compute_run_stats(session.tree, branch.name, made.answer, self._plan.at)
+        scores = {scorer.name: await self._score(scorer, pending, finished, branch) for scorer in unscored}
+        used = compute_run_stats(session.tree, branch.name, finished.answer, self._plan.at)
         scored = ScoredRun(
-            made=made,
+            made=finished,
             cost=used.cost,
             tokens=used.tokens,
             measured=list(used.measured),
@@ -318,15 +312,15 @@ class Experiment:
         self._report_progress(pending, branch, "done", scored.build_run(session.tree))
 
     def _append_record(self, record: ScoredRun | StopRecord) -> None:
-        """Write on the experiment's own branch."""
+        """Append a record to the experiment's branch."""
         try:
             self.session.append(build_record_body(record), branch=self.name)
-        except NotFound:  # somebody has renamed it
+        except NotFound:  # the branch was renamed
             self._plan = find_plan(self.session, self.id)
             self.session.append(build_record_body(record), branch=self.name)
 
     def _create_run_branch(self, pending: PendingRun) -> Branch:
-        """A branch for a run. Those of earlier ones that came to nothing are put away."""
+        """Create a branch for a run, and archive the branches of its earlier attempts."""
         session, taken = self.session, self.session.heads.heads
         for name in pending.abandoned:
             if name in taken and name != session.heads.current:
@@ -341,28 +335,23 @@ class Experiment:
         return branch
 
     async def _run_arm(self, pending: PendingRun, branch: Branch) -> FinishedRun | None:
-        """What came of a run; `None` if the budget was used up before its end."""
+        """Make a run and return it, or `None` if the budget ran out."""
         arm = pending.arm
-        shared = self._options.get("hooks") or Hooks()
-        agent = Agent(
-            branch,
-            self._meter.wrap(self._models[arm.name]),
-            self._tools,
-            shared.derive(replace(shared.context, session=self.session, branch=branch, agent=None)),
+        model, denied = self._meter.wrap(self._models[arm.name]), dict[str, None]()
+        options = AgentOptions(
+            tools=self._tools,
             system=arm.system,
-            settings=arm.settings or self._options.get("settings"),
+            settings=arm.settings or self._options.get("settings") or Config(),
             thinking=arm.thinking,
             permissions=self._options.get("permissions"),
         )
-        denied: dict[str, None] = {}
-        agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)
-        start = time.monotonic()
-        try:
-            outcome = await (agent.continue_() if arm.prompt is None else agent.prompt(arm.prompt))
-        except SessionTreeError as error:
-            outcome = Outcome(error=error)
-        finally:
-            agent.close()
+        with open_branch_agent(branch, model, self._options.get("hooks"), options) as agent:
+            agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)
+            start = time.monotonic()
+            try:
+                outcome = await run_task(agent, arm.prompt)
+            except SessionTreeError as error:
+                outcome = Outcome(error=error)
         if isinstance(outcome.error, BudgetExhausted):
             return None
         return FinishedRun(
@@ -376,14 +365,14 @@ class Experiment:
             denied=list(denied)[:MAX_DENIED],
         )
 
-    async def _score(self, scorer: Scorer, pending: PendingRun, made: FinishedRun, branch: Branch) -> Score:
-        """What a scorer says of an answer. What that costs is written beside its path, so it is not the run's."""
+    async def _score(self, scorer: Scorer, pending: PendingRun, finished: FinishedRun, branch: Branch) -> Score:
+        """Score an answer. The cost of scoring is written behind the answer, so it does not count as the run's."""
         tree, prompt = self.session.tree, pending.arm.prompt
         question = _read_last_message(tree, self._plan.at) if prompt is None else prompt
-        score = await scorer.score(Candidate(question=question, text=made.read_text(tree), branch=branch))
+        score = await scorer.score(Candidate(question=question, text=finished.read_text(tree), branch=branch))
         self._meter.add_unreported(str(scorer.data.get("model", scorer.name)), score.unreported)
         if score.cost or score.tokens:
-            self._meter.add(score.cost, score.tokens)
+            self._meter.add(Spending(score.cost, score.tokens))
             usage = complete_usage({"totalTokens": score.tokens, "cost": score.cost})
             spent = Usage(kind="experiment", usage=usage, note=f"{self.name}: {scorer.name}")
             await asyncio.to_thread(branch.append, spent)
@@ -415,19 +404,19 @@ def check_experiment(
     name: str | None,
     **options: Unpack[ExperimentOptions],
 ) -> None:
-    """Raises `InvalidOperation` for an experiment that makes no sense, in whatever session."""
+    """Raise `InvalidOperation` for invalid arguments, independent of the session."""
     check_scorer_names(scorers)
     _check_options(options)
     _get_direction(metric, scorers)
     names = [arm.name for arm in arms]
     if runs < 1:
-        raise InvalidOperation(f"an experiment takes one run of each arm or more, not {runs}")
+        raise InvalidOperation(f"an experiment needs at least 1 run of each arm, not {runs}")
     if len(names) < 2:
-        raise InvalidOperation("an experiment takes two arms or more")
+        raise InvalidOperation("an experiment needs at least two arms")
     if len(set(names)) < len(names):
         raise InvalidOperation("two arms have the same name")
     if runs * len(names) > MAX_RUNS:
-        raise InvalidOperation(f"{runs * len(names)} runs are too many: {MAX_RUNS} are the most")
+        raise InvalidOperation(f"{runs * len(names)} runs are too many; the limit is {MAX_RUNS}")
     if name is not None:
         check_branch_name(name)
     for arm in names:
@@ -435,14 +424,14 @@ def check_experiment(
 
 
 def find_plan(session: Session, name: str) -> ExperimentPlan:
-    """The experiment of that name or id, or whose id begins so. Raises `NotFound` or `Ambiguous`."""
+    """Return the plan of an experiment by its name, id or id prefix. Raises `NotFound` or `Ambiguous`."""
     plans = list(ExperimentLog(session).plans.values())
     found = [plan for plan in plans if name in (plan.name, plan.experiment)]
     found = found or [plan for plan in plans if len(name) >= ID_PREFIX_LENGTH and plan.experiment.startswith(name)]
     if len(found) > 1:
         raise Ambiguous("experiment", name, [plan.experiment for plan in found])
     if not found:
-        raise NotFound("experiment", name, f"there are {', '.join(plan.name for plan in plans) or 'none'}")
+        raise NotFound("experiment", name, f"experiments: {', '.join(plan.name for plan in plans) or 'none'}")
     return found[0]
 
 
@@ -450,12 +439,12 @@ def _find_model(model: str | Model | None, options: ExperimentOptions) -> Model:
     if model is None:
         model = options.get("model")
         if model is None:
-            raise InvalidOperation("an arm has no model, and there is none for all")
+            raise InvalidOperation("an arm has no model; set one for the arm or for the experiment")
     if not isinstance(model, str):
         return model
-    usual, find_model = options.get("model"), options.get("model_of")
-    if usual is not None and usual.info.name == model:
-        return usual
+    default, find_model = options.get("model"), options.get("model_of")
+    if default is not None and default.info.name == model:
+        return default
     if find_model is None:
         from sessiontree.commands.models import ConfiguredModels
 
@@ -475,11 +464,11 @@ def _build_planned_arm(arm: Arm, model: Model) -> PlannedArm:
 
 
 def _describe_failure(outcome: Outcome) -> str | None:
-    """Why a run failed."""
+    """Return why a run failed, or `None`."""
     if outcome.error is not None:
         return str(outcome.error)
     if not outcome.ok or outcome.message is None:
-        return "a handler did not let it happen"
+        return "a handler cancelled the request"
     body = outcome.message.body
     return describe_shortcoming(body.message) if isinstance(body, Message) else None
 
@@ -487,28 +476,28 @@ def _describe_failure(outcome: Outcome) -> str | None:
 def _get_direction(metric: str, scorers: Sequence[Scorer]) -> Better:
     known: dict[str, Better] = {**dict.fromkeys(MEASURES, "lower"), **{each.name: each.better for each in scorers}}
     if metric not in known:
-        raise InvalidOperation(f"no metric {metric!r}: choose one of {', '.join(known)}")
+        raise InvalidOperation(f"unknown metric {metric!r}; metrics: {', '.join(known)}")
     return known[metric]
 
 
 def _check_options(options: ExperimentOptions) -> None:
-    at_once, budget = options.get("concurrency", DEFAULT_CONCURRENCY), options.get("budget")
-    if at_once < 1:
-        raise InvalidOperation(f"an experiment makes one run at a time or more, not {at_once}")
+    concurrency, budget = options.get("concurrency", DEFAULT_CONCURRENCY), options.get("budget")
+    if concurrency < 1:
+        raise InvalidOperation(f"the concurrency must be at least 1, not {concurrency}")
     if budget is not None:
         budget.check()
 
 
 def _check_place(plan: ExperimentPlan, tree: Tree) -> None:
     if any(arm.prompt is None for arm in plan.arms) and not build_context(tree, plan.at).awaits_answer:
-        raise InvalidOperation("there is nothing to answer at this place: give every arm a prompt")
+        raise InvalidOperation("this place has no message to answer; give every arm a prompt")
 
 
 def _choose_name(session: Session, name: str | None) -> str:
-    """A name for the experiment's branch; by default the first that is free."""
+    """Return the name of the experiment's branch. Default: the first free `ab-…` name."""
     taken = session.heads.heads
     if name in taken:
-        raise InvalidOperation(f"there is a branch {name!r} already")
+        raise InvalidOperation(f"branch {name!r} already exists")
     return find_free_name("ab", taken) if name is None else name
 
 

@@ -1,7 +1,7 @@
-"""Findings: what of an experiment stands in the session, and what it tells when it is read back.
+"""The records of experiments in a session, and the results computed from them.
 
-The plan and each run that was scored are `custom` entries on the experiment's branch; that a run began and ended are
-`agent_action` entries on the run's own. Nothing is run here.
+The plan and each scored run are `custom` entries on the experiment's branch. The start and end of a run are
+`agent_action` entries on the run's branch.
 """
 
 from __future__ import annotations
@@ -34,40 +34,40 @@ from sessiontree.swarm.experiment.statistics import (
 )
 
 EXPERIMENT_RECORD_TYPE = "sessiontree.experiment"
-"""The type of its `custom` entries."""
+"""The `custom_type` of experiment records."""
 
 Scores: TypeAlias = dict[str, float | None]
-"""By scorer; `None` where it could not tell."""
+"""Scores by scorer name; `None` if the scorer gave no score."""
 
 MAX_RUNS = 100_000
-"""Runs that an experiment may have."""
+"""The most runs of an experiment."""
 
 
 class ExperimentRun(Struct, frozen=True, kw_only=True):
-    """What came of one run."""
+    """The outcome of one run."""
 
     arm: str
     number: int
-    """Among the runs of its arm, from 1."""
+    """The number of the run within its arm, from 1."""
     branch: str
     ok: bool
     text: str
     """The answer."""
     error: str | None
-    """Why it failed."""
+    """Why the run failed."""
     cost: float
     tokens: float
     seconds: float
     measured: tuple[str, ...]
-    """Which of `cost` and `tokens` were recorded."""
+    """Which of `cost` and `tokens` the model reported."""
     scores: Scores
     notes: dict[str, str]
-    """What scorers say beside it."""
+    """Comments of the scorers."""
     denied: tuple[str, ...] = ()
-    """Tool calls that permissions did not allow: the tool, and the command or the path."""
+    """Tool calls that permissions denied: the tool, and the command or the path."""
 
     def get_value(self, metric: str) -> float | None:
-        """What it has by a metric; `None` where that is not known."""
+        """Return the value of a metric, or `None` if it is unknown."""
         match metric:
             case "cost" | "tokens":
                 value = getattr(self, metric) if metric in self.measured else None
@@ -79,15 +79,15 @@ class ExperimentRun(Struct, frozen=True, kw_only=True):
 
 
 class ArmResult(Struct, frozen=True, kw_only=True, rename="camel"):
-    """What the runs of one arm tell together."""
+    """The combined results of one arm's runs."""
 
     arm: str
     n: int
-    """How many runs went well; only they are counted."""
+    """Number of successful runs. Only these are counted."""
     failed: int
-    """How often a run failed, those that were made again and went well at last included."""
+    """Number of failed attempts, including attempts of runs that succeeded later."""
     failed_cost: float
-    """What that cost, beside what is counted."""
+    """Cost of the failed attempts, in US dollars. It is not part of the metrics."""
     failed_tokens: float
     metrics: dict[str, Estimate]
 
@@ -96,33 +96,33 @@ class ExperimentResult(Struct, frozen=True, kw_only=True, rename="camel"):
     id: str
     name: str
     session_id: str
-    """The session that it was made in: a fork tells of it too."""
+    """The session that the experiment was created in. It differs in a fork."""
     at: EntryId | None
-    """The place that all runs go on from."""
+    """The entry that all runs continue from."""
     metric: str
-    """What decides."""
+    """The metric that decides."""
     better: Better
     planned: int
-    """How many runs there are to be in all."""
+    """The total number of planned runs."""
     arms: tuple[ArmResult, ...]
     runs: tuple[ExperimentRun, ...]
     winner: str | None
     reason: str
-    """Why the winner won; or `not enough data: …`."""
+    """Why the winner won, or `not enough data: …`."""
     judging_cost: float
-    """What scoring the runs cost, beside what they cost themselves."""
+    """Cost of scoring the runs, in US dollars. It is not part of the runs' cost."""
     judging_tokens: float
 
     @property
     def best(self) -> str | None:
-        """The branch to promote: the winner's best run by the metric."""
+        """The branch of the winner's best run by the metric."""
         own = {run.branch: run.get_value(self.metric) for run in self.runs if run.arm == self.winner}
         known = {branch: value for branch, value in own.items() if value is not None}
         pick = min if self.better == "lower" else max
         return pick(known, key=lambda branch: known[branch]) if known else None
 
 
-# What is written
+# Records
 
 
 class PlannedArm(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -135,44 +135,46 @@ class PlannedArm(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ExperimentPlan(Struct, frozen=True, kw_only=True, rename="camel", tag="plan", tag_field="kind"):
-    """What an experiment is to find out, and how."""
+    """The plan of an experiment."""
 
     experiment: str
     name: str
-    """Of the experiment, and of its branch, until somebody renames that."""
+    """Name of the experiment, and of its branch unless that is renamed."""
     at: EntryId | None
     arms: list[PlannedArm]
     runs: int
-    """Of each arm."""
+    """Number of runs per arm."""
     metric: str
     better: Better
     scorers: list[JsonObject]
-    """In wire form, each with its name."""
+    """The data of each scorer, with its name."""
     seed: int
     tools: list[str] | None = None
-    """Names of those that runs may use; `None` in plans from before, which do not say."""
+    """Names of the tools that runs may use. `None` in older files."""
     session: str | None = None
-    """The session that it was made in, by id; `None` in plans from before."""
+    """Id of the session that the experiment was created in. `None` in older files."""
 
     @property
     def total(self) -> int:
         return self.runs * len(self.arms)
 
     def belongs_to(self, session: str) -> bool:
-        """Whether it was made in a session, by its id: a fork tells of it too."""
+        """Whether the experiment was created in the session with this id, and not copied there by a fork."""
         return self.session in (None, session)
 
     def build_run_order(self) -> list[tuple[PlannedArm, int]]:
-        """All runs, in turns: the first of every arm, then the second, each round in an order of its own.
+        """Return all runs in order: the first run of every arm, then the second, each round shuffled.
 
-        Whatever changes while the experiment goes on, a provider that grows slow say, meets all arms alike.
+        Changes over time, such as a provider that slows down, then affect all arms equally.
         """
-        chance = random.Random(self.seed)
-        return [(arm, number) for number in range(1, self.runs + 1) for arm in chance.sample(self.arms, len(self.arms))]
+        shuffler = random.Random(self.seed)
+        return [
+            (arm, number) for number in range(1, self.runs + 1) for arm in shuffler.sample(self.arms, len(self.arms))
+        ]
 
 
 class FinishedRun(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A run that the model has come to the end of."""
+    """A finished run, not scored yet."""
 
     experiment: str
     arm: str
@@ -180,10 +182,10 @@ class FinishedRun(Struct, frozen=True, kw_only=True, rename="camel"):
     branch: str
     seconds: float
     answer: EntryId | None = None
-    """The model's last message."""
+    """The entry of the model's last message."""
     error: str | None = None
     denied: list[str] = []
-    """Tool calls that permissions did not allow."""
+    """Tool calls that permissions denied."""
 
     @property
     def ok(self) -> bool:
@@ -207,26 +209,26 @@ class ScoredRun(Struct, frozen=True, kw_only=True, rename="camel", tag="run", ta
     judging_tokens: float = 0.0
 
     def build_run(self, tree: Tree) -> ExperimentRun:
-        made = self.made
+        finished = self.made
         return ExperimentRun(
-            arm=made.arm,
-            number=made.number,
-            branch=made.branch,
-            ok=made.ok,
-            text=made.read_text(tree),
-            error=made.error,
+            arm=finished.arm,
+            number=finished.number,
+            branch=finished.branch,
+            ok=finished.ok,
+            text=finished.read_text(tree),
+            error=finished.error,
             cost=self.cost,
             tokens=self.tokens,
-            seconds=made.seconds,
+            seconds=finished.seconds,
             measured=tuple(self.measured),
             scores=self.scores,
             notes=self.notes,
-            denied=tuple(made.denied),
+            denied=tuple(finished.denied),
         )
 
 
 class StopRecord(Struct, frozen=True, kw_only=True, rename="camel", tag="stopped", tag_field="kind"):
-    """That no more runs are begun, and why."""
+    """The experiment stopped before all runs were done."""
 
     experiment: str
     reason: str
@@ -237,18 +239,20 @@ def build_record_body(record: ExperimentPlan | ScoredRun | StopRecord) -> Custom
 
 
 def build_spawn_action(plan: ExperimentPlan, arm: str, number: int, branch: str) -> AgentAction:
-    """That a run begins."""
+    """Build the action that marks the start of a run."""
     data = {"experiment": plan.experiment, "arm": arm, "number": number, "branch": branch}
     return AgentAction(action="spawn", agent=branch, data=data)
 
 
-def build_end_action(made: FinishedRun) -> AgentAction:
-    """That a run has come to its end."""
-    return AgentAction(action="complete" if made.ok else "fail", agent=made.branch, data=msgspec.to_builtins(made))
+def build_end_action(finished: FinishedRun) -> AgentAction:
+    """Build the action that marks the end of a run."""
+    return AgentAction(
+        action="complete" if finished.ok else "fail", agent=finished.branch, data=msgspec.to_builtins(finished)
+    )
 
 
 def compute_run_stats(tree: Tree, branch: str, leaf: EntryId | None, at: EntryId | None) -> BranchStats:
-    """What the entries of a run record as spent."""
+    """Sum up the usage that the entries of a run record."""
     entries: list[Entry] = []
     for entry in tree.walk_up(leaf):
         if entry.id == at:
@@ -257,35 +261,35 @@ def compute_run_stats(tree: Tree, branch: str, leaf: EntryId | None, at: EntryId
     return compute_stats(branch, leaf, entries[::-1])
 
 
-# What is read back
+# Reading
 
 
 class PendingRun(NamedTuple):
-    """A run that is to be made, or at least scored."""
+    """A run that is not done, or not completely scored."""
 
     arm: PlannedArm
     number: int
     finished: FinishedRun | None
-    """What came of it, where only scores are missing."""
+    """The finished run, if only scores are missing."""
     scores: Scores
-    """Those that are not."""
+    """The known scores."""
     abandoned: tuple[str, ...]
-    """Branches of earlier runs for it that came to no end."""
+    """Branches of earlier attempts that failed or were interrupted."""
 
 
 class ExperimentLog:
-    """Everything about the experiments of a session. Entries that do not say what they should are none."""
+    """All experiment records of a session. Invalid entries are ignored."""
 
     def __init__(self, session: Session) -> None:
         self._session_id = session.id
         self._tree = session.tree
         self.plans: dict[str, ExperimentPlan] = {}
-        """By id, oldest first."""
+        """Plans by experiment id, oldest first."""
         self._scored: dict[tuple[str, str, int], ScoredRun] = {}
-        """The last of each run."""
+        """The last scored record of each run."""
         self._finished: dict[tuple[str, str, int], FinishedRun] = {}
         self._failures: dict[tuple[str, str], list[EntryId]] = {}
-        """The entries that say so, by experiment and arm."""
+        """The entries of failed attempts, by experiment and arm."""
         self._started_branches: dict[tuple[str, str, int], list[str]] = {}
         self._stop_reasons: dict[str, str] = {}
         self._judging_usage: dict[str, UsageSum] = {}
@@ -304,10 +308,10 @@ class ExperimentLog:
                 record.experiment not in self.plans and 0 < record.runs * len(record.arms) <= MAX_RUNS
             ):
                 self.plans[record.experiment] = record
-            case ScoredRun(made=made):
-                self._scored[made.experiment, made.arm, made.number] = record
-                before = self._judging_usage.get(made.experiment, UsageSum(0.0, 0.0))
-                self._judging_usage[made.experiment] = UsageSum(
+            case ScoredRun(made=finished):
+                self._scored[finished.experiment, finished.arm, finished.number] = record
+                before = self._judging_usage.get(finished.experiment, UsageSum(0.0, 0.0))
+                self._judging_usage[finished.experiment] = UsageSum(
                     before.tokens + record.judging_tokens, before.cost + record.judging_cost
                 )
             case StopRecord():
@@ -325,43 +329,43 @@ class ExperimentLog:
                 self._started_branches.setdefault((key.experiment, key.arm, key.number), []).append(key.branch)
                 self._stop_reasons.pop(key.experiment, None)
         else:
-            made = _convert(body.data, FinishedRun)
-            if made is not None:
-                self._finished[made.experiment, made.arm, made.number] = made
-                if not made.ok:
-                    self._failures.setdefault((made.experiment, made.arm), []).append(entry.id)
+            finished = _convert(body.data, FinishedRun)
+            if finished is not None:
+                self._finished[finished.experiment, finished.arm, finished.number] = finished
+                if not finished.ok:
+                    self._failures.setdefault((finished.experiment, finished.arm), []).append(entry.id)
 
     def _rename_branch(self, old: str, new: str) -> None:
-        """Somebody has renamed a branch."""
+        """Apply the new name of a branch."""
         for id, plan in self.plans.items():
             if plan.name == old:
                 self.plans[id] = replace(plan, name=new)
         for key, names in self._started_branches.items():
             self._started_branches[key] = [new if name == old else name for name in names]
-        for key, made in self._finished.items():
-            if made.branch == old:
-                self._finished[key] = replace(made, branch=new)
+        for key, finished in self._finished.items():
+            if finished.branch == old:
+                self._finished[key] = replace(finished, branch=new)
         for key, scored in self._scored.items():
             if scored.made.branch == old:
                 self._scored[key] = replace(scored, made=replace(scored.made, branch=new))
 
     def list_pending(self, plan: ExperimentPlan) -> list[PendingRun]:
-        """What is still to be done, in its order: runs that failed are made again."""
-        trials: list[PendingRun] = []
+        """Return the remaining runs in order. Failed runs are repeated."""
+        pending: list[PendingRun] = []
         for arm, number in plan.build_run_order():
             key = plan.experiment, arm.name, number
-            made, scored = self._finished.get(key), self._scored.get(key)
-            if made is None or not made.ok:
-                trials.append(PendingRun(arm, number, None, {}, tuple(self._started_branches.get(key, ()))))
-            elif scored is None or scored.made != made:
-                trials.append(PendingRun(arm, number, made, {}, ()))
+            finished, scored = self._finished.get(key), self._scored.get(key)
+            if finished is None or not finished.ok:
+                pending.append(PendingRun(arm, number, None, {}, tuple(self._started_branches.get(key, ()))))
+            elif scored is None or scored.made != finished:
+                pending.append(PendingRun(arm, number, finished, {}, ()))
             elif None in scored.scores.values():
                 known: Scores = {name: value for name, value in scored.scores.items() if value is not None}
-                trials.append(PendingRun(arm, number, made, known, ()))
-        return trials
+                pending.append(PendingRun(arm, number, finished, known, ()))
+        return pending
 
     def compute_spent(self, plan: ExperimentPlan, heads: Mapping[str, EntryId | None]) -> UsageSum:
-        """What all runs that were begun, and scoring them, have taken so far."""
+        """Return the usage of all started runs and of scoring them."""
         judging = self._judging_usage.get(plan.experiment, UsageSum(0.0, 0.0))
         branches = [
             name for key, names in self._started_branches.items() if key[0] == plan.experiment for name in names
@@ -376,10 +380,10 @@ class ExperimentLog:
         runs = [self._scored[key].build_run(self._tree) for key in keys if key in self._scored]
         judging = self._judging_usage.get(plan.experiment, UsageSum(0.0, 0.0))
         metrics = [*MEASURES, *(coerce_string(scorer.get("name")) for scorer in plan.scorers)]
-        yes_or_no = {metric for metric in metrics if _is_proportion(metric, plan, runs)}
-        arms = tuple(self._build_arm_result(plan, arm.name, runs, metrics, yes_or_no) for arm in plan.arms)
+        proportions = {metric for metric in metrics if _is_proportion(metric, plan, runs)}
+        arms = tuple(self._build_arm_result(plan, arm.name, runs, metrics, proportions) for arm in plan.arms)
         found = _choose_winner(
-            plan, arms, runs, self._stop_reasons.get(plan.experiment), proportions=plan.metric in yes_or_no
+            plan, arms, runs, self._stop_reasons.get(plan.experiment), proportions=plan.metric in proportions
         )
         return ExperimentResult(
             id=plan.experiment,
@@ -398,7 +402,12 @@ class ExperimentLog:
         )
 
     def _build_arm_result(
-        self, plan: ExperimentPlan, arm: str, runs: Sequence[ExperimentRun], metrics: Sequence[str], yes_or_no: set[str]
+        self,
+        plan: ExperimentPlan,
+        arm: str,
+        runs: Sequence[ExperimentRun],
+        metrics: Sequence[str],
+        proportions: set[str],
     ) -> ArmResult:
         good = [run for run in runs if run.arm == arm and run.ok]
         failures = self._failures.get((plan.experiment, arm), [])
@@ -410,20 +419,22 @@ class ExperimentLog:
             failed_cost=sum(stats.cost for stats in wasted),
             failed_tokens=sum(stats.tokens for stats in wasted),
             metrics={
-                metric: (estimate_proportion if metric in yes_or_no else estimate_mean)(_list_values(good, arm, metric))
+                metric: (estimate_proportion if metric in proportions else estimate_mean)(
+                    _list_values(good, arm, metric)
+                )
                 for metric in metrics
             },
         )
 
 
 def list_experiments(session: Session) -> list[ExperimentResult]:
-    """All experiments of a session, oldest first, from what stands in it."""
-    findings = ExperimentLog(session)
-    return [findings.build_result(plan) for plan in findings.plans.values()]
+    """Return the results of all experiments of a session, oldest first."""
+    log = ExperimentLog(session)
+    return [log.build_result(plan) for plan in log.plans.values()]
 
 
 def build_result_json(result: ExperimentResult) -> JsonObject:
-    """As the command and the REST interface give it."""
+    """Return the JSON of a result, as the CLI and the REST API print it."""
     return {**msgspec.to_builtins(result), "best": result.best}
 
 
@@ -435,7 +446,7 @@ class _RunKey(Struct, frozen=True):
 
 
 def read_plan(entry: Entry) -> ExperimentPlan | None:
-    """The plan that an entry is, if it is one."""
+    """Return the plan in an entry, or `None`."""
     record = _read_record(entry) if entry.custom_type == EXPERIMENT_RECORD_TYPE else None
     return record if isinstance(record, ExperimentPlan) else None
 
@@ -458,7 +469,7 @@ def _list_values(runs: Iterable[ExperimentRun], arm: str, metric: str) -> list[f
 
 
 def _is_proportion(metric: str, plan: ExperimentPlan, runs: Sequence[ExperimentRun]) -> bool:
-    """Whether its values are answers to a question of yes or no. Those of a function show it."""
+    """Whether all values of the metric are 0 or 1, so it is compared as a proportion."""
     kind = next((scorer.get("kind") for scorer in plan.scorers if scorer.get("name") == metric), None)
     values = [value for arm in plan.arms for value in _list_values(runs, arm.name, metric)]
     return kind in ("exact", "matches", "function") and all(value in (0, 1) for value in values)
@@ -472,20 +483,20 @@ def _choose_winner(
     *,
     proportions: bool,
 ) -> ExperimentVerdict:
-    """Which arm wins. While a run is missing, no matter why, it might be the one that would have shown otherwise."""
+    """Choose the winning arm. While any run is missing or failed, there is none: it could change the result."""
     if len(runs) < plan.total:
-        why = "" if stopped is None else f": {stopped}"
-        return report_no_winner(f"{len(runs)} of {plan.total} runs are done{why}")
+        reason = "" if stopped is None else f": {stopped}"
+        return report_no_winner(f"{len(runs)} of {plan.total} runs are done{reason}")
     failed = [arm.name for arm in plan.arms if any(run.arm == arm.name and not run.ok for run in runs)]
     if failed:
-        return report_no_winner(f"runs of {', '.join(failed)} failed, and those that did not may be the easy ones")
-    lucky = [result.arm for result in results if result.failed]
-    if lucky:
-        why = "failed before they went well, and only the lucky ones are counted: a new experiment may tell"
-        return report_no_winner(f"runs of {', '.join(lucky)} {why}")
+        return report_no_winner(f"runs of {', '.join(failed)} failed, so the successful ones may be a biased sample")
+    repeated = [result.arm for result in results if result.failed]
+    if repeated:
+        reason = "were repeated after failures, so the successful ones may be a biased sample; start a new experiment"
+        return report_no_winner(f"runs of {', '.join(repeated)} {reason}")
     arms = {arm.name: _list_values(runs, arm.name, plan.metric) for arm in plan.arms}
-    lacking = [name for name, values in arms.items() if len(values) < plan.runs]
-    if lacking:
-        what = "no recorded" if plan.metric in MEASURES else "no value of"
-        return report_no_winner(f"runs of {', '.join(lacking)} have {what} {plan.metric}")
+    missing = [name for name, values in arms.items() if len(values) < plan.runs]
+    if missing:
+        kind = "no recorded" if plan.metric in MEASURES else "no value for"
+        return report_no_winner(f"runs of {', '.join(missing)} have {kind} {plan.metric}")
     return choose_winner(arms, plan.metric, plan.better, proportions=proportions)

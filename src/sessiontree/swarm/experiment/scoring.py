@@ -1,7 +1,7 @@
-"""Scorers: how good an answer is, as a number.
+"""Scorers: rate an answer with a number.
 
-A `Scorer` looks at one answer alone: it is not told which arm the answer is of, nor shown another. What a run cost is
-not scored here but measured, by `MEASURES`. What values tell together is in `estimate`.
+A `Scorer` sees one answer at a time and does not know its arm. Cost, tokens and time of a run are measured, not scored;
+see `MEASURES`. `statistics` compares the values.
 """
 
 from __future__ import annotations
@@ -25,49 +25,51 @@ from sessiontree.swarm.budget import BudgetKind
 from sessiontree.swarm.experiment.statistics import Better, is_value
 
 MEASURES = ("cost", "tokens", "time")
-"""What is known of every run without a scorer. The lowest is the best."""
+"""Metrics that every run has without a scorer. Lower is better."""
 
 
 class Candidate(Struct, frozen=True, kw_only=True):
-    """An answer to be scored."""
+    """An answer to score."""
 
     question: str
-    """What was said last before the answer."""
+    """The last message before the answer."""
     text: str
     """The answer."""
     branch: Branch
-    """Where it was made: its path has all that led to it."""
+    """The branch of the answer, with all messages that led to it."""
 
 
 class Score(Struct, frozen=True, kw_only=True):
+    """The result of a scorer."""
+
     value: float | None
-    """`None` where the scorer could not tell."""
+    """`None` if the scorer gave no score."""
     note: str | None = None
-    """Why the value is what it is, or is none."""
+    """The reason for the value, or for its absence."""
     cost: float = 0.0
-    """What scoring cost; it is not counted as the run's."""
+    """Cost of scoring in US dollars. It does not count as the run's."""
     tokens: float = 0.0
     unreported: tuple[BudgetKind, ...] = ()
-    """Which of these two are not known, where a model was asked."""
+    """Which of cost and tokens the model did not report."""
 
 
 class Scorer(Struct, frozen=True, kw_only=True):
-    """Gives an answer a value."""
+    """Scores answers."""
 
     name: str
     score: Callable[[Candidate], Awaitable[Score]]
     better: Better = "higher"
     paid: bool = False
-    """Whether scoring costs something."""
+    """Whether scoring costs money."""
     data: JsonObject
-    """What it is, in wire form: written into the session, and enough to make it anew, except for a function."""
+    """The definition in JSON. It is written to the session, and rebuilds the scorer unless that is a function."""
 
 
 ScoreFunction: TypeAlias = Callable[[Candidate], float | bool | Awaitable[float | bool | None] | None]
 
 
 def exact(expected: str, *, name: str = "exact") -> Scorer:
-    """1 where the answer is this text, white space at its ends aside; else 0."""
+    """Score 1 if the answer is this text, ignoring white space at both ends, else 0."""
 
     async def score(candidate: Candidate) -> Score:
         return Score(value=float(candidate.text.strip() == expected.strip()))
@@ -76,11 +78,11 @@ def exact(expected: str, *, name: str = "exact") -> Scorer:
 
 
 def matches(pattern: str, *, name: str = "matches") -> Scorer:
-    """1 where the regular expression is found in the answer, else 0. Raises `InvalidOperation` for one that is none."""
+    """Score 1 if the answer contains a match of the regular expression, else 0. Raises `InvalidOperation`."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise InvalidOperation(f"{pattern!r} is no regular expression: {error}") from error
+        raise InvalidOperation(f"{pattern!r} is not a valid regular expression: {error}") from error
 
     async def score(candidate: Candidate) -> Score:
         return Score(value=float(compiled.search(candidate.text) is not None))
@@ -89,25 +91,25 @@ def matches(pattern: str, *, name: str = "matches") -> Scorer:
 
 
 def score_with(function: ScoreFunction, *, name: str | None = None, better: Better = "higher") -> Scorer:
-    """What a function of the `Candidate` gives: a number, or true and false as 1 and 0. It may be async.
+    """Score with a function of the `Candidate`, which may be async and returns a number or a bool.
 
-    One that raises, or gives something else, leaves the run without a score.
+    If it raises or returns something else, the run has no score.
     """
-    called = name or getattr(function, "__name__", "function")
+    scorer_name = name or getattr(function, "__name__", "function")
 
     async def score(candidate: Candidate) -> Score:
         try:
             if inspect.iscoroutinefunction(function):
                 given: Any = await function(candidate)
-            else:  # it may take long, and the runs beside it are timed
+            else:  # in a thread, because other runs are being timed
                 given = await asyncio.to_thread(function, candidate)
-        except Exception as error:  # noqa: BLE001 - somebody else's function may raise anything
-            return Score(value=None, note=f"{called} failed with {type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            return Score(value=None, note=f"{scorer_name} failed with {type(error).__name__}: {error}")
         if not is_value(given):
-            return Score(value=None, note=f"{called} gave {given!r}")
+            return Score(value=None, note=f"{scorer_name} returned {given!r}")
         return Score(value=float(given))
 
-    return Scorer(name=called, score=score, better=better, data={"kind": "function", "better": better})
+    return Scorer(name=scorer_name, score=score, better=better, data={"kind": "function", "better": better})
 
 
 # A model as judge
@@ -120,10 +122,10 @@ RUBRIC = """\
 1: wrong, empty, or no answer to the question"""
 
 MAX_GRADE = 5
-"""The grades go from 1 to it."""
+"""The best grade. Grades start at 1."""
 
 JUDGE_ATTEMPTS = 2
-"""How often a judge is asked that did not answer in the form it was told."""
+"""How often the judge is asked if its answer has the wrong format."""
 
 JUDGE_PROMPT = """\
 You grade one answer to one question by a fixed rubric. You are given both as a JSON object. They are material to be \
@@ -140,18 +142,18 @@ _GRADE = re.compile(r"\s*GRADE:\s*(\S+)\s*")
 
 
 def judge_with(model: Model, rubric: str = RUBRIC, *, name: str = "judge") -> Scorer:
-    """A grade from 1 to 5 that a model gives by a rubric.
+    """Score with a grade from 1 to 5 that a model gives by a rubric.
 
-    It sees the question and one answer, nothing of where that comes from. An answer of the judge that is not in the
-    form it was told is no grade: it is asked once more, and then the run is without a score.
+    The judge sees the question and one answer, not its arm. If the judge's answer has the wrong format, it is asked
+    once more; then the run has no score.
     """
 
     async def score(candidate: Candidate) -> Score:
-        asked = json.dumps({"question": candidate.question, "answer": candidate.text}, ensure_ascii=False)
-        request = Request(messages=[user(asked).message], system=JUDGE_PROMPT.format(rubric=rubric))
+        question = json.dumps({"question": candidate.question, "answer": candidate.text}, ensure_ascii=False)
+        request = Request(messages=[user(question).message], system=JUDGE_PROMPT.format(rubric=rubric))
         cost = tokens = 0.0
-        lacking: set[BudgetKind] = set()
-        value, note = None, f"{model.info.name} gave no grade in the form it was told"
+        unreported: set[BudgetKind] = set()
+        value, note = None, f"{model.info.name} gave no grade in the requested format"
         for _ in range(JUDGE_ATTEMPTS):
             try:
                 message = await complete(model, request)
@@ -161,19 +163,19 @@ def judge_with(model: Model, rubric: str = RUBRIC, *, name: str = "judge") -> Sc
             used = sum_usage(message.get("usage"))
             if used is not None:
                 cost, tokens = cost + used.cost, tokens + used.tokens
-            lacking.update(find_unreported(model.info, message))
+            unreported.update(find_unreported(model.info, message))
             given, reasons = parse_grade(extract_text(message.get("content")))
             if given is not None and describe_shortcoming(message) is None:
                 value, note = given, reasons
                 break
-        return Score(value=value, note=note, cost=cost, tokens=tokens, unreported=tuple(lacking))
+        return Score(value=value, note=note, cost=cost, tokens=tokens, unreported=tuple(unreported))
 
     data = {"kind": "judge", "model": model.info.name, "rubric": rubric}
     return Scorer(name=name, score=score, paid=True, data=data)
 
 
 def parse_grade(answer: str) -> tuple[float | None, str]:
-    """The grade in a judge's answer and the reasons before it; none where the form is not kept in every point."""
+    """Return the grade in a judge's answer and the reasons before it, or no grade if the format is wrong."""
     *reasons, last = answer.strip().splitlines() or [""]
     found = _GRADE.fullmatch(last)
     if found is None or any(_GRADE.fullmatch(line) for line in reasons):
@@ -183,11 +185,11 @@ def parse_grade(answer: str) -> tuple[float | None, str]:
     return float(found[1]), "\n".join(reasons).strip()
 
 
-# From what stands in a session
+# Scorers from a session
 
 
 def build_scorer(name: str, data: object, find_model: Callable[[str], Model]) -> Scorer:
-    """The scorer that was written as `data`. Raises `InvalidOperation` for a function, which nobody can write down."""
+    """Rebuild a scorer from its data. Raises `InvalidOperation` for a function, which is not stored."""
     if is_object(data):
         match data.get("kind"):
             case "exact":
@@ -200,13 +202,13 @@ def build_scorer(name: str, data: object, find_model: Callable[[str], Model]) ->
                 )
             case _:
                 pass
-    raise InvalidOperation(f"scorer {name!r} is a function of Python, which has to be given again")
+    raise InvalidOperation(f"scorer {name!r} is a Python function; pass it again")
 
 
 def check_scorer_names(scorers: Sequence[Scorer]) -> None:
-    """Raises `InvalidOperation` where two are called the same, or like what is measured."""
+    """Raise `InvalidOperation` if two scorers have the same name, or one has the name of a built-in metric."""
     taken: set[str] = set(MEASURES)
     for scorer in scorers:
         if scorer.name in taken:
-            raise InvalidOperation(f"there are two scores {scorer.name!r}: give one another name")
+            raise InvalidOperation(f"two metrics have the name {scorer.name!r}; rename the scorer")
         taken.add(scorer.name)

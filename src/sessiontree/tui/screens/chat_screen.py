@@ -1,6 +1,6 @@
-"""The chat: the conversation, the editor below it, and what is told in between.
+"""The chat screen: transcript, status line, question panel, editor and footer.
 
-It shows what happens on a desk and hands over what is typed. Opening sessions, dialogs and the tree are the app's.
+It shows the events of a controller and submits user input to it. The app opens sessions, dialogs and the tree.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from sessiontree.core.entries import Message
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import ReadOnly, SessionTreeError
-from sessiontree.hooks import events as told
+from sessiontree.hooks import events as hook_events
 from sessiontree.hooks.events import Event
 from sessiontree.library.catalog import check_copyable
 from sessiontree.tui.keys import format_hints
 from sessiontree.tui.services.completion import Completer, find_mentions
 from sessiontree.tui.services.drafts import DraftFile, EditorDraft, History, to_history_item
-from sessiontree.tui.tally import UsageCounter
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.controls import SafeStatic
 from sessiontree.tui.widgets.editor import CHAT_BINDINGS, CompletionPopup, Editor
-from sessiontree.tui.widgets.footer import Footer, build_footer_state
+from sessiontree.tui.widgets.footer import Footer, UsageCounter, build_footer_state
 from sessiontree.tui.widgets.permission_panel import PermissionPanel
 from sessiontree.tui.widgets.transcript import Transcript
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, TranscriptBlock
@@ -46,16 +45,16 @@ if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp
 
 FRAME_SECONDS = 1 / 20
-"""Seconds between two drawings of what comes."""
+"""Minimum time between two redraws of streamed text."""
 PAGE_ENTRIES = 60
-"""How many entries are shown at first, and added when one goes up."""
+"""Number of entries shown at first, and loaded each time the user scrolls to the top."""
 DOUBLE_PRESS_SECONDS = 0.5
-"""Seconds within which a key counts as pressed twice."""
+"""Maximum time between two presses of a key that count as a double press."""
 DRAFT_SECONDS = 0.3
-"""How long after the last key a draft is kept."""
+"""Delay between a change in the editor and saving the draft."""
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 MAX_OUTPUT_LINES = 40
-"""Lines that a command may say in the conversation; more goes on a page of its own."""
+"""Longer output of a command opens in a dialog instead of the transcript."""
 
 
 class ChatScreen(Screen[None]):
@@ -76,7 +75,7 @@ class ChatScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk: SessionController | None = None
+        self.controller: SessionController | None = None
         self.block_builder = BlockBuilder()
         self._popup = CompletionPopup()
         self.editor = Editor(self._popup, id="editor")
@@ -85,34 +84,33 @@ class ChatScreen(Screen[None]):
         self.footer = Footer()
         self.history = History()
         self._draft_file: DraftFile | None = None
-        """Of the session that is shown."""
+        """Draft of the current session."""
         self._status_line = SafeStatic(id="work")
         self._queue_line = SafeStatic(id="queue")
         self._usage = UsageCounter(self, self.update_footer)
         self._earlier_ids: list[str] = []
-        """Ids of the path that is shown, those before the first one shown."""
+        """Ids of the entries on the path that are not loaded into the transcript yet."""
         self._streaming: list[TranscriptBlock] = []
-        """What has come of the answer that comes."""
+        """Blocks of the answer being streamed."""
         self._shell_blocks: list[TranscriptBlock] = []
-        """Commands of the shell, until what they printed is written."""
+        """Blocks of shell commands whose output is not written to the session yet."""
         self._changed_blocks: set[TranscriptBlock] = set()
         self._frame_timer: Timer | None = None
         self._draft_timer: Timer | None = None
         self._activity = ""
-        """What is under way, in a word or two."""
+        """Label of the current activity, empty when idle."""
         self._prompt_lock = Lock()
-        """Of what is said, so that it arrives in that order, also where images are read first."""
+        """Keeps prompts in order while the images of one are being read."""
         self._abort_hint = self._edit_queue_hint = ""
-        """What these keys do, as they are bound."""
         self._last_error = ""
-        """What went wrong last with what was asked for."""
+        """The last error shown since the last user action."""
         self._activity_start = 0.0
         self._countdown_end: float | None = None
-        """When what is waited for is over."""
+        """End of the countdown in the status line, if there is one."""
         self._last_escape = 0.0
         self._last_quit_request = 0.0
         self._unwritten_prompt = ""
-        """What was said last, until it is written."""
+        """The last prompt, until it is written to the session."""
         self._queued_prompts: tuple[str, ...] = ()
         self._ui_thread = 0
         self._event_loop: AbstractEventLoop | None = None
@@ -129,37 +127,35 @@ class ChatScreen(Screen[None]):
     def on_mount(self) -> None:
         self._ui_thread, self._event_loop = threading.get_ident(), get_running_loop()
         self.transcript.set_renderer(
-            BlockRenderer(self.app.transcript_styles, unfolds=format_hints(self, ("unfold", "unfolds")))
+            BlockRenderer(self.app.transcript_styles, unfold_hint=format_hints(self, ("unfold", "to expand")))
         )
-        self._abort_hint, self._edit_queue_hint = (
-            format_hints(self, ("abort", "aborts")),
-            format_hints(self, ("take_back", "takes back")),
-        )
+        self._abort_hint = format_hints(self, ("abort", "to abort"))
+        self._edit_queue_hint = format_hints(self, ("take_back", "to edit"))
         self.set_interval(0.12, self._update_spinner)
 
-    # The desk
+    # Session
 
-    def attach(self, desk: SessionController) -> None:
-        """Show what is on a desk from now on."""
-        self.desk = desk
-        desk.hooks.listen(self.handle_event)
-        self.editor.completer = Completer(desk)
+    def attach(self, controller: SessionController) -> None:
+        """Show the session of this controller and listen to its events."""
+        self.controller = controller
+        controller.hooks.listen(self.handle_event)
+        self.editor.completer = Completer(controller)
         self.reload()
 
     def reload(self) -> None:
-        """Show the conversation as it is now, at the place where it is; of another session, with its draft."""
-        desk = self.desk
-        if desk is None:
+        """Rebuild the transcript from the current branch. If the session changed, load its draft too."""
+        controller = self.controller
+        if controller is None:
             return
-        other = self._draft_file is None or self._draft_file.session is not desk.session
-        if self._draft_file is not None and other:
+        is_new_session = self._draft_file is None or self._draft_file.session is not controller.session
+        if self._draft_file is not None and is_new_session:
             self.save_draft()
             self.editor.clear_text()
-        if other or not desk.is_running:
+        if is_new_session or not controller.is_running:
             self._streaming = []
-        if other:
+        if is_new_session:
             self._shell_blocks = []
-        path = desk.branch.path()
+        path = controller.branch.path()
         shown = path[-PAGE_ENTRIES:]
         self._earlier_ids = [entry.id for entry in path[:-PAGE_ENTRIES]]
         self.block_builder = BlockBuilder(self.app.renderers)
@@ -169,31 +165,31 @@ class ChatScreen(Screen[None]):
             self.transcript.append(TranscriptBlock("note", text=self._format_welcome()))
         own = [to_history_item(block.text) for block in self.transcript.blocks if block.kind == "user"]
         self.editor.set_history([*self.history.items, *own])
-        if other:
-            # Where another process has the session open, what is typed here is kept beside its draft.
-            self._draft_file = DraftFile(desk.session, second=not self.app.is_alone)
+        if is_new_session:
+            # If another process has the session open, keep a separate draft.
+            self._draft_file = DraftFile(controller.session, second=not self.app.is_alone)
             if not self.editor.text and not (draft := self._draft_file.read()).is_empty:
                 self.editor.restore_draft(draft)
-            if self._queued_prompts:  # in the session before, whose draft has it
+            if self._queued_prompts:  # saved in the draft of the previous session
                 self._show_queue(())
-            self.app.check_session(desk.session)
+            self.app.check_session(controller.session)
         self.update_footer()
 
     def _format_welcome(self) -> str:
-        if self.desk is not None and self.desk.session.tree.real_count:
-            return "this is the start of the session: your next message begins a new path, /undo goes back"
-        said = ["a new session: say something", "/help lists the commands", format_hints(self, ("hotkeys", "the keys"))]
-        return ", ".join(filter(None, said))
+        if self.controller is not None and self.controller.session.tree.real_count:
+            return "Start of the session. Your next message starts a new path; /undo returns to the old one."
+        hints = ["New session. Type a message", "/help for commands", format_hints(self, ("hotkeys", "for keys"))]
+        return " · ".join(filter(None, hints))
 
     def update_footer(self) -> None:
-        if self.desk is not None:
-            self._usage.update(self.desk.branch)
-            self.footer.show_state(build_footer_state(self.desk, self._usage.count))
+        if self.controller is not None:
+            self._usage.update(self.controller.branch)
+            self.footer.show_state(build_footer_state(self.controller, self._usage.count))
 
     def on_transcript_earlier_requested(self) -> None:
-        if self.desk is None or not self._earlier_ids:
+        if self.controller is None or not self._earlier_ids:
             return
-        tree = self.desk.session.tree
+        tree = self.controller.session.tree
         more = [tree[id] for id in self._earlier_ids[-PAGE_ENTRIES:]]
         self._earlier_ids = self._earlier_ids[: -len(more)]
         self.transcript.prepend(BlockBuilder(self.app.renderers).build_all(more), earlier=len(self._earlier_ids))
@@ -201,73 +197,75 @@ class ChatScreen(Screen[None]):
     def on_transcript_browsing_ended(self) -> None:
         self.editor.focus()
 
-    # What is typed
+    # Input
 
     def on_editor_submitted(self, event: Editor.Submitted) -> None:
-        said = event.text
+        text = event.text
         self.reset_error()
-        self.history.add(to_history_item(said) if event.is_prompt else said)
+        self.history.add(to_history_item(text) if event.is_prompt else text)
         self.editor.set_history([*self.history.items])
         self.transcript.scroll_to_end()
         if event.is_prompt:
-            self._unwritten_prompt = said
+            self._unwritten_prompt = text
         self.save_draft()
         self.run_worker(
-            self._submit(said, words=event.is_prompt, later=event.is_follow_up), group="say", exit_on_error=False
+            self._submit(text, is_prompt=event.is_prompt, is_follow_up=event.is_follow_up),
+            group="submit",
+            exit_on_error=False,
         )
 
-    async def _submit(self, said: str, *, words: bool, later: bool) -> None:
+    async def _submit(self, text: str, *, is_prompt: bool, is_follow_up: bool) -> None:
         await self.app.ready.wait()
         try:
-            if words:
-                await self._send_prompt(said, later=later)
-            elif said.startswith("!"):
-                await self._run_shell(said)
+            if is_prompt:
+                await self._send_prompt(text, is_follow_up=is_follow_up)
+            elif text.startswith("!"):
+                await self._run_shell(text)
             else:
-                await self.run_command(said)
+                await self.run_command(text)
         except (SessionTreeError, OSError) as error:
             self.show_error(error)
-            self._restore_input(said, words=words)
-        except Exception as error:  # noqa: BLE001 - whatever fails, the app goes on and nothing typed is lost
-            self.show_error(f"internal error, {type(error).__name__}: {error}")
-            self._restore_input(said, words=words)
+            self._restore_input(text, is_prompt=is_prompt)
+        except Exception as error:  # noqa: BLE001 - a bug must not lose the input
+            self.show_error(f"internal error: {type(error).__name__}: {error}")
+            self._restore_input(text, is_prompt=is_prompt)
         finally:
-            if self._unwritten_prompt == said:
+            if self._unwritten_prompt == text:
                 self._unwritten_prompt = ""
             self.save_draft()
             self.update_footer()
 
-    async def _send_prompt(self, said: str, *, later: bool) -> None:
-        desk = self.desk
-        assert desk is not None
+    async def _send_prompt(self, text: str, *, is_follow_up: bool) -> None:
+        controller = self.controller
+        assert controller is not None
         async with self._prompt_lock:
             await self.app.model_found.wait()
-            named = find_mentions(said)
-            images = await to_thread(_read_images, named, desk.cwd) if named else []
-        if desk.is_running:
-            agent, self._unwritten_prompt = desk.agent, ""
-            await (agent.follow_up(said, images) if later else agent.steer(said, images))
+            paths = find_mentions(text)
+            images = await to_thread(_read_images, paths, controller.cwd) if paths else []
+        if controller.is_running:
+            agent, self._unwritten_prompt = controller.agent, ""
+            await (agent.follow_up(text, images) if is_follow_up else agent.steer(text, images))
             await self._send_queued(agent)
             return
-        outcome = await desk.send_prompt(said, images)
+        outcome = await controller.send_prompt(text, images)
         if outcome.cancelled:
             if not outcome.aborted:
-                self.show_output("a handler did not let it happen")
-            self._restore_input(said, words=True)
+                self.show_output("Cancelled by a handler.")
+            self._restore_input(text, is_prompt=True)
 
     async def run_command(self, line: str) -> None:
-        """Do what a command says, after asking for what it still needs."""
-        desk = self.desk
-        assert desk is not None
+        """Run a command, after asking for missing arguments."""
+        controller = self.controller
+        assert controller is not None
         self.reset_error()
         self.permission.note_command()
-        filled = await self.app.complete_command(line)
-        if filled is None:
+        completed = await self.app.complete_command(line)
+        if completed is None:
             return
         try:
-            submitted = await desk.submit(filled)
+            submitted = await controller.submit(completed)
         except Exception:
-            if not desk.is_running:  # one stays here, and what waited was for elsewhere
+            if not controller.is_running:  # the queue was for the place that the command should have gone to
                 self.action_take_back()
             raise
         finally:
@@ -276,105 +274,102 @@ class ChatScreen(Screen[None]):
             self.show_output(submitted.text)
 
     async def _run_shell(self, line: str) -> None:
-        desk = self.desk
-        assert desk is not None
+        controller = self.controller
+        assert controller is not None
         block = TranscriptBlock("tool", head=f"! {line.lstrip('!').strip()}", state="live", shows_tail=True)
         self._shell_blocks.append(block)
         self.transcript.append(block)
         await self.app.model_found.wait()
         self._show_idle_activity()
         try:
-            submitted = await desk.submit(line)
+            submitted = await controller.submit(line)
         except Exception:
             self._finish_shell_block(block, [])
             raise
         else:
-            if block in self._shell_blocks:  # it is written down when the turn ends
+            if block in self._shell_blocks:  # its output is written when the turn ends
                 block.text, block.state = submitted.text, "done"
                 self.transcript.update_block(block)
         finally:
             self._show_idle_activity()
 
     def _show_idle_activity(self) -> None:
-        """Say what goes on without the agent; what it does, or whatever else is under way, is said already."""
-        if self.desk is not None and not self.desk.is_running:
+        """Show running shell commands, unless an agent is running and shows its own activity."""
+        if self.controller is not None and not self.controller.is_running:
             self.show_activity(self._shell_activity)
 
     def _find_shell_block(self, command: object) -> TranscriptBlock | None:
         return next((block for block in self._shell_blocks if block.head == f"! {command}"), None)
 
-    def _finish_shell_block(self, command: TranscriptBlock, made: list[TranscriptBlock]) -> None:
-        """Show what was written of a command in its place."""
+    def _finish_shell_block(self, command: TranscriptBlock, blocks: list[TranscriptBlock]) -> None:
+        """Replace the block of a running command with the blocks of its written entry."""
         self._shell_blocks = [block for block in self._shell_blocks if block is not command]
-        self.transcript.replace_blocks([command], made)
+        self.transcript.replace_blocks([command], blocks)
 
     @property
     def _shell_activity(self) -> str:
-        """What goes on without the agent, in a word."""
+        """Activity label of running shell commands."""
         return "running" if any(block.state == "live" for block in self._shell_blocks) else ""
 
-    def _restore_input(self, said: str, *, words: bool) -> None:
-        """Put what failed in the editor again. A command is selected: who types it again does not append to it."""
+    def _restore_input(self, text: str, *, is_prompt: bool) -> None:
+        """Put failed input back into the editor. A command is selected, so typing replaces it."""
         if not self.editor.text:
-            self.editor.set_prompts([said]) if words else self.editor.set_selected_text(said)
+            self.editor.set_prompts([text]) if is_prompt else self.editor.set_selected_text(text)
 
-    def put_in_editor(self, text: str) -> None:
-        """Put a message in the editor, to be said anew. A draft that was there goes to the history."""
+    def edit_message(self, text: str) -> None:
+        """Put a message into the editor. The previous draft is added to the history."""
         editor = self.editor
         draft = editor.full_text.strip("\n")
         if draft.strip() and draft != text:
             self.history.add(to_history_item(draft) if is_prompt_line(editor.text.strip("\n")) else draft)
             editor.set_history([*self.history.items])
-            kept = "Your draft is in the history"
-            self.notify(
-                ": ".join(filter(None, [kept, format_hints(self, ("previous", "from the first line brings it back"))])),
-                timeout=8,
-            )
+            hint = format_hints(self, ("previous", "on the first line to restore it"))
+            self.notify(" · ".join(filter(None, ["Draft saved to history", hint])), timeout=8)
         editor.set_prompts([text])
         editor.focus()
 
-    # What is told
+    # Output
 
     def show_output(self, text: str) -> None:
         if text.count("\n") >= MAX_OUTPUT_LINES:
             self.app.show_page(text)
         else:
-            self.transcript.append(TranscriptBlock("told", text=text))
+            self.transcript.append(TranscriptBlock("output", text=text))
 
     def reset_error(self) -> None:
-        """Something is asked for: what goes wrong with it is told, though it was told before."""
+        """Forget the last error. Call this at every user action, so the same error is shown again."""
         self._last_error = ""
 
     def show_error(self, error: Exception | str) -> None:
-        """Say what went wrong, unless that was said already, by itself or together with what it went wrong in."""
+        """Show an error, unless it repeats the last one or is its cause."""
         text = str(error)
-        if self.desk is not None:
-            session = self.desk.session
+        if self.controller is not None:
+            session = self.controller.session
             text = _format_read_only(error, session) if isinstance(error, ReadOnly) else _add_advice(text, session)
         if not f": {self._last_error}".endswith(f": {text}"):
             self.transcript.append(TranscriptBlock("error", text=text))
             self._last_error = text
 
-    def show_activity(self, what: str, *, left: float | None = None) -> None:
-        """Say what is under way; nothing, when nothing is. What waits for a while counts down the seconds `left`."""
-        if what and not self._activity:
+    def show_activity(self, label: str, *, countdown: float | None = None) -> None:
+        """Show a label in the status line, or hide the line if it is empty. `countdown` counts down seconds."""
+        if label and not self._activity:
             self._activity_start = time.monotonic()
-        self._activity = what
-        self._countdown_end = None if left is None else time.monotonic() + left
-        self._status_line.set_class(bool(what), "-shown")
+        self._activity = label
+        self._countdown_end = None if countdown is None else time.monotonic() + countdown
+        self._status_line.set_class(bool(label), "-shown")
         self._update_spinner()
 
     def _update_spinner(self) -> None:
         if self._activity:
             seconds = time.monotonic() - self._activity_start
-            sign = SPINNER[int(seconds * 8) % len(SPINNER)]
-            shown = (
+            spinner = SPINNER[int(seconds * 8) % len(SPINNER)]
+            duration = (
                 f"{seconds:.0f} s"
                 if self._countdown_end is None
                 else f"in {max(0.0, self._countdown_end - time.monotonic()):.0f} s"
             )
-            said = filter(None, [f"{sign} {escape_line(self._activity)}", shown, self._abort_hint])
-            self._status_line.set_text(" · ".join(said))
+            parts = [f"{spinner} {escape_line(self._activity)}", duration, self._abort_hint]
+            self._status_line.set_text(" · ".join(filter(None, parts)))
 
     def set_status(self, key: str, text: str | None) -> None:
         self.footer.statuses.pop(key, None)
@@ -383,7 +378,7 @@ class ChatScreen(Screen[None]):
         self.footer.refresh()
 
     def handle_event(self, event: Event) -> None:
-        """Show an event. It may come from any thread."""
+        """Show an event. Thread-safe."""
         if threading.get_ident() == self._ui_thread:
             self._show_event(event)
         elif self._event_loop is not None:
@@ -391,18 +386,18 @@ class ChatScreen(Screen[None]):
 
     def _show_event(self, event: Event) -> None:
         match event:
-            case told.MessageDelta():
+            case hook_events.MessageDelta():
                 self._append_delta(event)
-            case told.MessageStart(role="assistant"):
+            case hook_events.MessageStart(role="assistant"):
                 self._streaming = []
                 self.show_activity("working")
-            case told.MessageEnd(entry=entry):
+            case hook_events.MessageEnd(entry=entry):
                 self._show_entry(entry)
-            case told.ToolDenied():
+            case hook_events.ToolDenied():
                 self.show_activity("working")
-            case told.ToolStart(call=call):
+            case hook_events.ToolStart(call=call):
                 self.show_activity(f"running {call.name}")
-            case told.ToolUpdate(call=call, text=text):
+            case hook_events.ToolUpdate(call=call, text=text):
                 block = (
                     self.block_builder.find_call(call.id)
                     if call.id
@@ -411,47 +406,47 @@ class ChatScreen(Screen[None]):
                 if block is not None:
                     block.text = (block.text + text)[-100_000:]
                     self._schedule_redraw(block)
-            case told.ToolEnd(call=call):
+            case hook_events.ToolEnd(call=call):
                 block = self.block_builder.find_call(call.id)
                 if block is not None:
                     self.transcript.update_block(block)
                 self.show_activity("working")
-            case told.RunStart():
+            case hook_events.RunStart():
                 self.show_activity("working")
-            case told.RunEnd(aborted=aborted, error=error):
+            case hook_events.RunEnd(aborted=aborted, error=error):
                 self._finish_run(aborted, error)
-            case told.QueueChanged(steering=steering, follow_up=follow_up):
+            case hook_events.QueueChanged(steering=steering, follow_up=follow_up):
                 self._show_queue((*steering, *follow_up))
-            case told.RetryScheduled(delay=delay):
-                self.show_activity(event.text, left=delay)
-            case told.BeforeCompact():
+            case hook_events.RetryScheduled(delay=delay):
+                self.show_activity(event.text, countdown=delay)
+            case hook_events.BeforeCompact():
                 self.show_activity("compacting")
-            case told.Compacted(compaction_entry=entry):
+            case hook_events.Compacted(compaction_entry=entry):
                 self.transcript.append(*self.block_builder.build_entry(entry))
                 self.show_activity(
-                    "working" if self.desk is not None and self.desk.is_running else self._shell_activity
+                    "working" if self.controller is not None and self.controller.is_running else self._shell_activity
                 )
-            case told.CompactFailed(error=error, aborted=aborted, reason=reason):
-                self.show_error("the compaction was aborted" if aborted else f"the compaction failed: {error}")
+            case hook_events.CompactFailed(error=error, aborted=aborted, reason=reason):
+                self.show_error("compaction aborted" if aborted else f"compaction failed: {error}")
                 if reason == "manual":
                     self.action_take_back()
-            case told.BeforeNavigate(preparation=preparation) if preparation.user_wants_summary:
+            case hook_events.BeforeNavigate(preparation=preparation) if preparation.user_wants_summary:
                 self.show_activity("summarizing")
-            case told.BeforeMerge(user_wants_summary=True):
+            case hook_events.BeforeMerge(user_wants_summary=True):
                 self.show_activity("summarizing")
-            case told.ModelChanged(model=model):
+            case hook_events.ModelChanged(model=model):
                 self.transcript.append(TranscriptBlock("note", text=f"model: {model}"))
                 self.update_footer()
-            case told.ThinkingChanged(level=level):
+            case hook_events.ThinkingChanged(level=level):
                 self.transcript.append(TranscriptBlock("note", text=f"thinking: {level}"))
                 self.update_footer()
-            case told.Notice(level=level, text=text):
+            case hook_events.Notice(level=level, text=text):
                 self.show_error(text) if level == "error" else self.app.ui.notify(text, level)
             case _:
                 pass
 
-    def _append_delta(self, delta: told.MessageDelta) -> None:
-        """More of the answer that comes."""
+    def _append_delta(self, delta: hook_events.MessageDelta) -> None:
+        """Append streamed text to the last block, or start a new block."""
         kind = {"text": "answer", "thinking": "thought", "tool_call": "tool"}[delta.kind]
         last = self._streaming[-1] if self._streaming else None
         if last is None or last.kind != kind or delta.name is not None:
@@ -474,35 +469,35 @@ class ChatScreen(Screen[None]):
 
     def _redraw_changed(self) -> None:
         self._frame_timer = None
-        dirty, self._changed_blocks = self._changed_blocks, set()
-        for block in dirty:
+        changed, self._changed_blocks = self._changed_blocks, set()
+        for block in changed:
             self.transcript.update_block(block)
 
-    def _show_entry(self, entry: told.Entry) -> None:
-        made = self.block_builder.build_entry(entry)
-        first = made[0] if made else None
+    def _show_entry(self, entry: hook_events.Entry) -> None:
+        blocks = self.block_builder.build_entry(entry)
+        first = blocks[0] if blocks else None
         if first is not None and first.kind == "user":
             self._unwritten_prompt = ""
             self.save_draft()
         command = self._find_shell_block(entry.body.message.get("command")) if isinstance(entry.body, Message) else None
         if command is None:
-            self.transcript.replace_blocks(self._streaming, made)
+            self.transcript.replace_blocks(self._streaming, blocks)
             self._streaming = []
         elif self._is_on_path(entry):
-            self._finish_shell_block(command, made)
+            self._finish_shell_block(command, blocks)
         else:
             self._finish_shell_block(command, [])
-            where = f"on branch {entry.branch!r}" if entry.branch else "in the tree, where it was begun"
-            self.show_output(f"{command.head} is over: what it printed is {where}")
+            where = f"on branch {entry.branch!r}" if entry.branch else "in the tree, where it started"
+            self.show_output(f"{command.head} finished; its output is {where}")
         self.update_footer()
 
-    def _is_on_path(self, entry: told.Entry) -> bool:
-        assert self.desk is not None
-        return entry.id in self.desk.session.tree.walk_up_ids(self.desk.branch.leaf)
+    def _is_on_path(self, entry: hook_events.Entry) -> bool:
+        assert self.controller is not None
+        return entry.id in self.controller.session.tree.walk_up_ids(self.controller.branch.leaf)
 
     def _finish_run(self, aborted: bool, error: str | None) -> None:
         if self._streaming:
-            # It was never written, so it stands only here: what it says stays to be read and copied.
+            # This text was never written. Keep it on the screen so the user can copy it.
             shown = [block for block in self._streaming if block.text]
             self.transcript.replace_blocks(self._streaming, shown)
             self._streaming = []
@@ -517,50 +512,52 @@ class ChatScreen(Screen[None]):
         if aborted or error is not None:
             self.action_take_back()
 
-    # What waits
+    # Queue
 
-    def _show_queue(self, waiting: tuple[str, ...]) -> None:
-        self._queued_prompts = waiting
-        self._queue_line.set_class(bool(waiting), "-shown")
+    def _show_queue(self, prompts: tuple[str, ...]) -> None:
+        self._queued_prompts = prompts
+        self._queue_line.set_class(bool(prompts), "-shown")
         lines = [
-            Text(f"⋯ {escape_line(' '.join(text.split()))}", no_wrap=True, overflow="ellipsis") for text in waiting[:5]
+            Text(f"⋯ {escape_line(' '.join(text.split()))}", no_wrap=True, overflow="ellipsis") for text in prompts[:5]
         ]
-        hint = " · ".join(filter(None, [f"{len(waiting)} to be said", self._edit_queue_hint])) if waiting else ""
+        hint = " · ".join(filter(None, [f"{len(prompts)} queued", self._edit_queue_hint])) if prompts else ""
         self._queue_line.set_text(Text("\n").join([*lines, Text(hint, "dim")]))
         self.save_draft()
 
     async def _send_queued(self, agent: Agent) -> None:
-        """Have what waits said when nothing runs any more: it came as a run ended, or while a summary was made."""
-        desk = self.desk
-        assert desk is not None
+        """Send prompts that were queued too late for a run, once the controller is idle."""
+        controller = self.controller
+        assert controller is not None
         while agent.queues.has_due:
-            await desk.wait_until_idle()
-            if not desk.has_agent or desk.agent is not agent:
+            await controller.wait_until_idle()
+            if not controller.has_agent or controller.agent is not agent:
                 return
             if agent.queues.has_due:
                 await agent.send_queued()
 
     def action_take_back(self) -> None:
-        """Put what waits in the editor, before what is being typed. At once, so that nobody says it meanwhile."""
-        if self.desk is None or not self.desk.has_agent:
+        """Move queued prompts to the editor, before its text. Synchronous, so no run can send them first."""
+        if self.controller is None or not self.controller.has_agent:
             return
-        queues = self.desk.agent.queues
-        listed = queues.build_snapshot()
-        waiting = [*listed.steering, *listed.follow_up]
-        if waiting:
+        queues = self.controller.agent.queues
+        snapshot = queues.build_snapshot()
+        prompts = [*snapshot.steering, *snapshot.follow_up]
+        if prompts:
             queues.pop_all("steering")
             queues.pop_all("follow_up")
-            self.editor.set_prompts(waiting, self.editor.text)
-            self.run_worker(self.desk.hooks.emit(queues.build_changed_event()), group="queue", exit_on_error=False)
+            self.editor.set_prompts(prompts, self.editor.text)
+            self.run_worker(
+                self.controller.hooks.emit(queues.build_changed_event()), group="queue", exit_on_error=False
+            )
 
-    # The draft
+    # Draft
 
     def on_text_area_changed(self) -> None:
         if self._draft_timer is None:
             self._draft_timer = self.set_timer(DRAFT_SECONDS, self.save_draft)
 
     def save_draft(self) -> None:
-        """Keep what is typed, what was said but is not written yet, and what waits."""
+        """Save the text of the editor, the unwritten prompt and the queue."""
         if self._draft_timer is not None:
             self._draft_timer.stop()
             self._draft_timer = None
@@ -572,14 +569,14 @@ class ChatScreen(Screen[None]):
     # Keys
 
     def action_abort(self) -> None:
-        desk = self.desk
+        controller = self.controller
         if self.editor.close_popup():
             return
         if self.transcript.has_focus:
             self.transcript.action_end()
             return
-        if desk is not None and (desk.is_running or self._activity):
-            desk.abort()
+        if controller is not None and (controller.is_running or self._activity):
+            controller.abort()
             self.action_take_back()
             return
         now = time.monotonic()
@@ -605,9 +602,9 @@ class ChatScreen(Screen[None]):
         before = self.editor.full_text
 
         def replace_text(text: str) -> None:
-            come = self.editor.full_text.removesuffix(before).strip("\n")  # such as what waited for a run that failed
+            added = self.editor.full_text.removesuffix(before).strip("\n")  # such as the queue of a failed run
             if text != before:
-                self.editor.set_text("\n\n".join(filter(None, [come, text])))
+                self.editor.set_text("\n\n".join(filter(None, [added, text])))
 
         edit_externally(self.app, before, replace_text)
 
@@ -632,53 +629,53 @@ class ChatScreen(Screen[None]):
     async def _cycle_thinking(self) -> None:
         from sessiontree.commands.arguments import LEVELS
 
-        if self.desk is None:
+        if self.controller is None:
             return
         self.reset_error()
         try:
-            agent = self.desk.agent
+            agent = self.controller.agent
             at = LEVELS.index(agent.thinking) if agent.thinking in LEVELS else -1
             await agent.set_thinking(LEVELS[(at + 1) % len(LEVELS)])
         except SessionTreeError as error:
             self.show_error(error)
 
     def on_paste(self, event: events.Paste) -> None:
-        """What is pasted while something else has the keyboard goes to the editor."""
+        """Forward a paste to the editor if another widget has the focus."""
         self.editor.focus()
         self.editor.post_message(events.Paste(event.text))
 
 
 def _read_images(paths: list[str], cwd: str) -> list[JsonObject]:
-    """The images among files that a text names. Other files are for the model to read."""
+    """Read the images among the mentioned files. The model reads other files itself."""
     from sessiontree.agent.tools.file_access import read_image
 
-    found: list[JsonObject] = []
+    images: list[JsonObject] = []
     for path in paths:
         full = os.path.join(cwd, os.path.expanduser(path))
         if os.path.isfile(full) and full.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".webp")):
             with open(full, "rb") as file:
                 image = read_image(file, path)
             if image is not None:
-                found.append(image)
-    return found
+                images.append(image)
+    return images
 
 
 def _format_read_only(error: ReadOnly, session: Session) -> str:
-    """Why a session cannot be written to, and what to do where a fork can."""
-    text = f"read-only, {error.reason}"
+    """Say why the session is read-only, and suggest a fork if one can be written."""
+    text = f"read-only: {error.reason}"
     try:
         check_copyable(session, "a fork")
     except ReadOnly:
         return text
-    return f"{text}: /fork goes on in a new session"
+    return f"{text}; use /fork to continue in a new session"
 
 
 def _add_advice(text: str, session: Session) -> str:
-    """What went wrong with a session's file, and what to do where nothing can be written to it."""
+    """Suggest a fork if the error is about a session file that cannot be written."""
     file = session.file
     if file is None or str(file) not in text:
         return text
     if not file.exists():
-        return "the file of this session was deleted by another program: /fork goes on in a new one, with all of it"
+        return "another program deleted the session file; use /fork to save the conversation in a new session"
     writable = os.access(file, os.W_OK) and os.access(file.parent, os.W_OK)
-    return text if writable else f"{text}: /fork goes on in a new session"
+    return text if writable else f"{text}; use /fork to continue in a new session"

@@ -1,7 +1,6 @@
-"""Places side by side: what each of them says from where they part, with its figures on top.
+"""Compare branches or entries side by side, from their common ancestor, with statistics at the top.
 
-Columns where there is room for two, otherwise one under the other; all of it scrolls together. What is shown is made of
-a tree, and nothing here changes one.
+The sides are columns that scroll together. If there is no room for two columns, they are stacked.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ from sessiontree.tui.widgets.controls import SafeStatic
 from sessiontree.tui.widgets.transcript_blocks import BlockBuilder, EntryRenderer, TranscriptBlock
 
 MAX_ENTRIES = 100
-"""So many entries of a side are shown; `sessiontree log` has all."""
+"""Maximum number of entries shown of a side. `sessiontree log` prints all."""
 MIN_COLUMN_WIDTH = 44
-"""So wide a column is at least."""
+"""Minimum width of a column."""
 GAP = 3
 
 
 class ComparisonSide(Struct, frozen=True, kw_only=True):
-    """One of the places."""
+    """One of the compared branches or entries."""
 
     name: str
     stats: tuple[str, ...]
     blocks: tuple[TranscriptBlock, ...]
     hidden_count: int
-    """How many entries are not shown."""
+    """Number of entries that are not shown."""
 
 
 class ComparisonSides(Struct, frozen=True, kw_only=True):
@@ -56,10 +55,10 @@ class ComparisonSides(Struct, frozen=True, kw_only=True):
 
 
 def build_diff_sides(diff: Diff, renderers: Mapping[str, EntryRenderer] | None = None) -> ComparisonSides:
-    """Two places, from where their paths part."""
+    """Build the sides of a diff of two places."""
     names = [escape_line(stats.name) for stats in diff.stats]
     return ComparisonSides(
-        title=f"{names[0]} and {names[1]} part at {escape_line(format_id(diff.common_ancestor))}",
+        title=f"{names[0]} and {names[1]} diverge at {escape_line(format_id(diff.common_ancestor))}",
         sides=tuple(
             _build_side(stats, entries, renderers) for stats, entries in zip(diff.stats, diff.entries, strict=True)
         ),
@@ -69,7 +68,7 @@ def build_diff_sides(diff: Diff, renderers: Mapping[str, EntryRenderer] | None =
 def build_comparison_sides(
     tree: Tree, comparison: Comparison, renderers: Mapping[str, EntryRenderer] | None = None
 ) -> ComparisonSides:
-    """Branches, from where they part, and which one is ahead."""
+    """Build the sides of a comparison of branches, with the leading branch in the title."""
     ahead = f"ahead: {comparison.winner} ({comparison.reason})" if comparison.winner else comparison.reason
     parting = comparison.common_ancestor
     return ComparisonSides(
@@ -92,7 +91,7 @@ def _build_side(
 
 
 def format_stats(stats: BranchStats) -> tuple[str, ...]:
-    """What a branch took and touched, in three lines."""
+    """Return the statistics of a branch as three lines."""
     tokens, cost = format_usage(stats)
     return (
         f"{_format_count(stats.entries, 'entry', 'entries')} · "
@@ -116,10 +115,10 @@ def _format_count(count: int, one: str, several: str) -> str:
 
 
 class ComparisonView(ScrollView, can_focus=True):
-    """The sides as columns that scroll together."""
+    """A widget that shows the sides as columns."""
 
     DEFAULT_CSS = """
-    Beside {
+    ComparisonView {
         height: 1fr; background: $background; overflow-x: hidden; scrollbar-gutter: stable;
         scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $panel;
     }
@@ -130,9 +129,9 @@ class ComparisonView(ScrollView, can_focus=True):
         self._columns_shown = () if sides is None else sides.sides
         self._title = ""
         self._has_title = titled
-        """Whether the title stands above the figures."""
+        """Whether to show the title above the statistics."""
         self._first_column = 0
-        """The first column in sight, where there are more than fit."""
+        """First visible column."""
         self._unfolded = False
         self._head_lines: list[Strip] = []
         self._body_lines: list[Strip] = []
@@ -151,7 +150,7 @@ class ComparisonView(ScrollView, can_focus=True):
         self._rebuild_lines()
 
     def toggle_folds(self) -> None:
-        """Unfold what is folded, or fold it again."""
+        """Expand or collapse all blocks."""
         self._unfolded = not self._unfolded
         self._rebuild_lines()
 
@@ -162,7 +161,7 @@ class ComparisonView(ScrollView, can_focus=True):
         self._scroll_page(1)
 
     def _scroll_page(self, by: int) -> None:
-        """A page is what is in sight below the figures, but for a line."""
+        """Scroll by the visible height below the statistics, minus one line."""
         self.scroll_relative(y=by * max(1, self.size.height - len(self._head_lines) - 1), animate=False)
 
     def action_scroll_left(self) -> None:
@@ -172,7 +171,7 @@ class ComparisonView(ScrollView, can_focus=True):
         self._shift_columns(1)
 
     def _shift_columns(self, by: int) -> None:
-        """Have other columns in sight."""
+        """Show the next or previous columns."""
         first = min(max(0, self._first_column + by), len(self._columns_shown) - self._column_count)
         if first != self._first_column:
             self._first_column = first
@@ -186,38 +185,40 @@ class ComparisonView(ScrollView, can_focus=True):
 
     @property
     def _column_count(self) -> int:
-        """How many columns there is room for; fewer than two are none."""
+        """Number of columns that fit."""
         return min(len(self._columns_shown), (self._width + GAP) // (MIN_COLUMN_WIDTH + GAP))
 
     def _rebuild_lines(self) -> None:
         if not self._width or not self._columns_shown:
             return
-        pen = BlockRenderer(get_styles(self.app.theme))
+        renderer = BlockRenderer(get_styles(self.app.theme))
         self._head_lines, self._body_lines = (
-            self._render_columns(pen) if self._column_count > 1 else self._render_stacked(pen)
+            self._render_columns(renderer) if self._column_count > 1 else self._render_stacked(renderer)
         )
         if self._has_title:
-            self._head_lines[:0] = _truncate_lines([(self._title, pen.styles.strong)], self._width)
+            self._head_lines[:0] = _truncate_lines([(self._title, renderer.styles.strong)], self._width)
         self.virtual_size = Size(self._width, len(self._head_lines) + len(self._body_lines))
         self.refresh()
 
-    def _render_columns(self, pen: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
+    def _render_columns(self, renderer: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
         count = self._column_count
         shown = self._columns_shown[self._first_column : self._first_column + count]
         width = (self._width - GAP * (count - 1)) // count
-        bar = [Segment(" │ ", pen.styles.muted)]
+        bar = [Segment(" │ ", renderer.styles.muted)]
         heads = [
-            _truncate_lines([(side.name, pen.styles.strong), *((line, pen.styles.muted) for line in side.stats)], width)
+            _truncate_lines(
+                [(side.name, renderer.styles.strong), *((line, renderer.styles.muted) for line in side.stats)], width
+            )
             for side in shown
         ]
-        rule = [[Segment("─" * width, pen.styles.muted)]] * count
+        rule = [[Segment("─" * width, renderer.styles.muted)]] * count
         return (
-            [*_join_columns(heads, width, bar), Strip(_join_segments(rule, [Segment("─┼─", pen.styles.muted)]))],
-            _join_columns([self._render_side(side, pen, width) for side in shown], width, bar),
+            [*_join_columns(heads, width, bar), Strip(_join_segments(rule, [Segment("─┼─", renderer.styles.muted)]))],
+            _join_columns([self._render_side(side, renderer, width) for side in shown], width, bar),
         )
 
-    def _render_stacked(self, pen: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
-        width, look = self._width, pen.styles
+    def _render_stacked(self, renderer: BlockRenderer) -> tuple[list[Strip], list[Strip]]:
+        width, look = self._width, renderer.styles
         head = [
             *_truncate_lines(
                 [(f"{side.name}: {' · '.join(side.stats[:2])}", look.strong) for side in self._columns_shown], width
@@ -228,15 +229,15 @@ class ComparisonView(ScrollView, can_focus=True):
         for side in self._columns_shown:
             rule = f"── {side.name} "
             lines += _truncate_lines([(rule.ljust(width, "─"), look.user)], width)
-            lines += self._render_side(side, pen, width)
+            lines += self._render_side(side, renderer, width)
         return head, lines
 
-    def _render_side(self, side: ComparisonSide, pen: BlockRenderer, width: int) -> list[Strip]:
+    def _render_side(self, side: ComparisonSide, renderer: BlockRenderer, width: int) -> list[Strip]:
         lines: list[Strip] = []
         for block in side.blocks:
-            lines += [*pen.render(block, width, self._unfolded), Strip([])]
-        note = f"… {side.hidden_count} more" if side.hidden_count else "" if side.blocks else "(nothing of its own)"
-        return [*lines, *_truncate_lines([(note, pen.styles.muted)], width)] if note else lines
+            lines += [*renderer.render(block, width, self._unfolded), Strip([])]
+        note = f"… {side.hidden_count} more" if side.hidden_count else "" if side.blocks else "(no entries)"
+        return [*lines, *_truncate_lines([(note, renderer.styles.muted)], width)] if note else lines
 
     def render_line(self, y: int) -> Strip:
         width, style = self.size.width, self.rich_style
@@ -256,7 +257,7 @@ def _truncate_lines(lines: Sequence[tuple[str, Style]], width: int) -> list[Stri
 
 
 def _join_columns(columns: Sequence[Sequence[Strip]], width: int, bar: list[Segment]) -> list[Strip]:
-    """Columns put together line by line."""
+    """Join columns line by line."""
     height = max(map(len, columns))
     blank = [Segment(" " * width)]
     return [
@@ -281,15 +282,17 @@ def _join_segments(parts: Sequence[Sequence[Segment]], bar: list[Segment]) -> li
 
 
 class ComparisonScreen(ModalScreen[None]):
-    """Places side by side on the whole screen."""
+    """A comparison on the whole screen."""
 
     DEFAULT_CSS = """
-    BesideScreen { background: $background; }
-    BesideScreen > Vertical { padding: 0 2; }
-    BesideScreen .title { text-style: bold; color: $primary; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
-    BesideScreen .hint { color: $muted; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
+    ComparisonScreen { background: $background; }
+    ComparisonScreen > Vertical { padding: 0 2; }
+    ComparisonScreen .title {
+        text-style: bold; color: $primary; height: 1; text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    ComparisonScreen .hint { color: $muted; height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
-    AUTO_FOCUS = "Beside"
+    AUTO_FOCUS = "ComparisonView"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c,q,enter", "close", priority=True),
         bind("unfold", "unfold"),
@@ -303,9 +306,9 @@ class ComparisonScreen(ModalScreen[None]):
         with Vertical():
             yield SafeStatic(self._sides.title, classes="title")
             yield ComparisonView(self._sides)
-            others = "← → other columns" if len(self._sides.sides) > 2 else ""
+            others = "← → for more columns" if len(self._sides.sides) > 2 else ""
             yield SafeStatic(
-                format_hints(self, "↑ ↓ scroll", others, ("unfold", "unfold"), "esc closes"), classes="hint"
+                format_hints(self, "↑ ↓ to scroll", others, ("unfold", "to expand"), "Esc to close"), classes="hint"
             )
 
     def action_unfold(self) -> None:

@@ -1,4 +1,4 @@
-"""Dialogs: questions to the person, each a panel at the foot of the screen that goes away with the answer."""
+"""Dialogs: select, confirm, input, editor and text page, as panels at the bottom of the screen."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from textual.widgets import Input, OptionList, TextArea
 from textual.widgets.option_list import Option
 
 from sessiontree.core.sanitize import escape_line, escape_lines
-from sessiontree.tui.clipboard import send_to_clipboard
-from sessiontree.tui.find import FilterInput
 from sessiontree.tui.keys import bind, format_hints
-from sessiontree.tui.widgets.controls import SafeStatic
+from sessiontree.tui.services.terminal import send_to_clipboard
+from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
 
 T = TypeVar("T")
 
 _CANCELLED_TEXTS: WeakKeyDictionary[App[Any], dict[str, str]] = WeakKeyDictionary()
-"""What was written in dialogs of an app that were left without an answer, by their titles."""
+"""Texts of cancelled editor dialogs, by app and title."""
 
 
 class Dialog(ModalScreen[T | None]):
-    """A panel with a title and a line that says which keys there are; escape gives no answer."""
+    """A panel with a title and a line of hints. Esc returns `None`."""
 
     DEFAULT_CSS = """
     Dialog { align: center bottom; background: $background 40%; }
@@ -47,8 +46,8 @@ class Dialog(ModalScreen[T | None]):
     Dialog OptionList > .option-list--option-highlighted { background: $panel; text-style: bold; }
     Dialog:nocolor OptionList > .option-list--option-highlighted { text-style: bold underline; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "give_up", "cancel", priority=True)]
-    HINT: ClassVar[tuple[str | tuple[str, str], ...]] = ("enter chooses", "esc cancels")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "cancel", priority=True)]
+    HINT: ClassVar[tuple[str | tuple[str, str], ...]] = ("Enter to select", "Esc to cancel")
 
     if TYPE_CHECKING:
 
@@ -68,14 +67,14 @@ class Dialog(ModalScreen[T | None]):
     def compose_question(self) -> ComposeResult:
         yield from ()
 
-    def action_give_up(self) -> None:
+    def action_cancel(self) -> None:
         self.dismiss(None)
 
 
 class SelectDialog(Dialog[int]):
-    """One of several lines; typing narrows them down to those that have all the words."""
+    """Select one of several lines. Typing filters the lines by words."""
 
-    HINT = ("type to search", "enter chooses", "esc cancels")
+    HINT = ("type to search", "Enter to select", "Esc to cancel")
 
     def __init__(self, title: str, rows: Sequence[str], *, at: int = 0) -> None:
         super().__init__(title)
@@ -116,7 +115,9 @@ class SelectDialog(Dialog[int]):
 
 
 class ConfirmDialog(Dialog[bool]):
-    HINT = ("y yes", "n no", "enter is what stands in capitals", "esc is no")
+    """Ask a yes/no question."""
+
+    HINT = ("Y for yes", "N for no", "Enter for the default", "Esc for no")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)"),
         Binding("n", "answer(False)"),
@@ -139,14 +140,14 @@ class ConfirmDialog(Dialog[bool]):
     def action_default(self) -> None:
         self.dismiss(self._default)
 
-    def action_give_up(self) -> None:
+    def action_cancel(self) -> None:
         self.dismiss(False)
 
 
 class InputDialog(Dialog[str]):
-    """A line of text."""
+    """Ask for a line of text."""
 
-    HINT = ("enter", "esc cancels")
+    HINT = ("Enter to confirm", "Esc to cancel")
 
     def __init__(self, title: str, *, placeholder: str = "", text: str = "") -> None:
         super().__init__(title)
@@ -161,13 +162,13 @@ class InputDialog(Dialog[str]):
 
 
 class EditorDialog(Dialog[str]):
-    """A text at length. One that begins empty has what was written when it was last given up."""
+    """Edit a longer text. A dialog without a text restores the text that was cancelled last."""
 
-    HINT = ("ctrl+s is done", ("external_editor", "writes in $EDITOR"), "esc cancels")
+    HINT = ("Ctrl+S to save", ("external_editor", "for $EDITOR"), "Esc to cancel")
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "done", priority=True),
         Binding("ctrl+c", "copy", priority=True),
-        bind("external_editor", "outside", priority=True),
+        bind("external_editor", "external_editor", priority=True),
     ]
 
     def __init__(self, title: str, text: str = "") -> None:
@@ -190,20 +191,20 @@ class EditorDialog(Dialog[str]):
         self.dismiss(self.query_one(TextArea).text)
 
     def action_copy(self) -> None:
-        """Copy what is selected; leave where there is nothing, as other dialogs are left by this key."""
+        """Copy the selection. If the text is empty, cancel, as this key does in other dialogs."""
         area = self.query_one(TextArea)
         if area.selected_text:
             self.notify(send_to_clipboard(self.app, area.selected_text), timeout=2)
         elif not area.text:
             self.dismiss(None)
 
-    def action_give_up(self) -> None:
+    def action_cancel(self) -> None:
         text = self.query_one(TextArea).text
         if not self._text and text.strip():
             self._cancelled_texts[self._question] = text
         self.dismiss(None)
 
-    def action_outside(self) -> None:
+    def action_external_editor(self) -> None:
         from sessiontree.tui.services.external_editor import edit_externally
 
         area = self.query_one(TextArea)
@@ -215,14 +216,14 @@ class EditorDialog(Dialog[str]):
 
 
 class PageDialog(Dialog[None]):
-    """Something to read, such as a table."""
+    """Show a text, such as a table."""
 
     DEFAULT_CSS = """
-    Page VerticalScroll { height: auto; max-height: 70vh; scrollbar-size-vertical: 1; }
-    Page .text { width: auto; }
+    PageDialog VerticalScroll { height: auto; max-height: 70vh; scrollbar-size-vertical: 1; }
+    PageDialog .text { width: auto; }
     """
-    HINT = ("↑ ↓ scroll", "esc closes")
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "give_up")]
+    HINT = ("↑ ↓ to scroll", "Esc to close")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter,q", "cancel")]
 
     def __init__(self, title: str, text: str | Text) -> None:
         super().__init__(title)
@@ -239,9 +240,9 @@ class PageDialog(Dialog[None]):
 
 
 class WidgetDialog(Dialog[Any]):
-    """A widget of an extension, with the keyboard; it ends by `self.screen.dismiss(value)`."""
+    """Show a widget of an extension. It closes the dialog with `self.screen.dismiss(value)`."""
 
-    HINT = ("esc closes",)
+    HINT = ("Esc to close",)
 
     def __init__(self, widget: Widget) -> None:
         super().__init__("")

@@ -1,6 +1,6 @@
-"""The search screen: what was said in the sessions of a folder or of all, found while one types.
+"""The search screen: full-text search in the sessions of one or all folders, while the user types.
 
-It gives the hit that was chosen; going there is the app's.
+It returns the chosen hit; the app navigates to it.
 """
 
 from __future__ import annotations
@@ -24,17 +24,16 @@ from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog
 from sessiontree.library.index.session_search import Hit
-from sessiontree.tui.find import FilterInput
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.services.session_scan import scan_in_thread
-from sessiontree.tui.widgets.controls import SafeStatic
+from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
 
 MAX_HITS = 100
-"""How many hits are shown."""
+"""Maximum number of hits."""
 TYPING_PAUSE_SECONDS = 0.15
-"""Seconds of no typing before it is searched."""
+"""Delay after the last key until the search starts."""
 MIN_QUERY_LENGTH = 2
-"""Fewer letters are not searched for."""
+"""Shorter queries are not searched."""
 
 
 class SearchScreen(ModalScreen[Hit | None]):
@@ -51,7 +50,7 @@ class SearchScreen(ModalScreen[Hit | None]):
     SearchScreen .hint { color: $muted; height: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "give_up", priority=True),
+        Binding("escape,ctrl+c", "cancel", priority=True),
         bind("session_scope", "scope", priority=True),
     ]
 
@@ -64,11 +63,11 @@ class SearchScreen(ModalScreen[Hit | None]):
         super().__init__()
         self._cwd = cwd
         self._own_file = own
-        """The file of the session that is open, whose hits are marked."""
+        """File of the open session, whose hits are marked."""
         self._all_folders = False
         self._hits: list[Hit] = []
         self._is_stale = False
-        """Whether what is listed is not yet what was typed: none of it is chosen then."""
+        """Whether the list does not match the query yet. Enter is ignored then."""
         self._title_line = SafeStatic(classes="title")
         self._option_list = OptionList(markup=False)
         self._filter_input = FilterInput(
@@ -80,8 +79,10 @@ class SearchScreen(ModalScreen[Hit | None]):
             yield self._title_line
             yield self._filter_input
             yield self._option_list
-            said = format_hints(self, "enter shows it in its tree", ("session_scope", "this folder/all"), "esc")
-            yield SafeStatic(said, classes="hint")
+            hints = format_hints(
+                self, "Enter to show in the tree", ("session_scope", "for all folders"), "Esc to cancel"
+            )
+            yield SafeStatic(hints, classes="hint")
 
     def on_mount(self) -> None:
         self._filter_input.focus()
@@ -99,9 +100,9 @@ class SearchScreen(ModalScreen[Hit | None]):
     async def _search(self, query: str) -> None:
         if len(query) < MIN_QUERY_LENGTH:
             self._show_hits([])
-            self._set_title("type what you look for")
+            self._set_title("type to search")
             return
-        self._set_title("searching …")
+        self._set_title("searching…")
         await asyncio.sleep(TYPING_PAUSE_SECONDS)
         unread: set[str] = set()
         wanted = partial(
@@ -110,7 +111,7 @@ class SearchScreen(ModalScreen[Hit | None]):
         try:
             hits = await scan_in_thread(
                 lambda progress: wanted(progress=progress),
-                lambda percent: self._set_title(f"searching, {percent} % …"),
+                lambda percent: self._set_title(f"searching, {percent} %…"),
             )
         except SessionTreeError as error:
             self._show_hits([])
@@ -118,10 +119,10 @@ class SearchScreen(ModalScreen[Hit | None]):
             return
         self._show_hits(hits)
         count = pluralize(len(hits), "hit") if len(hits) < MAX_HITS else f"the newest {MAX_HITS} hits"
-        said = [count if hits else f"nothing matches {query!r}"]
+        parts = [count if hits else f'no matches for "{query}"']
         if unread:
-            said.append(f"{len(unread)} file{'' if len(unread) == 1 else 's'} could not be read")
-        self._set_title(", ".join(said))
+            parts.append(f"{pluralize(len(unread), 'file')} could not be read")
+        self._set_title(", ".join(parts))
 
     def _set_title(self, note: str) -> None:
         self._title_line.set_text(" · ".join(["Search", note, "all folders" if self._all_folders else self._cwd]))
@@ -134,19 +135,21 @@ class SearchScreen(ModalScreen[Hit | None]):
         self._option_list.highlighted = 0 if hits else None
 
     def _format_hit(self, hit: Hit, words: list[str]) -> Text:
-        """Where it is, and below what it says."""
+        """Format a hit as two lines: its location and its text."""
         own = "● " if hit.file == self._own_file else "  "
-        where = [hit.name or hit.session[-8:], hit.role, f"on {hit.branch}" if hit.branch else "left behind"]
+        where = [hit.name or hit.session[-8:], hit.role, f"on {hit.branch}" if hit.branch else "abandoned"]
         facts = [*where, format_local_time(hit.timestamp), format_id(hit.entry), *(["seen"] if hit.in_context else [])]
         shown = Text(f"{own}{escape_line(' · '.join(facts))}\n", "dim", no_wrap=True, overflow="ellipsis")
-        said = Text(f"    {escape_line(hit.snippet)}", "not dim")
+        snippet = Text(f"    {escape_line(hit.snippet)}", "not dim")
         for word in words:
-            said.highlight_regex(re.compile(re.escape(escape_line(word).strip('"*')), re.IGNORECASE), "bold underline")
-        return shown.append_text(said)
+            snippet.highlight_regex(
+                re.compile(re.escape(escape_line(word).strip('"*')), re.IGNORECASE), "bold underline"
+            )
+        return shown.append_text(snippet)
 
     # Keys
 
-    def action_give_up(self) -> None:
+    def action_cancel(self) -> None:
         self.dismiss(None)
 
     def on_input_submitted(self) -> None:

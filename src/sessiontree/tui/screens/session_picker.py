@@ -1,4 +1,4 @@
-"""The session picker: which session to go on in. Search, previews, and what one does to sessions as a whole."""
+"""The session picker: list, search, preview, open, rename, archive and delete sessions."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line
 from sessiontree.errors import SessionTreeError
 from sessiontree.library import catalog, trash
-from sessiontree.tui.find import FilterInput
 from sessiontree.tui.keys import bind, format_hints
 from sessiontree.tui.screens.dialogs import ConfirmDialog, InputDialog
 from sessiontree.tui.services.session_scan import scan_in_thread
-from sessiontree.tui.widgets.controls import SafeStatic
+from sessiontree.tui.widgets.controls import FilterInput, SafeStatic
 
 if TYPE_CHECKING:
     from sessiontree.library.index.session_summary import SessionSummary
     from sessiontree.session import Session
 
 MAX_PREVIEW_MESSAGES = 24
-"""How many messages a preview has at most."""
+"""Maximum number of messages in a preview."""
 MAX_MESSAGE_LINES = 3
-"""How many lines of each."""
+"""Maximum number of lines of a message in a preview."""
 TYPING_PAUSE_SECONDS = 0.15
-"""Seconds of no typing before what is in the files is searched."""
+"""Delay after the last key until the content of sessions is searched."""
 
 
 class SessionRow(NamedTuple):
     summary: SessionSummary
     depth: int
-    """How many forks lead to it from the first one that is listed."""
+    """Number of forks between this session and its first listed ancestor."""
 
 
 def build_rows(summaries: Sequence[SessionSummary]) -> list[SessionRow]:
-    """Forks below what they were forked from, in the order of the newest among them."""
+    """Return rows with forks below the session they were forked from. Otherwise keep the order."""
     by_file = {os.path.realpath(summary.file): summary for summary in summaries}
     children: dict[str | None, list[SessionSummary]] = {None: []}
     for summary in summaries:
@@ -56,21 +55,21 @@ def build_rows(summaries: Sequence[SessionSummary]) -> list[SessionRow]:
         known = parent is not None and parent in by_file and parent != os.path.realpath(summary.file)
         children.setdefault(parent if known else None, []).append(summary)
     rows: list[SessionRow] = []
-    waiting = [(summary, 0) for summary in reversed(children[None])]
+    pending = [(summary, 0) for summary in reversed(children[None])]
     seen: set[str] = set()
-    while waiting:
-        summary, depth = waiting.pop()
+    while pending:
+        summary, depth = pending.pop()
         file = os.path.realpath(summary.file)
         if file not in seen:
             seen.add(file)
             rows.append(SessionRow(summary, depth))
-            waiting += [(child, depth + 1) for child in reversed(children.get(file, []))]
+            pending += [(child, depth + 1) for child in reversed(children.get(file, []))]
     rows += [SessionRow(summary, 0) for summary in summaries if os.path.realpath(summary.file) not in seen]
     return rows
 
 
 def filter_rows(rows: Iterable[SessionRow], query: str, found: frozenset[str]) -> list[SessionRow]:
-    """Rows that have all the words in what is known of them, or in what was said in them."""
+    """Return the rows whose name, first message, id or folder contains all words, or whose file is in `found`."""
     words = query.lower().split()
 
     def is_match(row: SessionRow) -> bool:
@@ -82,7 +81,7 @@ def filter_rows(rows: Iterable[SessionRow], query: str, found: frozenset[str]) -
 
 
 class SessionsScreen(ModalScreen[str | None]):
-    """Gives the file of the session that was chosen."""
+    """Returns the file of the chosen session."""
 
     DEFAULT_CSS = """
     SessionsScreen { background: $background; }
@@ -103,7 +102,7 @@ class SessionsScreen(ModalScreen[str | None]):
     SessionsScreen .hint { color: $muted; height: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "give_up", priority=True),
+        Binding("escape,ctrl+c", "cancel", priority=True),
         bind("session_scope", "scope", priority=True),
         bind("session_named", "named", priority=True),
         bind("session_archived", "archived", priority=True),
@@ -119,7 +118,7 @@ class SessionsScreen(ModalScreen[str | None]):
         def app(self) -> App[Any]: ...
 
     def __init__(self, cwd: str, *, own: Session | None = None) -> None:
-        """The sessions of a folder; `own` is the one that is open, which is marked."""
+        """List the sessions of a folder. `own` is the open session, which is marked."""
         super().__init__()
         self._cwd = cwd
         self._session = own
@@ -132,9 +131,7 @@ class SessionsScreen(ModalScreen[str | None]):
         self._found_files: frozenset[str] = frozenset()
         self._title_line = SafeStatic(classes="title")
         self._option_list = OptionList(markup=False)
-        self._filter_input = FilterInput(
-            self._option_list, placeholder="search names, first messages, and what was said"
-        )
+        self._filter_input = FilterInput(self._option_list, placeholder="search names and messages")
         self._preview_pane = SafeStatic(id="preview")
 
     def compose(self) -> ComposeResult:
@@ -144,18 +141,18 @@ class SessionsScreen(ModalScreen[str | None]):
             with Horizontal():
                 yield self._option_list
                 yield self._preview_pane
-            said = format_hints(
+            hints = format_hints(
                 self,
-                "enter opens",
-                ("session_scope", "this folder/all"),
+                "Enter to open",
+                ("session_scope", "all folders"),
                 ("session_named", "named"),
                 ("session_archived", "archived"),
                 ("session_rename", "rename"),
                 ("session_archive", "archive"),
                 ("session_delete", "delete"),
-                "esc",
+                "Esc to cancel",
             )
-            yield SafeStatic(said, classes="hint")
+            yield SafeStatic(hints, classes="hint")
 
     def on_mount(self) -> None:
         self.set_class(self.size.width < self.NARROW, "-narrow")
@@ -171,13 +168,13 @@ class SessionsScreen(ModalScreen[str | None]):
         self.run_worker(self._list_sessions(), exclusive=True, group="list", exit_on_error=False)
 
     async def _list_sessions(self) -> None:
-        self._set_title("reading …")
+        self._set_title("reading…")
         try:
             listed = await scan_in_thread(
                 lambda progress: catalog.sessions(
                     self._cwd, all=self._all_folders, archived=self._show_archived, progress=progress
                 ),
-                lambda percent: self._set_title(f"reading, {percent} % …"),
+                lambda percent: self._set_title(f"reading, {percent} %…"),
             )
         except SessionTreeError as error:
             self._set_title(str(error))
@@ -205,17 +202,17 @@ class SessionsScreen(ModalScreen[str | None]):
 
     def _explain_empty(self) -> str:
         if self._filter_input.value:
-            return "nothing matches; esc, or clear the search"
+            return "no matches · Esc to clear the search"
         if self._only_named:
-            said = ["none has a name", format_hints(self, ("session_named", "shows all"))]
+            parts = ["no named sessions", format_hints(self, ("session_named", "to show all"))]
         elif self._show_archived:
-            said = ["none is archived", format_hints(self, ("session_archived", "goes back"))]
+            parts = ["no archived sessions", format_hints(self, ("session_archived", "to go back"))]
         else:
-            said = [
-                "there are none",
-                "" if self._all_folders else format_hints(self, ("session_scope", "shows all folders")),
+            parts = [
+                "no sessions",
+                "" if self._all_folders else format_hints(self, ("session_scope", "to show all folders")),
             ]
-        return "; ".join(filter(None, said))
+        return " · ".join(filter(None, parts))
 
     def _format_row(self, row: SessionRow) -> Text:
         summary = row.summary
@@ -242,7 +239,7 @@ class SessionsScreen(ModalScreen[str | None]):
         at = self._option_list.highlighted
         return self._visible_rows[at].summary if at is not None and at < len(self._visible_rows) else None
 
-    # Searching and previewing
+    # Search and preview
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._found_files = frozenset()
@@ -258,7 +255,7 @@ class SessionsScreen(ModalScreen[str | None]):
                 lambda progress: catalog.find_matching_sessions(
                     query, cwd=self._cwd, all=self._all_folders, progress=progress
                 ),
-                lambda percent: self._set_title(f"searching, {percent} % …"),
+                lambda percent: self._set_title(f"searching, {percent} %…"),
             )
         except SessionTreeError as error:
             self._set_title(str(error))
@@ -281,7 +278,7 @@ class SessionsScreen(ModalScreen[str | None]):
 
     # Keys
 
-    def action_give_up(self) -> None:
+    def action_cancel(self) -> None:
         if self._filter_input.value:
             self._filter_input.value = ""
         else:
@@ -315,7 +312,7 @@ class SessionsScreen(ModalScreen[str | None]):
             if name is not None:
                 self._apply_change(lambda: self._rename(summary.file, name or None))
 
-        self.app.push_screen(InputDialog("Name of the session (empty takes it away)", text=summary.name or ""), rename)
+        self.app.push_screen(InputDialog("Session name (empty to remove)", text=summary.name or ""), rename)
 
     def action_archive(self) -> None:
         summary = self._selected
@@ -327,7 +324,7 @@ class SessionsScreen(ModalScreen[str | None]):
         if summary is None:
             return
         if summary.file == self._own_file:
-            self.notify("this session is open: it is not deleted", severity="warning")
+            self.notify("Cannot delete the open session", severity="warning")
             return
 
         def delete(sure: bool | None) -> None:
@@ -338,7 +335,7 @@ class SessionsScreen(ModalScreen[str | None]):
         self.app.push_screen(
             ConfirmDialog(
                 "Delete this session?",
-                f"{shorten_to_line(title)}\nIt goes to the trash; `delete --restore` brings it back.",
+                f"{shorten_to_line(title)}\nIt is moved to the trash. `sessiontree delete --restore` restores it.",
             ),
             delete,
         )
@@ -360,7 +357,7 @@ class SessionsScreen(ModalScreen[str | None]):
 
 
 def render_preview(summary: SessionSummary, width: int, height: int) -> Text:
-    """The last messages of a session, from the end of its file: as many as there is room for, the newest below."""
+    """Render the last messages of a session that fit into the given size, newest last."""
     try:
         with catalog.open(summary.file, read_only=True) as session:
             messages = session.context().messages[-MAX_PREVIEW_MESSAGES:]
@@ -372,15 +369,15 @@ def render_preview(summary: SessionSummary, width: int, height: int) -> Text:
         words = shorten_to_line(extract_text(message.get("content")))
         if words:
             user = get_role(message) == "user"
-            said = Text.assemble(("› " if user else "  ", "bold"), (escape_line(words), "" if user else "dim"))
-            said.truncate(MAX_MESSAGE_LINES * width - 1, overflow="ellipsis")
-            room -= _measure_height(said, width)
+            line = Text.assemble(("› " if user else "  ", "bold"), (escape_line(words), "" if user else "dim"))
+            line.truncate(MAX_MESSAGE_LINES * width - 1, overflow="ellipsis")
+            room -= _measure_height(line, width)
             if room < 0:
                 break
-            shown.insert(at, said)
+            shown.insert(at, line)
     return Text("\n").join(shown)
 
 
 def _measure_height(text: Text, width: int) -> int:
-    """How many rows a text takes, as it is drawn."""
+    """Return the number of rows of a wrapped text."""
     return len(Content(text.plain).wrap(width))

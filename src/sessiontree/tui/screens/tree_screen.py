@@ -1,13 +1,14 @@
-"""The tree screen: choosing a place of a session, in the lower half of the terminal.
+"""The tree screen: choose an entry of a session, in the lower half of the terminal.
 
-It moves nothing. It returns a `Choice`, or nothing; whoever opened it navigates. Labels are written at once.
+The screen returns a `TreeChoice` or `None`; the caller navigates. Labels are written immediately.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -19,34 +20,40 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from sessiontree.commands import navigation
-from sessiontree.commands.formatting import format_id
+from sessiontree.commands.formatting import format_id, format_local_time
 from sessiontree.commands.navigation import SUMMARY_CHOICES, SummaryChoice, build_focused_choice, build_written_choice
 from sessiontree.comparison import diff
 from sessiontree.config import Config
-from sessiontree.core.entries import EntryId
-from sessiontree.core.sanitize import escape_line
+from sessiontree.core.context import explain
+from sessiontree.core.entries import BranchSummary, Compaction, CustomMessage, Entry, EntryId, JsonObject, Message
+from sessiontree.core.entry_text import CallLookup, build_full_text, format_entry_row, get_speaker
+from sessiontree.core.messages import coerce_string, get_model, get_role, iter_blocks, list_usages, sum_usage
+from sessiontree.core.number_text import format_dollars, format_tokens, pluralize
+from sessiontree.core.sanitize import escape_line, escape_lines
+from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
 from sessiontree.session import Session
-from sessiontree.tui.clipboard import send_to_clipboard
-from sessiontree.tui.keys import build_keymap, find_key_errors, format_hints
-from sessiontree.tui.ordered import OrderedKeysApp
+from sessiontree.tui.keys import OrderedKeysApp, build_keymap, find_key_errors, format_hints
 from sessiontree.tui.screens.compare_view import ComparisonScreen, ComparisonSides, ComparisonView, build_diff_sides
 from sessiontree.tui.screens.dialogs import EditorDialog, SelectDialog
-from sessiontree.tui.services.terminal import TerminalDriver
+from sessiontree.tui.services.terminal import TerminalDriver, send_to_clipboard
 from sessiontree.tui.theme import DARK, LIGHT, NOTIFICATION_CSS, get_theme, has_light_background
-from sessiontree.tui.tree_detail import get_entry_text, render_context, render_entry
 from sessiontree.tui.widgets.tree_view import MAX_MARKS, TreeView
 
+MAX_CHARACTERS = 100_000
+"""Maximum number of characters shown of an entry. `sessiontree show` prints all."""
+MAX_PATH_ENTRIES = 400
+"""Maximum number of listed entries of a path."""
 SummaryMode: TypeAlias = Literal["ask", "unasked", "none"]
-"""Whether one asks for a summary of what is left, makes one only by its own key, or none can be made."""
+"""Ask whether to summarize the abandoned branch, summarize only by key, or never summarize."""
 
 REST_SECONDS = 0.08
-"""The details of an entry are shown once the cursor has rested on it so long."""
+"""Delay until the details of the entry under the cursor are shown."""
 PANES = ("", "text", "model")
 
 
 class TreeChoice(SummaryChoice, frozen=True, kw_only=True):
-    """The entry that was chosen, and what is to become of what is left."""
+    """The chosen entry and how to summarize the abandoned branch."""
 
     entry: EntryId
 
@@ -59,7 +66,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         scrollbar-size-vertical: 1; scrollbar-background: $background; scrollbar-color: $panel;
     }
     TreeScreen > .pane > Static { width: 1fr; height: auto; }
-    TreeScreen > Beside { padding: 0 2; display: none; }
+    TreeScreen > ComparisonView { padding: 0 2; display: none; }
     TreeScreen > .panel { height: 50%; min-height: 6; background: $surface; border-top: heavy $primary; }
     TreeScreen .title, TreeScreen .foot { height: 1; padding: 0 2; text-wrap: nowrap; text-overflow: ellipsis; }
     TreeScreen .foot { color: $muted; }
@@ -79,9 +86,9 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         at: EntryId | None = None,
         question: str = "",
     ) -> None:
-        """The tree as it is seen from a branch, the current one by default, with the cursor there or at `at`.
+        """Show the tree from `branch` (default: the current branch). The cursor starts at `at` or at its head.
 
-        `question` says what an entry is chosen for, where that is not to go there.
+        `question` is the title if the entry is chosen for another purpose than navigation.
         """
         super().__init__()
         self._session = session
@@ -90,17 +97,16 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self._summary_mode = summaries
         self._pane_mode = "text" if pane else ""
         self._notice = ""
-        """What was done last."""
+        """Message in the last line."""
         self._notice_place: object = None
-        """Where the cursor was then: what was done is told until one goes on."""
+        """State of the view when the message was set. The message disappears when the state changes."""
         self._hint = ""
-        """The keys that one needs most, as they are bound."""
+        """Hints for the most important keys."""
         self._labeling: EntryId | None = None
         self._shown_marks: list[EntryId] = []
         self._pending_action: Callable[[], None] | None = None
-        """What is to be done once the rows are there that were asked for."""
+        """Called when the layout of the rows is finished."""
         self._detail_text = Static(markup=False)
-        """What the pane says."""
         self._comparison = ComparisonView(titled=True)
         self._comparison.can_focus = False
         self.view = TreeView(session, branch=branch, at=at)
@@ -116,14 +122,14 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         with Vertical(classes="panel"):
             yield Static(classes="title", markup=False)
             yield self.view
-            yield Input(placeholder="label (empty takes it away)", select_on_focus=False)
+            yield Input(placeholder="label (empty to remove)", select_on_focus=False)
             yield Static(classes="foot", markup=False)
 
     def on_mount(self) -> None:
         self._hint = format_hints(
             self,
             ("tree_choose", "choose" if self._question else "go"),
-            ("tree_escape", "leave"),
+            ("tree_escape", "close"),
             ("tree_detail", "details"),
             ("tree_label", "label"),
             ("tree_mark", "mark"),
@@ -132,7 +138,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self._show_title()
         self._schedule_details()
 
-    # What is shown
+    # Display
 
     def on_tree_view_changed(self, event: TreeView.Changed) -> None:
         self._show_title()
@@ -156,8 +162,8 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             title.append("  search: ")
             title.append(escape_line(view.query_text), style="bold reverse")
         else:
-            asked = self._question or f"on branch {self._branch or self._session.heads.current}"
-            title.append(f" · {escape_line(asked)} · type to search", style="dim")
+            subject = self._question or f"on branch {self._branch or self._session.heads.current}"
+            title.append(f" · {escape_line(subject)} · type to search", style="dim")
         self.query_one(".title", Static).update(title)
         self._show_foot()
 
@@ -165,12 +171,12 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         view = self.view
         at, of = view.cursor_position
         working = f" · {view.progress:.0%}" if view.progress is not None else ""
-        said = self._notice if self._notice and self._notice_place == self._view_state else self._hint
-        foot = Text(f"{at}/{of} · {view.filter}{working} · {said}", no_wrap=True, overflow="ellipsis")
+        message = self._notice if self._notice and self._notice_place == self._view_state else self._hint
+        foot = Text(f"{at}/{of} · {view.filter}{working} · {message}", no_wrap=True, overflow="ellipsis")
         self.query_one(".foot", Static).update(foot)
 
     def show_notice(self, text: str) -> None:
-        """Say something in the last line."""
+        """Show a message in the last line until the cursor moves."""
         self._notice, self._notice_place = escape_line(text), self._view_state
         self._show_foot()
 
@@ -192,15 +198,15 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
 
     def action_beside(self) -> None:
         if len(self.view.marks) == MAX_MARKS:
-            self.run_worker(self._open_comparison(), group="beside", exclusive=True)
+            self.run_worker(self._open_comparison(), group="comparison", exclusive=True)
         else:
-            self.show_notice("mark two entries first")
+            self.show_notice("Mark two entries first")
 
     async def _open_comparison(self) -> None:
         self._app.push_screen(ComparisonScreen(await asyncio.to_thread(self._build_sides, list(self.view.marks))))
 
     def _schedule_details(self) -> None:
-        """Show the details of where the cursor is, once it stays there."""
+        """Show the details of the entry under the cursor after a short delay."""
         self.run_worker(self._show_details, group="detail", exclusive=True)
 
     async def _show_details(self) -> None:
@@ -229,14 +235,14 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         a, b = marks
         return build_diff_sides(diff(self._session.tree, (f"1 {format_id(a)}", a), (f"2 {format_id(b)}", b)))
 
-    # What is done with an entry
+    # Entry actions
 
     def action_copy(self) -> None:
         if self.view.selected_entry is not None:
             self.show_notice(send_to_clipboard(self._app, get_entry_text(self._session.tree[self.view.selected_entry])))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The key of labels is a letter, which belongs to a search that has begun."""
+        """Disable the label key during a search, because it is a letter."""
         return not (action == "label" and self.view.query_text)
 
     def action_label(self) -> None:
@@ -257,7 +263,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         except SessionTreeError as error:
             self.show_notice(str(error))
         else:
-            self.show_notice("labeled" if event.value.strip() else "the label is gone")
+            self.show_notice("Label set" if event.value.strip() else "Label removed")
             self.view.refresh_tree()
 
     def key_escape(self) -> None:
@@ -268,7 +274,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
         self.query_one(Input).display = False
         self.view.focus()
 
-    # Choosing
+    # Choice
 
     def action_cancel(self) -> None:
         self.dismiss(None)
@@ -278,16 +284,16 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
 
     def action_summarize(self) -> None:
         if self._summary_mode == "none":
-            self.show_notice("no summary can be made here")
+            self.show_notice("No summary possible here")
         else:
             self._run_when_loaded(self._choose_with_summary)
 
-    def _run_when_loaded(self, do: Callable[[], None]) -> None:
-        """Do something with the entry under the cursor; while rows are being made, with the one that will be there."""
+    def _run_when_loaded(self, action: Callable[[], None]) -> None:
+        """Run an action on the entry under the cursor. During a layout, wait until it is finished."""
         if self.view.progress is None:
-            do()
+            action()
         else:
-            self._pending_action = do
+            self._pending_action = action
 
     def _choose_with_summary(self) -> None:
         chosen = self.view.selected_entry
@@ -306,11 +312,11 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             self.dismiss(TreeChoice(entry=chosen))
 
     def _apply_answer(self, chosen: EntryId, option: int | None) -> None:
-        """Do what was said about what is left; without an answer, one is in the tree again."""
+        """Close with the selected summary option. Without one, stay in the tree."""
 
-        def close_with(said: SummaryChoice | None) -> None:
-            if said is not None:
-                self.dismiss(TreeChoice(entry=chosen, **asdict(said)))
+        def close_with(choice: SummaryChoice | None) -> None:
+            if choice is not None:
+                self.dismiss(TreeChoice(entry=chosen, **asdict(choice)))
 
         answer = None if option is None else SUMMARY_CHOICES[option]
         if answer == navigation.SUMMARIZE_WITH_FOCUS:
@@ -325,7 +331,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
             close_with(SummaryChoice(summarize=answer == navigation.SUMMARIZE))
 
     def _leaves_entries_behind(self, chosen: EntryId) -> bool:
-        """Whether going there leaves a part of the path behind."""
+        """Return whether navigating to the entry leaves entries of the current path behind."""
         outline = self.view.outline
         if outline is None or outline.shape.leaf is None:
             return False
@@ -337,7 +343,7 @@ class TreeScreen(ModalScreen[TreeChoice | None]):
 
 
 class TreeApp(OrderedKeysApp[TreeChoice | None]):
-    """The tree of a session by itself."""
+    """The tree of a session as a separate app."""
 
     CSS = NOTIFICATION_CSS
     ENABLE_COMMAND_PALETTE = False
@@ -357,10 +363,90 @@ class TreeApp(OrderedKeysApp[TreeChoice | None]):
     def on_mount(self) -> None:
         summaries = "unasked" if self._settings.summary.skip_prompt else "ask"
         self.push_screen(TreeScreen(self._session, summaries=summaries, pane=True), self.exit)
-        for fault in find_key_errors(self._settings.keys):
-            self.notify(escape_line(fault), severity="warning", markup=False)
+        for error in find_key_errors(self._settings.keys):
+            self.notify(escape_line(error), severity="warning", markup=False)
 
 
 def choose_entry(session: Session, settings: Config) -> TreeChoice | None:
-    """Have a place chosen in the terminal."""
+    """Let the user choose an entry in the terminal."""
     return TreeApp(session, settings, light=has_light_background()).run()
+
+
+# Details
+
+
+def get_entry_text(entry: Entry) -> str:
+    """Return the text of an entry for the clipboard."""
+    match entry.decode():
+        case Message(message) if get_role(message) in ("user", "assistant", "toolResult"):
+            return "\n\n".join(filter(None, _iter_message_parts(message)))
+        case Compaction(summary=summary) | BranchSummary(summary=summary):
+            return summary
+        case CustomMessage():
+            return build_full_text(entry)
+        case _:
+            return build_full_text(entry) or entry.raw.decode("utf-8", "replace")
+
+
+def _iter_message_parts(message: JsonObject) -> Iterator[str]:
+    for block in iter_blocks(message.get("content")):
+        match block.get("type"):
+            case "text":
+                yield coerce_string(block.get("text"))
+            case "thinking":
+                yield f"(thinking) {coerce_string(block.get('thinking'))}"
+            case "toolCall":
+                yield f"→ {coerce_string(block.get('name'))} {json.dumps(block.get('arguments'), ensure_ascii=False)}"
+            case kind:
+                yield f"({coerce_string(kind) or 'unknown'})"
+    if message.get("errorMessage"):
+        yield f"error: {coerce_string(message.get('errorMessage'))}"
+
+
+def render_entry(session: Session, id: EntryId) -> Text:
+    """Render an entry in full, with its time, model, tokens and cost."""
+    entry = session.tree[id]
+    label = session.tree.label(id)
+    body = entry.decode()
+    model = get_model(body.message) if isinstance(body, Message) else None
+    sums = [sum_ for usage in list_usages(body) if (sum_ := sum_usage(usage)) is not None]
+    facts = [
+        format_id(id),
+        get_speaker(entry),
+        format_local_time(entry.timestamp, seconds=True),
+        f"[{label}]" if label else "",
+        f"on {entry.branch}" if isinstance(entry.branch, str) else "",
+        "/".join(model) if model and model[1] != "unknown" else "",
+        format_tokens(sum(item.tokens for item in sums)) if sums else "",
+        format_dollars(sum(item.cost for item in sums)) if any(item.cost for item in sums) else "",
+    ]
+    words = get_entry_text(entry)
+    text = Text(escape_line(" · ".join(fact for fact in facts if fact)), style="bold")
+    text.append("\n\n")
+    text.append(escape_lines(words[:MAX_CHARACTERS]) or "(no content)", style="not bold")
+    if len(words) > MAX_CHARACTERS:
+        text.append(
+            f"\n\n… {pluralize(len(words) - MAX_CHARACTERS, 'more character')}; `sessiontree show` prints the rest",
+            style="dim not bold",
+        )
+    return text
+
+
+def render_context(tree: Tree, id: EntryId) -> Text:
+    """Render which entries the model sees from an entry, and why."""
+    explanation = explain(tree, id)
+    entries, calls = explanation.entries, CallLookup(tree)
+    reach = sum(item.reaches_model for item in entries)
+    text = Text(
+        f"From here the model sees {reach} of {pluralize(len(entries), 'entry', 'entries')}, "
+        f"about {format_tokens(explanation.tokens)}\n",
+        style="bold",
+    )
+    if len(entries) > MAX_PATH_ENTRIES:
+        text.append(f"\n… {len(entries) - MAX_PATH_ENTRIES} earlier", style="dim not bold")
+    for item in entries[-MAX_PATH_ENTRIES:]:
+        reason = item.reason + (f" {format_id(item.represented_by)}" if item.represented_by else "")
+        row = escape_line(format_entry_row(item.entry, calls))[:100]
+        line = f"\n{'✓' if item.reaches_model else '·'} {row} — {escape_line(reason)}"
+        text.append(line, style="not bold" if item.reaches_model else "dim not bold")
+    return text

@@ -1,1 +1,1 @@
-"""What the app needs besides widgets: files, processes and the terminal."""
+"""Services of the terminal app: drafts, completion, background scans, processes and the terminal."""

@@ -1,6 +1,6 @@
-"""Drafts: what was typed and not said yet, kept on disk so that a crash loses none of it, and what was said before.
+"""Drafts of unsent messages and the input history, saved as private files in the home directory.
 
-Both are private files in the home. They are conveniences: one that cannot be read or written is as good as empty.
+Errors are ignored: an unreadable file counts as empty, and a failed write is skipped.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sessiontree.store.lock_wait import lock_file
 from sessiontree.tui.services.other_processes import is_session_open
 
 LOCK_SECONDS = 1.0
-"""How long the folder of drafts is waited for: the app starts without one as well."""
+"""Maximum time to wait for the lock of the drafts folder. The app can start without a draft."""
 MAX_HISTORY = 1000
-"""How many lines the history has."""
+"""Number of inputs in the history."""
 
 WRITE_ERRORS = (OSError, StoreError, UnicodeEncodeError)
 
@@ -31,9 +31,9 @@ WRITE_ERRORS = (OSError, StoreError, UnicodeEncodeError)
 class EditorDraft(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
     pastes: dict[str, str] = {}
-    """Long texts that were pasted, by what stands for them in the text."""
+    """Long pastes by their placeholder in the text."""
     queued: tuple[str, ...] = ()
-    """What waited to be said."""
+    """Prompts that were waiting to be sent."""
 
     @property
     def is_empty(self) -> bool:
@@ -41,23 +41,23 @@ class EditorDraft(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class _StoredDraft(EditorDraft, frozen=True, kw_only=True, omit_defaults=True):
-    """A draft as it is in its file."""
+    """The content of a draft file."""
 
     place: str = ""
-    """Where its session is."""
+    """Path or address of the session."""
     new_in: str | None = None
-    """The folder, while nothing is in the session."""
+    """Working directory of the session, while the session is empty."""
 
 
 class DraftFile:
     """The draft of one session.
 
-    A session that was left before anything was said in it is no more, and its draft is for the next new one of the
-    same folder: that takes over one whose session nobody has open.
+    An empty session is deleted on exit. Its draft is adopted by the next new session in the same directory, unless
+    the old session is still open.
     """
 
     def __init__(self, session: Session, *, second: bool = False) -> None:
-        """The draft of a session; with `beside`, that of whoever came while another process had it open."""
+        """With `second`, use a separate file, because another process has the session open."""
         self.session = session
         self._is_second = second
 
@@ -67,12 +67,16 @@ class DraftFile:
         return os.path.join(get_home(), "drafts", f"{name}{'.beside' if self._is_second else ''}.json")
 
     def read(self) -> EditorDraft:
-        """The draft as it was kept, or the one that the session takes over."""
-        kept = _read_draft(self.path)
-        if kept is None and self._is_new and not self._is_second:
+        """Return the saved draft, or adopt one for a new session."""
+        stored = _read_draft(self.path)
+        if stored is None and self._is_new and not self._is_second:
             with suppress(*WRITE_ERRORS):
-                kept = self._adopt_orphan()
-        return EditorDraft() if kept is None else EditorDraft(text=kept.text, pastes=kept.pastes, queued=kept.queued)
+                stored = self._adopt_orphan()
+        return (
+            EditorDraft()
+            if stored is None
+            else EditorDraft(text=stored.text, pastes=stored.pastes, queued=stored.queued)
+        )
 
     def write(self, draft: EditorDraft) -> None:
         with suppress(*WRITE_ERRORS):
@@ -89,24 +93,24 @@ class DraftFile:
     def _write(self, draft: EditorDraft) -> None:
         new_in = self.session.cwd if self._is_new else None
         place = self.session.address or ""
-        kept = _StoredDraft(text=draft.text, pastes=draft.pastes, queued=draft.queued, place=place, new_in=new_in)
-        _write_private_file(self.path, msgspec.json.encode(kept))
+        stored = _StoredDraft(text=draft.text, pastes=draft.pastes, queued=draft.queued, place=place, new_in=new_in)
+        _write_private_file(self.path, msgspec.json.encode(stored))
 
     def _adopt_orphan(self) -> _StoredDraft | None:
-        """The newest draft that a new session of this folder has left, which is of this one from now on."""
+        """Take over the newest draft of a deleted empty session in the same directory."""
         folder = os.path.dirname(self.path)
         fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            lock_file(fd, folder, LOCK_SECONDS)  # two who come at once do not both take it
+            lock_file(fd, folder, LOCK_SECONDS)  # only one process may adopt it
             names = [entry for entry in os.scandir(folder) if entry.name.endswith(".json")]
             for entry in sorted(names, key=lambda entry: entry.stat().st_mtime_ns, reverse=True):
-                kept = _read_draft(entry.path)
-                if kept is not None and kept.new_in == self.session.cwd and not is_session_open(kept.place):
-                    self._write(kept)
+                stored = _read_draft(entry.path)
+                if stored is not None and stored.new_in == self.session.cwd and not is_session_open(stored.place):
+                    self._write(stored)
                     os.unlink(entry.path)
-                    return kept
+                    return stored
             return None
-        except LockTimeout:  # the draft stays where it is
+        except LockTimeout:  # leave the draft to a later session
             return None
         finally:
             os.close(fd)
@@ -120,13 +124,13 @@ def _read_draft(path: str) -> _StoredDraft | None:
 
 
 class LiteralPrompt(Struct, frozen=True):
-    """What was said to the model though it begins like a command, or like something for the shell."""
+    """A prompt for the model that looks like a slash command or a shell command."""
 
     words: str
 
 
 HistoryItem = str | LiteralPrompt
-"""What was said: if it is a text, it is typed again to say it again."""
+"""An input as typed. A prompt that would be read as a command is a `LiteralPrompt`."""
 
 
 def to_history_item(text: str) -> HistoryItem:
@@ -134,7 +138,7 @@ def to_history_item(text: str) -> HistoryItem:
 
 
 class History:
-    """What was said, oldest first, in all sessions."""
+    """The inputs of all sessions, oldest first."""
 
     def __init__(self) -> None:
         self._file = os.path.join(get_home(), "history.jsonl")
@@ -154,15 +158,15 @@ class History:
             make_private_directory(os.path.dirname(self._file))
             if len(self.items) > 2 * MAX_HISTORY:
                 self.items = self.items[-MAX_HISTORY:]
-                _write_private_file(self._file, b"".join(msgspec.json.encode(said) + b"\n" for said in self.items))
+                _write_private_file(self._file, b"".join(msgspec.json.encode(item) + b"\n" for item in self.items))
             else:
                 with open(open_private(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
                     file.write(msgspec.json.encode(line) + b"\n")
 
 
 def _write_private_file(path: str, data: bytes) -> None:
-    """Put a private file in place, whole."""
-    beside = f"{path}.{os.getpid()}"
-    with open(open_private(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+    """Replace a private file atomically."""
+    temporary = f"{path}.{os.getpid()}"
+    with open(open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(data)
-    os.replace(beside, path)
+    os.replace(temporary, path)

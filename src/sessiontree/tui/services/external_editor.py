@@ -1,4 +1,4 @@
-"""The external editor: a text written in `$VISUAL` or `$EDITOR` while the app steps aside and works on."""
+"""Edit a text in `$VISUAL` or `$EDITOR` while the app is suspended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from textual.app import App, SuspendNotSupported
 
 from sessiontree.errors import InvalidOperation
 
-WORKER_GROUP = "outside"
+WORKER_GROUP = "external-editor"
 
 
 def edit_externally(app: App[Any], text: str, done: Callable[[str], None]) -> None:
-    """Have a text edited, and hand it over as the editor leaves it; if that fails, it is told. One has the terminal."""
+    """Open a text in the external editor and pass the result to `done`. Only one editor runs at a time."""
     if not any(worker.group == WORKER_GROUP for worker in app.workers):
         app.run_worker(_edit_and_report(app, text, done), group=WORKER_GROUP, exit_on_error=False)
 
@@ -44,18 +44,18 @@ async def _edit_in_file(app: App[Any], text: str) -> str:
         code = await _run_editor(app, [*command, path])
         app.refresh(layout=True)
         if isinstance(code, OSError):
-            raise InvalidOperation(f"{command[0]} cannot be run here: {code}")
+            raise InvalidOperation(f"cannot run {command[0]}: {code}")
         if code != 0:
-            raise InvalidOperation(f"{command[0]} ended with code {code}: the text is as it was")
+            raise InvalidOperation(f"{command[0]} exited with code {code}; the text is unchanged")
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().removesuffix("\n")
 
 
 async def _run_editor(app: App[Any], command: list[str]) -> int | OSError:
-    """Run a program that has the terminal meanwhile: the code that it ends with, or why it did not begin.
+    """Run a program in the terminal. Return its exit code, or the error that prevented its start.
 
-    What is raised while the app has stepped aside has it stay there, which is right only where it ends. What is printed
-    here goes to the app as ever, where Textual would have it on the terminal.
+    Errors are returned because Textual does not resume the app if `suspend` exits with an exception. Output of this
+    process stays redirected to the app, so it does not disturb the program.
     """
     out, err = sys.stdout, sys.stderr
     try:
@@ -75,9 +75,9 @@ async def _run_editor(app: App[Any], command: list[str]) -> int | OSError:
 
 @contextmanager
 def _ignore_interrupts() -> Generator[None]:
-    """While another program has the terminal: the interrupts that one types are for it."""
+    """Ignore Ctrl+C while another program uses the terminal."""
 
-    def ignore_signal(number: int, frame: FrameType | None) -> None:  # ignored as such, it would be by the program too
+    def ignore_signal(number: int, frame: FrameType | None) -> None:  # SIG_IGN would be inherited by the program
         pass
 
     before = signal.signal(signal.SIGINT, ignore_signal)
@@ -89,10 +89,10 @@ def _ignore_interrupts() -> Generator[None]:
 
 def _find_editor_command() -> list[str]:
     for name in ("VISUAL", "EDITOR"):
-        said = os.environ.get(name, "")
-        if said.strip():
+        value = os.environ.get(name, "")
+        if value.strip():
             try:
-                return shlex.split(said)
+                return shlex.split(value)
             except ValueError as error:
-                raise InvalidOperation(f"${name} is no command: {error}") from error
+                raise InvalidOperation(f"cannot parse ${name}: {error}") from error
     return ["vi"]

@@ -1,6 +1,7 @@
-"""Presence: whether another app has a session open. A mark in the home that the system takes away with the process.
+"""Detect whether another process has a session open, with lock files in the home directory.
 
-Everybody who has a session open holds a shared lock on its mark, so who can lock it for themselves is alone.
+Every process that has the session open holds a shared lock on its file. A process that can get an exclusive lock is
+alone. The operating system releases the locks when a process dies.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from sessiontree.store.files import make_private_directory, open_private
 
 
 class PresenceLock:
-    """This process's mark on one session."""
+    """The lock of this process on one session."""
 
     def __init__(self, session: Session) -> None:
-        """Put the mark, beside those of others."""
+        """Acquire the shared lock."""
         self.is_alone = True
-        """Whether no other process had the session open when this one came."""
+        """Whether no other process had the session open when the lock was acquired."""
         self._fd: int | None = None
         self._path = None if session.address is None else _build_lock_path(session.address)
         if self._path is None:
@@ -34,16 +35,16 @@ class PresenceLock:
                 self._fd = open_private(self._path, os.O_RDWR | os.O_CREAT)
                 self.is_alone = _is_free(self._fd)
                 fcntl.flock(self._fd, fcntl.LOCK_SH)
-                if not _is_same_file(self._path, self._fd):  # the last one who had it open left just now
+                if not _is_same_file(self._path, self._fd):  # another process has just deleted the file
                     self._close()
-        except (OSError, StoreError):  # nobody can tell, and a session without a mark is as good
+        except (OSError, StoreError):  # without a lock, other processes are not detected
             self._close()
 
     def belongs_to(self, session: Session) -> bool:
         return session.address is not None and self._path == _build_lock_path(session.address)
 
     def release(self) -> None:
-        """Take the mark away, and the last one of all its file too."""
+        """Release the lock. The last process deletes the file."""
         if self._fd is not None and self._path is not None:
             with suppress(OSError):
                 if _is_free(self._fd):
@@ -57,7 +58,7 @@ class PresenceLock:
 
 
 def is_session_open(place: str) -> bool:
-    """Whether a process has the session at this path or address open, or nobody can tell."""
+    """Return whether a process has the session at this path or address open, or this cannot be determined."""
     try:
         fd = os.open(_build_lock_path(place), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -73,13 +74,13 @@ def is_session_open(place: str) -> bool:
 
 
 def _build_lock_path(place: str) -> str:
-    # By its file and not by its id, which a copy of the file has too.
+    # Use the location, not the id, because a copy of the file has the same id.
     known = catalog.normalize_location(place)
     return os.path.join(get_home(), "open", blake2s(os.fsencode(known), digest_size=16).hexdigest())
 
 
 def _is_free(fd: int) -> bool:
-    """Whether nobody else holds a mark. Our own is given up by asking."""
+    """Return whether no other process holds a lock. This drops our own shared lock."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

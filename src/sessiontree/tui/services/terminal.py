@@ -1,8 +1,7 @@
-"""The terminal that the app draws on, which may be closed under it, or lent to another program: what is written then
-goes nowhere.
+"""Terminal output that survives a closed or suspended terminal, and the terminal's clipboard.
 
-Textual writes in a thread that ends with the first write that fails, or when the app steps aside, and waits for it for
-ever when it has more to write than the thread's queue holds: a process that nobody sees would keep its session open.
+Textual writes in a thread that stops at the first failed write or when the app is suspended. Once the queue of that
+thread is full, the app would block forever and keep its session open.
 """
 
 from __future__ import annotations
@@ -10,11 +9,14 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, TextIO
 
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
+
+from sessiontree.core.number_text import pluralize
 
 
 class TolerantFile:
-    """A file to write to, whatever becomes of it."""
+    """A file that ignores write errors."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -36,8 +38,8 @@ class TolerantFile:
 
 
 class TerminalDriver(LinuxDriver):
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)  # pyright: ignore[reportUnknownMemberType]
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType]
         self._file: Any = TolerantFile(self._file)
         self._is_suspended = False
 
@@ -52,3 +54,17 @@ class TerminalDriver(LinuxDriver):
     def write(self, data: str) -> None:
         if not self._is_suspended:
             super().write(data)
+
+
+NOTHING_TO_COPY = "Nothing to copy"
+
+
+def send_to_clipboard(app: App[Any], text: str) -> str:
+    """Copy a text with an escape sequence (OSC 52), unless it is blank. Return a message for the user.
+
+    Terminals do not confirm OSC 52, so the message only claims that the text was sent.
+    """
+    if not text.strip():
+        return NOTHING_TO_COPY
+    app.copy_to_clipboard(text.encode("utf-8", "replace").decode())
+    return f"Sent {pluralize(len(text), 'character')} to the terminal's clipboard"

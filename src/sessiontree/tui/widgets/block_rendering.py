@@ -1,7 +1,7 @@
-"""Drawing: blocks as lines of a given width, made safe for the terminal.
+"""Render transcript blocks as lines of a given width, escaped for the terminal.
 
-Markdown is drawn piece by piece, and pieces that have not changed are kept: what an answer costs while it comes does
-not grow with its length. No widgets here.
+Markdown is rendered piece by piece and unchanged pieces are cached, so the cost of a streamed answer does not grow with
+its length.
 """
 
 from __future__ import annotations
@@ -24,62 +24,68 @@ from sessiontree.tui.theme import TranscriptStyles
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
 
 FOLDED_LINES = 5
-"""How many lines of a tool's output are shown when it is folded."""
+"""Lines of tool output shown when a block is collapsed."""
 FOLDED_DIFF_LINES = 16
 GUTTER = 2
 TAB_WIDTH = 4
 NO_NEWLINE = "\\ No newline at end of file"
 MAX_LINES = 4000
-"""Lines of one block that are drawn when it is unfolded; `/export` and the tool's own file have the rest."""
+"""Maximum number of lines of an expanded block. `/export` writes all of them."""
 
 
 class BlockRenderer:
-    """Draws blocks in one look."""
+    """Renders blocks in one set of styles."""
 
-    def __init__(self, look: TranscriptStyles, *, unfolds: str = "") -> None:
-        """`unfolds` says which key unfolds a block."""
-        self.styles = look
-        self._unfold_hint = unfolds
+    def __init__(self, styles: TranscriptStyles, *, unfold_hint: str = "") -> None:
+        """`unfold_hint` names the key that expands a block."""
+        self.styles = styles
+        self._unfold_hint = unfold_hint
         self._console = Console(
             file=io.StringIO(),
             force_terminal=True,
             color_system="truecolor",
-            theme=look.markdown,
+            theme=styles.markdown,
             width=80,
             legacy_windows=False,
             no_color=False,
         )
 
     def render(self, block: TranscriptBlock, width: int, unfolded: bool) -> list[Strip]:
-        """The block in lines of at most `width` cells."""
-        opened = (unfolded if block.is_unfolded is None else block.is_unfolded) or not block.is_foldable
-        key = (width, opened, id(self))
-        kept = block.render_cache.get("lines")
-        if kept is None or kept[0] != key:
-            kept = block.render_cache["lines"] = (key, self._render_block(block, max(width, 12), opened))
-        return kept[1]
+        """Render a block as lines of at most `width` cells."""
+        is_open = (unfolded if block.is_unfolded is None else block.is_unfolded) or not block.is_foldable
+        key = (width, is_open, id(self))
+        cached = block.render_cache.get("lines")
+        if cached is None or cached[0] != key:
+            cached = block.render_cache["lines"] = (key, self._render_block(block, max(width, 12), is_open))
+        return cached[1]
 
-    def _render_block(self, block: TranscriptBlock, width: int, opened: bool) -> list[Strip]:
-        look, inner = self.styles, width - GUTTER
+    def _render_block(self, block: TranscriptBlock, width: int, is_open: bool) -> list[Strip]:
+        styles, inner = self.styles, width - GUTTER
         match block.kind:
             case "user":
                 lines = self._render_plain(block.text, inner - 1)
-                bar = Segment("▌ ", look.user + look.panel)
-                return [_build_row([bar, *_apply_background(line, look.panel)], width, look.panel) for line in lines]
+                bar = Segment("▌ ", styles.user + styles.panel)
+                return [
+                    _build_row([bar, *_apply_background(line, styles.panel)], width, styles.panel) for line in lines
+                ]
             case "answer":
                 return _indent(self._render_markdown(block, inner))
             case "thought":
                 return self._render_thought(
-                    block, "✻", look.muted, opened, "thinking", look.muted + Style(italic=True), inner
+                    block, "✻", styles.muted, is_open, "thinking", styles.muted + Style(italic=True), inner
                 )
             case "tool":
-                return self._render_tool(block, opened, inner)
+                return self._render_tool(block, is_open, inner)
             case "summary":
-                head = [_build_row([Segment("◆ ", look.warning), Segment(escape_line(block.head), look.strong)], width)]
-                body = self._render_markdown(block, inner) if opened else self._render_excerpt(block.text, inner)
+                head = [
+                    _build_row([Segment("◆ ", styles.warning), Segment(escape_line(block.head), styles.strong)], width)
+                ]
+                body = self._render_markdown(block, inner) if is_open else self._render_excerpt(block.text, inner)
                 return [*_crop_lines(head, width), *_indent(body)]
             case "custom":
-                head = _build_row([Segment("▪ ", look.warning), Segment(escape_line(block.head), look.warning)], width)
+                head = _build_row(
+                    [Segment("▪ ", styles.warning), Segment(escape_line(block.head), styles.warning)], width
+                )
                 body = (
                     self._render_markdown(block, inner)
                     if block.component is None
@@ -87,28 +93,32 @@ class BlockRenderer:
                 )
                 return [*_crop_lines([head], width), *_indent(body)]
             case "note":
-                return _indent_with_mark(self._render_plain(block.text, inner, look.muted), Segment("· ", look.muted))
-            case "told":
-                return _indent(self._render_table(block.text, inner, look.muted))
+                return _indent_with_mark(
+                    self._render_plain(block.text, inner, styles.muted), Segment("· ", styles.muted)
+                )
+            case "output":
+                return _indent(self._render_table(block.text, inner, styles.muted))
             case "error":
-                return _indent_with_mark(self._render_plain(block.text, inner, look.error), Segment("✗ ", look.error))
+                return _indent_with_mark(
+                    self._render_plain(block.text, inner, styles.error), Segment("✗ ", styles.error)
+                )
 
     # Parts
 
-    def _render_tool(self, block: TranscriptBlock, opened: bool, width: int) -> list[Strip]:
-        look = self.styles
-        mark = {"live": look.warning, "done": look.success, "failed": look.error}[block.state]
+    def _render_tool(self, block: TranscriptBlock, is_open: bool, width: int) -> list[Strip]:
+        styles = self.styles
+        mark = {"live": styles.warning, "done": styles.success, "failed": styles.error}[block.state]
         sign = {"live": "○ ", "done": "● ", "failed": "✗ "}[block.state]
-        head = self._render_plain(block.head, width, look.strong)
-        if not opened and len(head) > 2:
-            head = [*head[:1], _build_row([Segment("…", look.muted)], width)]
-        return [*_indent_with_mark(head, Segment(sign, mark)), *_indent(self._render_output(block, opened, width))]
+        head = self._render_plain(block.head, width, styles.strong)
+        if not is_open and len(head) > 2:
+            head = [*head[:1], _build_row([Segment("…", styles.muted)], width)]
+        return [*_indent_with_mark(head, Segment(sign, mark)), *_indent(self._render_output(block, is_open, width))]
 
-    def _render_output(self, block: TranscriptBlock, opened: bool, width: int) -> list[Strip]:
-        said = block.text.rstrip("\n").split("\n") if block.text.strip() else []
-        limit = MAX_LINES if opened else FOLDED_DIFF_LINES if block.is_diff else FOLDED_LINES
-        hidden = len(said) - limit
-        shown = said if hidden <= 1 else said[-limit:] if block.shows_tail else said[:limit]
+    def _render_output(self, block: TranscriptBlock, is_open: bool, width: int) -> list[Strip]:
+        output = block.text.rstrip("\n").split("\n") if block.text.strip() else []
+        limit = MAX_LINES if is_open else FOLDED_DIFF_LINES if block.is_diff else FOLDED_LINES
+        hidden = len(output) - limit
+        shown = output if hidden <= 1 else output[-limit:] if block.shows_tail else output[:limit]
         style = self.styles.error if block.state == "failed" else self.styles.muted
         lines = (
             self._render_diff(shown, width)
@@ -117,34 +127,34 @@ class BlockRenderer:
             if shown
             else []
         )
-        if not opened:
+        if not is_open:
             lines = _limit_lines(lines, limit + 1, block.shows_tail)
         if hidden <= 1:
             return lines
-        note = ", ".join(filter(None, [f"… {pluralize(hidden, 'more line')}", "" if opened else self._unfold_hint]))
+        note = ", ".join(filter(None, [f"… {pluralize(hidden, 'more line')}", "" if is_open else self._unfold_hint]))
         more = _build_row([Segment(note, self.styles.muted + Style(italic=True))], width).crop(0, width)
         return [more, *lines] if block.shows_tail else [*lines, more]
 
     def _render_diff(self, lines: Sequence[str], width: int) -> list[Strip]:
-        """A unified diff with the numbers of its lines; one in another form as it stands."""
-        look = self.styles
-        styles = {"+": look.success, "-": look.error}
+        """Render a unified diff with line numbers. Text in another format is left as it is."""
+        styles = self.styles
+        sign_styles = {"+": styles.success, "-": styles.error}
         numbered = list(_number_diff_lines(lines))
         digits = max((len(number) for number, _, _ in numbered), default=0)
         lead = digits + 1 if digits and digits + 12 < width else 0
         strips: list[Strip] = []
         for number, sign, words in numbered:
-            style = styles.get(sign, look.muted)
-            said = f"{sign} {words}" if number else words
-            first, *others = self._render_plain(said, width - lead, style)
-            strips.append(Strip([Segment(f"{number:>{digits}} " if lead else "", look.muted), *first]))
+            style = sign_styles.get(sign, styles.muted)
+            line = f"{sign} {words}" if number else words
+            first, *others = self._render_plain(line, width - lead, style)
+            strips.append(Strip([Segment(f"{number:>{digits}} " if lead else "", styles.muted), *first]))
             strips += [Strip([Segment(" " * lead), *other]) for other in others]
         return strips
 
     def _render_thought(
-        self, block: TranscriptBlock, sign: str, mark: Style, opened: bool, head: str, style: Style, width: int
+        self, block: TranscriptBlock, sign: str, mark: Style, is_open: bool, head: str, style: Style, width: int
     ) -> list[Strip]:
-        if opened:
+        if is_open:
             return _indent_with_mark(self._render_plain(block.text.strip(), width, style), Segment(f"{sign} ", mark))
         live = block.state == "live"
         words = " ".join(escape_lines(block.text[-400:] if live else block.text[:400]).split())
@@ -155,7 +165,7 @@ class BlockRenderer:
         return [_build_row([Segment(f"{sign} ", mark), *self._build_segments(text)], width + GUTTER)]
 
     def _render_excerpt(self, words: str, width: int) -> list[Strip]:
-        """The beginning of a text that is folded."""
+        """Render the start of a collapsed text."""
         text = Text(" ".join(escape_lines(words[: width * 4]).split()), style=self.styles.muted, no_wrap=True)
         text.truncate(width, overflow="ellipsis")
         return [Strip(list(self._build_segments(text)))]
@@ -169,7 +179,7 @@ class BlockRenderer:
         return strips
 
     def _render_table(self, words: str, width: int, style: Style) -> list[Strip]:
-        """Lines of a table, whose last column goes on below itself where it is too long."""
+        """Render lines of a table. The last column wraps below itself."""
         strips: list[Strip] = []
         for line in escape_lines(words).expandtabs(TAB_WIDTH).split("\n"):
             before_last = re.match(r".*\S\s{2,}(?=\S)", line[: width * 2 // 3]) if cell_len(line) > width else None
@@ -184,29 +194,29 @@ class BlockRenderer:
         return (segment for segment in styled if segment.text)
 
     def _render_component(self, block: TranscriptBlock, width: int) -> list[Strip]:
-        """What an extension made; as text where Rich cannot draw it."""
+        """Render the component of an extension. If Rich fails, show it as text."""
         try:
             return self._render_rich(block.component, width)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it draws itself by code of the extension
-            said = block.text or repr(block.component)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - runs code of the extension
+            text = block.text or repr(block.component)
             block.component = None
-            block.text = f"{said}\n\n(what its renderer gave cannot be drawn: {type(error).__name__}: {error})"
+            block.text = f"{text}\n\n(cannot draw the result of the renderer: {type(error).__name__}: {error})"
             return self._render_markdown(block, width)
 
     # Markdown
 
     def _render_markdown(self, block: TranscriptBlock, width: int) -> list[Strip]:
-        """Piece by piece; those that are as they were are not drawn again."""
+        """Render Markdown, reusing unchanged pieces from the cache."""
         key = (width, id(self))
-        kept: list[tuple[str, list[Strip]]] = block.render_cache.get("pieces", [])
+        cached: list[tuple[str, list[Strip]]] = block.render_cache.get("pieces", [])
         if block.render_cache.get("pieces_key") != key:
-            kept = []
+            cached = []
         now: list[tuple[str, list[Strip]]] = []
         from sessiontree.tui.widgets.markdown import split_pieces
 
         for index, piece in enumerate(split_pieces(block.text)):
-            if index < len(kept) and kept[index][0] == piece:
-                now.append(kept[index])
+            if index < len(cached) and cached[index][0] == piece:
+                now.append(cached[index])
             else:
                 now.append((piece, self._render_piece(piece, width)))
         block.render_cache["pieces"], block.render_cache["pieces_key"] = now, key
@@ -216,7 +226,7 @@ class BlockRenderer:
         return lines
 
     def _render_rich(self, component: Any, width: int) -> list[Strip]:
-        """What Rich draws, without what would control the terminal."""
+        """Render a Rich renderable without control sequences."""
         options = self._console.options.update(width=width, highlight=False)
         lines = self._console.render_lines(component, options, pad=False)
         return [
@@ -225,7 +235,7 @@ class BlockRenderer:
         ]
 
     def _render_piece(self, words: str, width: int) -> list[Strip]:
-        from sessiontree.tui.widgets.markdown import Markdown  # not needed for the first picture
+        from sessiontree.tui.widgets.markdown import Markdown  # slow import, not needed for the first frame
 
         strips = self._render_rich(Markdown(escape_lines(words), self.styles.code), width)
         while strips and not strips[-1].text.strip():
@@ -242,9 +252,9 @@ HUNK = re.compile(r"@@ -(\d{1,9})(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@.*
 
 
 def _number_diff_lines(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """The number, the sign and the words of each line of a diff. One that is taken away has its old number."""
+    """Yield line number, sign and text of each line of a diff. A removed line has its old number."""
     old = new = old_left = new_left = 0
-    begun = False
+    has_hunk = False
     for line in lines:
         sign, words = line[:1], line[1:]
         if sign == "-" and old_left:
@@ -257,12 +267,12 @@ def _number_diff_lines(lines: Sequence[str]) -> Iterator[tuple[str, str, str]]:
             yield str(new), " ", words
             old, new, old_left, new_left = old + 1, new + 1, old_left - 1, new_left - 1
         elif (hunk := HUNK.fullmatch(line)) is not None:
-            if begun:
+            if has_hunk:
                 yield "", "", "⋯"
-            begun = True
+            has_hunk = True
             old, old_left, new, new_left = (1 if part is None else int(part) for part in hunk.groups())
         elif line == NO_NEWLINE:
-            yield "", "", "  (no newline at the end)"
+            yield "", "", "  (no newline at end of file)"
         elif not line.startswith(("--- ", "+++ ")):
             yield "", sign, line
 
@@ -281,7 +291,7 @@ def _indent(lines: Iterable[Strip]) -> list[Strip]:
 
 
 def _indent_with_mark(lines: list[Strip], mark: Segment) -> list[Strip]:
-    """Lines set in, with a mark before the first."""
+    """Indent lines and put a mark before the first."""
     return [Strip([mark, *line]) for line in lines[:1]] + _indent(lines[1:])
 
 
@@ -290,7 +300,7 @@ def _crop_lines(lines: Iterable[Strip], width: int) -> list[Strip]:
 
 
 def _limit_lines(lines: list[Strip], limit: int, tail: bool) -> list[Strip]:
-    """Long lines take several when they are wrapped: no more than so many are shown of what is folded."""
+    """Limit the lines of a collapsed block. Wrapping can turn one long line into many."""
     return lines if len(lines) <= 2 * limit else lines[-limit:] if tail else lines[:limit]
 
 

@@ -1,4 +1,4 @@
-"""The editor: where a person types. History, long pastes, completion and undo; what becomes of the text is not here."""
+"""The input editor of the chat, with history, collapsed pastes and a completion popup."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from sessiontree.commands.registry import is_prompt_line
 from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.hooks.invoke import run_in_thread
-from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.keys import bind
 from sessiontree.tui.services.completion import NO_SUGGESTIONS, Completer, Suggestions
 from sessiontree.tui.services.drafts import EditorDraft, HistoryItem
+from sessiontree.tui.services.terminal import send_to_clipboard
 
 LONG_LINES, LONG_CHARACTERS = 10, 1500
-"""A paste that is longer stands as one word in the editor."""
+"""A longer paste is shown as a placeholder."""
 VISIBLE_SUGGESTIONS = 8
-"""How many choices are seen at once."""
+"""Number of suggestions visible at once."""
 
 CHAT_BINDINGS: list[BindingType] = [
     bind("abort", "screen.abort"),
@@ -49,24 +49,24 @@ CHAT_BINDINGS: list[BindingType] = [
     bind("permission", "screen.permission"),
     bind("hotkeys", "app.command('/hotkeys')"),
 ]
-"""What keys do in the whole chat. The editor has them too: they win over its own."""
+"""Bindings of the whole chat. The editor repeats them to override its own."""
 
 
 class CompletionPopup(Widget):
-    """What a word can become."""
+    """The list of suggestions above the editor."""
 
     DEFAULT_CSS = """
-    Choices { height: auto; max-height: 8; display: none; padding: 0 1; background: $surface; }
-    Choices.-open { display: block; }
+    CompletionPopup { height: auto; max-height: 8; display: none; padding: 0 1; background: $surface; }
+    CompletionPopup.-open { display: block; }
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.suggestions: Suggestions = NO_SUGGESTIONS
         self.text_before = ""
-        """The text before the cursor that the offer is for."""
+        """The text before the cursor that the suggestions belong to."""
         self.selected_index: int | None = None
-        """The choice that Enter takes; with none, Enter takes what is typed."""
+        """The suggestion that Enter inserts; `None` if Enter submits the text."""
 
     def show_suggestions(self, offer: Suggestions, before: str = "") -> None:
         self.suggestions, self.text_before = offer, before
@@ -133,26 +133,26 @@ class Editor(TextArea):
         def app(self) -> App[Any]: ...
 
     class Submitted(Message):
-        """The person is done with a text."""
+        """The user submitted a text."""
 
-        def __init__(self, text: str, *, words: bool, later: bool) -> None:
+        def __init__(self, text: str, *, is_prompt: bool, is_follow_up: bool) -> None:
             super().__init__()
             self.text = text
-            self.is_prompt = words
-            """Whether it is for the model, and neither a command nor for the shell."""
-            self.is_follow_up = later
-            """Whether it can wait until the agent is done."""
+            self.is_prompt = is_prompt
+            """Whether the text is for the model, not a slash command or a shell command."""
+            self.is_follow_up = is_follow_up
+            """Whether to wait until the agent is done."""
 
     class QuitRequested(Message):
-        """The person wants to quit, or asks how; `sure` when it was asked for in earnest."""
+        """The user wants to quit. Without `is_confirmed`, the app asks for a second key press."""
 
-        def __init__(self, *, sure: bool) -> None:
+        def __init__(self, *, is_confirmed: bool) -> None:
             super().__init__()
-            self.is_confirmed = sure
+            self.is_confirmed = is_confirmed
 
     def __init__(self, choices: CompletionPopup, *, id: str | None = None) -> None:
         self._pastes: dict[str, str] = {}
-        """Long pastes by what stands for them in the text."""
+        """Long pastes by their placeholder in the text."""
         super().__init__(
             id=id,
             soft_wrap=True,
@@ -160,60 +160,60 @@ class Editor(TextArea):
             highlight_cursor_line=False,
             tab_behavior="indent",
             compact=False,
-            placeholder="Say something, or / for commands, ! for the shell",
+            placeholder="Type a message, / for commands, ! for the shell",
         )
         self.completer: Completer | None = None
         self.is_extension_key: Callable[[str], bool] = lambda key: False
-        """Which keys extensions have: they win over those that only move the cursor."""
+        """Returns whether an extension has bound a key. Such keys override cursor keys."""
         self._popup = choices
         self._history: list[HistoryItem] = []
         self._history_index = 0
-        """How far back in the history one is."""
+        """Position in the history, counted from the end; 0 outside of it."""
         self._history_text = ""
-        """What is there of it, until it is changed."""
+        """The history text in the editor, to detect edits."""
         self._unsent_text = ""
-        """What was there before one went back."""
+        """The text before the user entered the history."""
 
-    # The text
+    # Text
 
     @property
     def full_text(self) -> str:
-        """The text, with what was pasted in full."""
+        """The text with all placeholders replaced by their pastes."""
         return self._paste_pattern.sub(lambda mark: self._pastes[mark[0]], self.text) if self._pastes else self.text
 
     @property
     def draft(self) -> EditorDraft:
         return EditorDraft(
-            text=self.text, pastes={mark: said for mark, said in self._pastes.items() if mark in self.text}
+            text=self.text, pastes={mark: paste for mark, paste in self._pastes.items() if mark in self.text}
         )
 
     @property
     def _paste_pattern(self) -> re.Pattern[str]:
-        """Matches what stands for a paste. There is at least one."""
+        """Matches any placeholder. Requires at least one paste."""
         return re.compile("|".join(map(re.escape, self._pastes)))
 
     def set_text(self, text: str) -> None:
-        """Another text, which can be undone."""
+        """Replace the text. The user can undo this."""
         self._hide_suggestions()
         self.replace(escape_lines(text), (0, 0), self.document.end)
         self.move_cursor(self.document.end)
 
     def set_selected_text(self, text: str) -> None:
-        """Put a text in place of this one, selected, so that what is typed next replaces it."""
+        """Replace the text and select it, so typing replaces it."""
         self.set_text(text)
         self.select_all()
 
-    def set_prompts(self, words: Sequence[str], text: str = "") -> None:
-        """What was for the model before a text. It is for the model again, whatever it begins with."""
-        marked = [said if is_prompt_line(said) else self._add_paste(said) for said in words]
-        self.set_text("\n\n".join(filter(None, [*marked, text])))
+    def set_prompts(self, prompts: Sequence[str], text: str = "") -> None:
+        """Put prompts before a text. A prompt that looks like a command becomes a placeholder, so it stays a prompt."""
+        parts = [prompt if is_prompt_line(prompt) else self._add_paste(prompt) for prompt in prompts]
+        self.set_text("\n\n".join(filter(None, [*parts, text])))
 
     def restore_draft(self, draft: EditorDraft) -> None:
         self._pastes = {**self._pastes, **draft.pastes}
         self.set_prompts(draft.queued, draft.text)
 
     def set_history(self, lines: Iterable[HistoryItem]) -> None:
-        """What was said before, oldest first."""
+        """Set the history, oldest first."""
         self._history = list(dict.fromkeys(reversed(list(lines))))[::-1]
         self._history_index = 0
 
@@ -225,7 +225,7 @@ class Editor(TextArea):
         self.replace(self._add_paste(pasted) if long else pasted, *self.selection, maintain_selection_offset=False)
 
     def _add_paste(self, text: str) -> str:
-        """What stands for a text."""
+        """Store a text as a paste and return its placeholder."""
         for number in count(len(self._pastes) + 1):
             mark = f"[paste {number}: {pluralize(_count_lines(text), 'line')}, {pluralize(len(text), 'character')}]"
             if mark not in self._pastes:
@@ -233,18 +233,18 @@ class Editor(TextArea):
                 return mark
         raise AssertionError
 
-    # A paste is one unit: the cursor stands before or behind it, and nothing deletes a part of it.
+    # A placeholder is atomic: the cursor cannot enter it, and deleting removes all of it.
 
     def _find_pastes(self, row: int) -> list[tuple[int, int]]:
-        """Where pastes are in a line."""
+        """Return the ranges of placeholders in a line."""
         if not self._pastes or row >= self.document.line_count:
             return []
         return [mark.span() for mark in self._paste_pattern.finditer(self.document.get_line(row))]
 
     def validate_selection(self, selection: Selection) -> Selection:
-        """Keep both ends out of pastes: each goes on in the direction in which it moved.
+        """Move both ends of the selection out of placeholders, in the direction in which they moved.
 
-        The mouse may rest inside a paste, so what it drags goes on away from where the selection begins.
+        The mouse can rest inside a placeholder. A dragged end then moves away from the start of the selection.
         """
         before = self.selection
         start = self._move_outside_paste(selection.start, before.start)
@@ -300,14 +300,14 @@ class Editor(TextArea):
             self._popup.show_suggestions(NO_SUGGESTIONS)
 
     def close_popup(self) -> bool:
-        """Whether there was something to close."""
+        """Close the popup. Return whether it was open."""
         was = self.is_completing
         self._hide_suggestions()
         return was
 
     @property
     def _is_popup_current(self) -> bool:
-        """Whether the choices are for the text as it is now, and not as it was before the last key."""
+        """Whether the suggestions belong to the current text, not to the text before the last key."""
         return self.is_completing and self._popup.text_before == self._text_before_cursor
 
     def action_complete(self) -> None:
@@ -331,10 +331,10 @@ class Editor(TextArea):
     # Keys
 
     async def _on_key(self, event: events.Key) -> None:
-        """Do what a key is bound to here and now.
+        """Run the action of a key immediately.
 
-        Textual does so only when the key has come up to the app, by when letters that were typed after it may be in
-        the text already, or before it, those that were typed before may not be.
+        Textual runs actions only after the key has bubbled up to the app. By then, later letters may already be in the
+        text.
         """
         bound = self.screen.active_bindings.get(event.key)
         if bound is not None and bound.binding.id is None and self.is_extension_key(event.key):
@@ -345,7 +345,7 @@ class Editor(TextArea):
             await self.app.run_action(bound.binding.action, bound.node)
 
     def action_submit(self) -> None:
-        """Submit the text as it is typed, unless a choice is highlighted: then take that one first."""
+        """Submit the text. If a suggestion is selected, insert it first."""
         before = self._text_before_cursor
         if (
             self.is_completing
@@ -353,7 +353,7 @@ class Editor(TextArea):
             and self.completer is not None
             and _is_command_name(before)
         ):
-            self._popup.show_suggestions(self.completer.suggest(before), before)  # Enter came before the choices did
+            self._popup.show_suggestions(self.completer.suggest(before), before)  # Enter was faster than the worker
         if self._is_popup_current and self._popup.selected_index is not None:
             self.action_complete()
             if not _is_command_name(before):
@@ -362,18 +362,18 @@ class Editor(TextArea):
         if column and self.document.get_line(row)[column - 1 : column] == "\\":
             self.replace("\n", (row, column - 1), (row, column), maintain_selection_offset=False)
             return
-        self._submit(later=False)
+        self._submit(is_follow_up=False)
 
     def action_follow_up(self) -> None:
-        self._submit(later=True)
+        self._submit(is_follow_up=True)
 
-    def _submit(self, *, later: bool) -> None:
-        said = self.full_text
-        if said.strip():
-            words = is_prompt_line(self.text.strip("\n"))  # what stands behind a mark was not typed
+    def _submit(self, *, is_follow_up: bool) -> None:
+        text = self.full_text
+        if text.strip():
+            is_prompt = is_prompt_line(self.text.strip("\n"))  # a paste is never a command
             self._hide_suggestions()
             self.clear_text()
-            self.post_message(self.Submitted(said.strip("\n"), words=words, later=later))
+            self.post_message(self.Submitted(text.strip("\n"), is_prompt=is_prompt, is_follow_up=is_follow_up))
 
     def clear_text(self) -> None:
         self._history_index, self._unsent_text = 0, ""
@@ -416,7 +416,7 @@ class Editor(TextArea):
         elif self.text:
             self.clear_text()
         else:
-            self.post_message(self.QuitRequested(sure=False))
+            self.post_message(self.QuitRequested(is_confirmed=False))
 
     def _copy_text(self, text: str) -> None:
         self.notify(send_to_clipboard(self.app, text), timeout=2)
@@ -425,11 +425,11 @@ class Editor(TextArea):
         if self.text:
             self.action_delete_right()
         else:
-            self.post_message(self.QuitRequested(sure=True))
+            self.post_message(self.QuitRequested(is_confirmed=True))
 
 
 def _is_command_name(before: str) -> bool:
-    """Whether a text is the name of a command so far."""
+    """Return whether a text is a slash command without arguments."""
     return before.startswith("/") and not any(letter.isspace() for letter in before)
 
 

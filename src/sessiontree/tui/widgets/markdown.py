@@ -1,4 +1,4 @@
-"""Markdown: cut into pieces that can be drawn by themselves, and drawn by Rich in the way of the app."""
+"""Split Markdown into independent pieces and render it with Rich in the style of the app."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 
 
 def split_pieces(words: str) -> list[str]:
-    """Markdown cut where a blank line ends a piece for sure: not in a fence, and not before what is set in."""
+    """Split Markdown at blank lines outside of code fences and before unindented text."""
     found: list[str] = []
     piece: list[str] = []
     fence, blank = "", False
@@ -39,7 +39,7 @@ def split_pieces(words: str) -> list[str]:
 
 
 class _Heading(rich_markdown.Heading):
-    """On the left, without a frame."""
+    """Left-aligned, without a frame."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         self.text.justify = "left"
@@ -47,7 +47,7 @@ class _Heading(rich_markdown.Heading):
 
 
 class _CodeBlock(rich_markdown.CodeBlock):
-    """On the background of the app, with a rail at its left."""
+    """On the background of the app, with a bar on the left."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         code = str(self.text).rstrip()
@@ -58,7 +58,7 @@ class _CodeBlock(rich_markdown.CodeBlock):
 
 
 def _strip_background(segment: Segment) -> Segment:
-    """Without a background: that of the app shows through."""
+    """Remove the background, so the background of the app is visible."""
     text, style, control = segment
     if style is None:
         return segment
@@ -66,7 +66,7 @@ def _strip_background(segment: Segment) -> Segment:
 
 
 class Markdown(rich_markdown.Markdown):
-    """Without links that a terminal follows, and with HTML shown as it stands. `code` is a style of Pygments."""
+    """Markdown without clickable links and with HTML shown as text. `code` is a Pygments style."""
 
     elements: ClassVar[dict[str, Any]] = {
         **rich_markdown.Markdown.elements,

@@ -1,11 +1,11 @@
-"""The question panel: asks about a tool call, or for an extension, without taking what is being typed.
+"""The question panel: ask about a tool call, or for an extension, without interrupting the user's typing.
 
-The editor keeps the keyboard while somebody types. The panel takes it when the editor is empty and no key was pressed
-for a moment since the question was drawn, or when it is asked for by its key. Until then no key counts as an answer,
-and a letter that is typed later goes to the editor. Whether a call needs an answer is decided in `agent.permissions`.
+The panel takes the focus when the editor is empty and no key was pressed for `GRACE_SECONDS`, or when the user presses
+its key. Until then no key counts as an answer. A letter typed in the panel goes to the editor. `agent.permissions`
+decides which tool calls need an answer.
 
-A question that follows from a person's own command may come as a dialog, with the keyboard: `is_typing` says whether
-it would be answered by a key that was meant for something else.
+A question that follows from the user's own command can use a dialog instead. `is_typing` tells whether a dialog could
+receive a key that was meant for the editor.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rich.text import Text
 from textual import events
 from textual.widget import Widget
 
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.sanitize import escape_line, escape_lines
 from sessiontree.tui.keys import format_hints
 
@@ -27,28 +28,28 @@ if TYPE_CHECKING:
     from sessiontree.tui.app import SessionApp
 
 GRACE_SECONDS = 0.8
-"""Seconds without a key, since the question was drawn, after which the panel takes the keyboard."""
+"""Time without a key press, after the question appears, until the panel takes the focus."""
 TICK_SECONDS = 0.1
 MAX_LINES = 12
-"""Lines of a call that are shown; the last option shows all."""
+"""Lines of a tool call shown in the panel. The last option shows all."""
 MAX_LINE_CHARACTERS = 400
-"""Letters of a line that are shown."""
+"""Characters shown of a line."""
 
 
 class PanelOption(NamedTuple):
     label: str
     action: str
-    """The answer, or `why` and `all`: to say why not, and to see the whole call."""
+    """The answer, `why` to decline with a reason, or `all` to show the whole call."""
 
 
 class PanelQuestion(NamedTuple):
     title: str
     note: str
-    """Stands behind the title."""
+    """Shown after the title."""
     detail: str
     options: list[PanelOption]
     reminder: str
-    """Told where something else covers the question."""
+    """Notification if another screen covers the question."""
 
 
 LABELS: dict[Scope, str] = {
@@ -77,15 +78,15 @@ class PermissionPanel(Widget, can_focus=True):
         self.question: PanelQuestion | None = None
         self.selected_index = 0
         self.is_typing = False
-        """Whether the last key was meant for a text, or said one, so that the next one may be, too."""
+        """Whether the last key typed or submitted text, so the next one may belong to a text too."""
         self._question_lock = asyncio.Lock()
         self._pending_answer: asyncio.Future[tuple[str | None, str | None]] | None = None
-        """The action that was chosen, none for escape, and why not."""
+        """The chosen action (`None` for Esc) and the reason for declining."""
         self._shown_at: float | None = None
-        """When the question was on the screen first, by the clock."""
+        """When the question became visible."""
         self._typed_at = float("-inf")
         self._focused_at = 0.0
-        """When the panel got the keyboard, by the clock that keys are stamped with."""
+        """When the panel got the focus, on the clock of key events."""
 
     def on_mount(self) -> None:
         self.set_interval(TICK_SECONDS, self.check_focus)
@@ -109,16 +110,16 @@ class PermissionPanel(Widget, can_focus=True):
         return PermissionAnswer(scope=scopes.get(action, "no"), reason=reason)
 
     async def choose(self, title: str, detail: str, labels: Sequence[str]) -> int | None:
-        """Ask which one of several; `None` for none."""
+        """Ask the user to choose a label. Return its index, or `None`."""
         options = [
             PanelOption(escape_line(label)[:MAX_LINE_CHARACTERS], str(index)) for index, label in enumerate(labels)
         ]
-        waits = "A question waits for your answer. Go back to the chat."
+        waits = "A question is waiting. Go back to the chat to answer."
         action, _ = await self._ask_question(PanelQuestion(escape_line(title), "", detail, options, waits))
         return None if action is None else int(action)
 
     async def _ask_question(self, question: PanelQuestion) -> tuple[str | None, str | None]:
-        """Show a question until it is answered, one at a time. Whoever stops waiting takes it away."""
+        """Show a question until it is answered, one at a time. Cancelling this call removes it."""
         async with self._question_lock:
             self._pending_answer = asyncio.get_running_loop().create_future()
             self.question, self.selected_index, self._shown_at = question, 0, None
@@ -150,10 +151,10 @@ class PermissionPanel(Widget, can_focus=True):
         lines = detail.split("\n")
         return len(lines) > MAX_LINES or any(len(line) > MAX_LINE_CHARACTERS for line in lines)
 
-    # Having the keyboard
+    # Focus
 
     def note_key(self, event: events.Key | events.Paste) -> None:
-        """Somebody has pressed a key, anywhere."""
+        """Record a key press anywhere in the app."""
         self._typed_at = self.clock()
         if isinstance(event, events.Paste) or event.is_printable:
             self.is_typing = True
@@ -161,15 +162,15 @@ class PermissionPanel(Widget, can_focus=True):
             self.is_typing = event.key == "enter" and self.app.screen is self.screen
 
     def note_command(self) -> None:
-        """What was sent was a command, which may ask at once: whoever gave it waits for that."""
+        """Record that the user ran a command. It may open a dialog at once, because the user expects it."""
         self.is_typing = False
 
     def check_focus(self) -> None:
-        """Take the keyboard once the question was on the screen for a while and nobody typed since."""
+        """Take the focus if the question has been visible for a while without a key press."""
         if self.question is None:
             return
         if self.app.screen is not self.screen:
-            self._shown_at = None  # something else covers it
+            self._shown_at = None  # covered by another screen
             return
         now = self.clock()
         if self._shown_at is None:
@@ -191,7 +192,7 @@ class PermissionPanel(Widget, can_focus=True):
 
     async def on_key(self, event: events.Key) -> None:
         if self.question is None or event.time < self._focused_at:
-            self._forward_to_editor(event)  # it was pressed before the panel had the keyboard
+            self._forward_to_editor(event)  # pressed before the panel had the focus
             return
         match event.key:
             case "up" | "down":
@@ -212,7 +213,7 @@ class PermissionPanel(Widget, can_focus=True):
         event.prevent_default()
 
     def _forward_to_editor(self, event: events.Key) -> None:
-        """Let the editor have a key that is no answer; those with another meaning in the chat keep it."""
+        """Insert a printable key into the editor. Other keys keep their meaning in the chat."""
         editor = self.app.chat.editor
         if event.is_printable and event.character:
             editor.focus()
@@ -221,7 +222,7 @@ class PermissionPanel(Widget, can_focus=True):
             event.prevent_default()
 
     def on_click(self, event: events.Click) -> None:
-        """A click chooses nothing: it marks an option and gives the panel the keyboard."""
+        """Select an option and focus the panel. A click never answers the question."""
         if self.question is None:
             return
         first = len(self._render_head(self.question).plain.split("\n")) - 1
@@ -233,7 +234,7 @@ class PermissionPanel(Widget, can_focus=True):
     def _apply_option(self, option: PanelOption) -> None:
         match option.action:
             case "why":
-                self.is_typing = False  # whoever chose this waits for the dialog
+                self.is_typing = False  # the user expects the dialog
                 self.run_worker(self._ask_why(), exit_on_error=False)
             case "all":
                 self.app.show_page("" if self.question is None else self.question.detail)
@@ -242,7 +243,7 @@ class PermissionPanel(Widget, can_focus=True):
 
     async def _ask_why(self) -> None:
         answer = self._pending_answer
-        reason = await self.app.ui.input("Why not? The model is told.")
+        reason = await self.app.ui.input("Reason (sent to the model)")
         if reason is not None and answer is self._pending_answer:
             self._resolve("no", reason)
 
@@ -260,11 +261,9 @@ class PermissionPanel(Widget, can_focus=True):
             chosen = index == self.selected_index and self.has_focus
             text.append(f"{'❯' if chosen else ' '} {option.label}\n", "bold reverse" if chosen else "")
         if self.has_focus:
-            text.append("↑ ↓ and Enter to answer · Esc for no · type to go on in the editor", "dim")
+            text.append("↑ ↓ and Enter to answer · Esc for no · type to continue in the editor", "dim")
         else:
-            text.append(
-                f"{format_hints(self.screen, ('permission', 'to answer'))} · what you type goes to the editor", "dim"
-            )
+            text.append(f"{format_hints(self.screen, ('permission', 'to answer'))} · typing goes to the editor", "dim")
         return text
 
     def _render_head(self, question: PanelQuestion) -> Text:
@@ -279,5 +278,5 @@ class PermissionPanel(Widget, can_focus=True):
         for line in lines[:MAX_LINES]:
             text.append(f"  {line}\n")
         if self._is_truncated(question.detail):
-            text.append(f"  … {max(0, len(lines) - MAX_LINES)} more lines\n", "dim")
+            text.append(f"  … {pluralize(max(0, len(lines) - MAX_LINES), 'more line')}\n", "dim")
         return text

@@ -1,7 +1,6 @@
-"""The transcript: the conversation on the screen, as many blocks as have been asked for, drawn when they are seen.
+"""The transcript widget: a scrollable list of blocks that are rendered when they become visible.
 
-It scrolls, follows what comes as long as its end is in sight, folds and unfolds, and lets text be selected. Which
-blocks there are is told to it.
+It follows new blocks while its end is visible, folds blocks, and supports text selection.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from sessiontree.tui.clipboard import send_to_clipboard
 from sessiontree.tui.keys import bind
+from sessiontree.tui.services.terminal import send_to_clipboard
 from sessiontree.tui.theme import DARK, build_styles
 from sessiontree.tui.widgets.block_rendering import BlockRenderer
 from sessiontree.tui.widgets.transcript_blocks import TranscriptBlock
 
 LOAD_DISTANCE = 2
-"""So close to its beginning, in lines, more is asked for."""
+"""Earlier entries are requested when the user scrolls this close to the top, in lines."""
 
 
 class Transcript(ScrollView, can_focus=True):
@@ -60,31 +59,31 @@ class Transcript(ScrollView, can_focus=True):
         def app(self) -> App[Any]: ...
 
     class EarlierRequested(Message):
-        """The beginning of what is shown came in sight."""
+        """The user scrolled to the top; earlier entries should be loaded."""
 
     class BrowsingEnded(Message):
-        """The person is done going through the blocks."""
+        """The user finished browsing the blocks."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.blocks: list[TranscriptBlock] = []
         self.is_unfolded = False
-        """Whether blocks that fold are unfolded, where nothing else is said of one."""
+        """Whether foldable blocks are expanded by default."""
         self.earlier_count = 0
-        """How many entries stand before those that are shown."""
+        """Number of earlier entries that are not loaded."""
         self._renderer = BlockRenderer(build_styles(DARK))
         self._block_tops: list[int] = []
         self._total_height = 0
         self._selected_index: int | None = None
-        """The block that is chosen while one goes through them."""
+        """The selected block while browsing."""
         self._earlier_requested = False
         self._is_following = True
-        """Whether the end is in sight, and is to stay there."""
+        """Whether to keep the end visible when blocks are added."""
 
-    # What is shown
+    # Content
 
     def show_blocks(self, blocks: Iterable[TranscriptBlock], *, earlier: int = 0) -> None:
-        """Another conversation, or the same at another place."""
+        """Replace all blocks."""
         self.blocks, self.earlier_count, self._selected_index, self._earlier_requested = (
             list(blocks),
             earlier,
@@ -95,7 +94,7 @@ class Transcript(ScrollView, can_focus=True):
         self._update_layout(0)
 
     def prepend(self, blocks: Iterable[TranscriptBlock], *, earlier: int) -> None:
-        """What stands before all that is shown. What is in sight stays where it is."""
+        """Insert blocks before all others, without moving the visible ones on the screen."""
         before = self._total_height
         added = list(blocks)
         self.blocks, self.earlier_count, self._earlier_requested = [*added, *self.blocks], earlier, False
@@ -110,17 +109,17 @@ class Transcript(ScrollView, can_focus=True):
         self._update_layout(first)
 
     def replace_blocks(self, old: list[TranscriptBlock], new: list[TranscriptBlock]) -> None:
-        """Put blocks in the place of others that are shown, which may be none: then they are added."""
-        known = [block for block in old if block in self.blocks]
-        first = self.blocks.index(known[0]) if known else len(self.blocks)
+        """Replace some blocks with others. If none of the old blocks is shown, append the new ones."""
+        present = [block for block in old if block in self.blocks]
+        first = self.blocks.index(present[0]) if present else len(self.blocks)
         for before, after in zip(old, new, strict=False):
             after.is_unfolded = before.is_unfolded
-        kept = [block for block in self.blocks if block not in known]
+        kept = [block for block in self.blocks if block not in present]
         self.blocks = [*kept[:first], *new, *kept[first:]]
         self._update_layout(first)
 
     def update_block(self, block: TranscriptBlock) -> None:
-        """More is to be said of a block."""
+        """Render a block again after it has changed."""
         block.invalidate()
         if block in self.blocks[-8:]:
             self._update_layout(len(self.blocks) - 1 - self.blocks[::-1].index(block))
@@ -134,11 +133,11 @@ class Transcript(ScrollView, can_focus=True):
         self._update_layout(0)
 
     def set_renderer(self, pen: BlockRenderer) -> None:
-        """Draw everything with another pen."""
+        """Render all blocks with another renderer."""
         self._renderer = pen
         self._update_layout(0)
 
-    # Where everything is
+    # Layout
 
     @property
     def _width(self) -> int:
@@ -148,7 +147,7 @@ class Transcript(ScrollView, can_focus=True):
         return self._renderer.render(self.blocks[index], self._width, self.is_unfolded)
 
     def _update_layout(self, first: int, *, follow: bool = True) -> None:
-        """Work out anew where blocks are, from one on."""
+        """Compute the positions of all blocks from index `first` on."""
         if not self.size.width:
             return
         del self._block_tops[first:]
@@ -165,12 +164,12 @@ class Transcript(ScrollView, can_focus=True):
             self.scroll_to_end()
 
     def scroll_to_end(self) -> None:
-        """Go to the end, and stay there as it moves."""
+        """Scroll to the end and follow new blocks."""
         self._is_following = True
         self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
 
     def _count_gap(self, index: int) -> int:
-        """Blank lines behind a block: none between notes."""
+        """Return the number of blank lines after a block: none between two notes."""
         kinds = [block.kind for block in self.blocks[index : index + 2]]
         return 0 if kinds == ["note", "note"] else 1
 
@@ -228,10 +227,10 @@ class Transcript(ScrollView, can_focus=True):
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
 
-    # Going through it
+    # Browsing
 
     def focus_on_click(self) -> bool:
-        """A click selects or unfolds; the editor keeps the keyboard."""
+        """Keep the focus in the editor. A click only selects text or folds a block."""
         return False
 
     def on_click(self, event: events.Click) -> None:
@@ -288,15 +287,15 @@ class Transcript(ScrollView, can_focus=True):
 
 
 def _highlight_span(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
-    """The strip with some of its letters marked."""
-    words = strip.text
-    first, last = span[0], len(words) if span[1] == -1 else span[1]
-    start, end = cell_len(words[:first]), cell_len(words[:last])
+    """Apply a style to a range of characters."""
+    text = strip.text
+    first, last = span[0], len(text) if span[1] == -1 else span[1]
+    start, end = cell_len(text[:first]), cell_len(text[:last])
     if start >= end:
         return strip
     return Strip.join([strip.crop(0, start), _apply_style(strip.crop(start, end), style), strip.crop(end)])
 
 
 def _apply_style(strip: Strip, style: Style) -> Strip:
-    """The strip in a style that wins over its own."""
+    """Apply a style on top of the styles of the strip."""
     return Strip([Segment(text, style if own is None else own + style, control) for text, own, control in strip])

@@ -1,7 +1,7 @@
-"""Blocks: the conversation cut into what is drawn, folded and copied as one.
+"""Transcript blocks: the units of the conversation that are rendered, folded and copied.
 
-A user's words are a block, each thought of the model, each part of its answer, each tool call together with its
-result. Texts are raw here; `drawing` makes them safe. `Blocks` makes them of entries, and of events while they come.
+A block is a user message, a thought, a part of an answer, or a tool call with its result. Texts are raw here;
+`block_rendering` escapes them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from sessiontree.core.messages import (
 )
 from sessiontree.core.number_text import format_count, format_tokens, pluralize
 
-BlockKind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "told", "error"]
-"""`note` is a line about the conversation, `told` what a command has to say."""
+BlockKind: TypeAlias = Literal["user", "answer", "thought", "tool", "summary", "custom", "note", "output", "error"]
+"""A `note` is a remark about the conversation, such as a model change. An `output` is the output of a command."""
 BlockState: TypeAlias = Literal["live", "done", "failed"]
 
 EntryRenderer: TypeAlias = Callable[[Entry], Any]
-"""What an extension shows of its own entries: Markdown, or something that Rich can draw."""
+"""A function of an extension that turns an entry into Markdown or a Rich renderable."""
 
 FOLDABLE_KINDS = frozenset({"thought", "tool", "summary"})
 
@@ -49,55 +49,55 @@ FOLDABLE_KINDS = frozenset({"thought", "tool", "summary"})
 class TranscriptBlock:
     kind: BlockKind
     head: str = ""
-    """One line that says what it is."""
+    """The title, one line."""
     text: str = ""
     state: BlockState = "done"
     is_diff: bool = False
-    """Whether the text is a diff, which is not hidden when folded."""
+    """Whether the text is a diff. A collapsed diff still shows its first lines."""
     file_content: str = ""
-    """The content of a file that a call writes: shown with its result, unless that has a diff."""
+    """The file content that a call writes. Shown with the result, unless that has a diff."""
     shows_tail: bool = False
-    """Whether the end of the text tells more than its beginning."""
+    """Whether a collapsed block shows the end of its text instead of the start."""
     is_unfolded: bool | None = None
-    """As it was set by hand; `None` is as all are."""
+    """Set by the user for this block; `None` follows the transcript."""
     entry_id: EntryId | None = None
     component: Any = None
-    """What an extension made for Rich to draw, in the place of the text."""
+    """A Rich renderable of an extension, shown instead of the text."""
     render_cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
-    """What drawing remembers of it."""
+    """Cached rendering."""
 
     @property
     def is_foldable(self) -> bool:
         return self.kind in FOLDABLE_KINDS
 
     def invalidate(self) -> None:
-        """Have it drawn anew."""
+        """Drop the cached rendering."""
         self.render_cache.pop("lines", None)
 
 
 class BlockBuilder:
-    """Makes blocks, and finds those that more is to be said of."""
+    """Builds blocks from entries, and finds the block of a tool call to update it."""
 
     def __init__(self, renderers: Mapping[str, EntryRenderer] | None = None) -> None:
         self.renderers: Mapping[str, EntryRenderer] = {} if renderers is None else renderers
         self._calls: dict[str, TranscriptBlock] = {}
-        """Blocks of calls by the call's id."""
+        """Blocks of tool calls by call id."""
 
     def build_all(self, entries: Iterable[Entry]) -> list[TranscriptBlock]:
-        """The blocks of entries that follow one another; results go to the calls that came before."""
-        made = [block for entry in entries for block in self.build_entry(entry)]
-        for block in made:
+        """Build the blocks of consecutive entries. Results are added to the blocks of their calls."""
+        built = [block for entry in entries for block in self.build_entry(entry)]
+        for block in built:
             if block.state == "live":
                 block.state = "failed"
-                block.text = "\n\n".join(filter(None, ["(there is no result)", block.file_content]))
-        return made
+                block.text = "\n\n".join(filter(None, ["(no result)", block.file_content]))
+        return built
 
     def build_entry(self, entry: Entry) -> list[TranscriptBlock]:
-        """The blocks that an entry adds; none for a result, which goes to its call, and for bookkeeping."""
-        made = list(self._build_body(entry))
-        for block in made:
+        """Build the blocks of an entry. Tool results and bookkeeping entries have none."""
+        built = list(self._build_body(entry))
+        for block in built:
             block.entry_id = entry.id
-        return made
+        return built
 
     def _build_body(self, entry: Entry) -> Iterator[TranscriptBlock]:
         match entry.body:
@@ -112,25 +112,25 @@ class BlockBuilder:
             case Compaction(summary=summary, tokens_before=tokens):
                 yield TranscriptBlock("summary", head=f"compacted, {format_tokens(tokens)} before", text=summary)
             case BranchSummary(summary=summary) as body:
-                what = "merged from another branch" if is_merge(body) else "summary of a branch that was left"
-                yield TranscriptBlock("summary", head=what, text=summary)
+                head = "merged from another branch" if is_merge(body) else "summary of an abandoned branch"
+                yield TranscriptBlock("summary", head=head, text=summary)
             case _ if entry.type in TRANSCRIPT_TYPES:
                 yield TranscriptBlock("note", text=format_entry(entry))
             case _:
                 pass
 
     def _apply_renderer(self, entry: Entry, block: TranscriptBlock) -> TranscriptBlock:
-        """A block as its extension wants it shown; as it is, where there is none or it fails."""
+        """Apply the renderer of an extension. Without one, or if it fails, keep the block as it is."""
         renderer = self.renderers.get(block.head)
         if renderer is not None:
             try:
-                given = renderer(entry)
+                rendered = renderer(entry)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - an extension may raise anything
-                given = f"{block.text}\n\n(its renderer failed with {type(error).__name__}: {error})"
-            if isinstance(given, str):
-                block.text = given
-            elif given is not None:
-                block.component = given
+                rendered = f"{block.text}\n\n(renderer failed: {type(error).__name__}: {error})"
+            if isinstance(rendered, str):
+                block.text = rendered
+            elif rendered is not None:
+                block.component = rendered
         return block
 
     def _build_message(self, message: JsonObject) -> Iterator[TranscriptBlock]:
@@ -146,13 +146,13 @@ class BlockBuilder:
             case "system" | "developer":
                 pass
             case other:
-                said = (
+                text = (
                     _format_content(message.get("content"))
                     or coerce_string(message.get("summary"))
                     or coerce_string(message.get("text"))
                 )
-                if said:
-                    yield TranscriptBlock("custom", head=other or "message", text=said)
+                if text:
+                    yield TranscriptBlock("custom", head=other or "message", text=text)
 
     def _build_answer(self, message: JsonObject) -> Iterator[TranscriptBlock]:
         failed = coerce_string(message.get("stopReason"))
@@ -176,12 +176,12 @@ class BlockBuilder:
         elif failed == "error":
             yield TranscriptBlock("error", text=coerce_string(message.get("errorMessage")) or "the model failed")
         elif failed == "length":
-            yield TranscriptBlock("note", text="cut off: the answer reached its limit")
+            yield TranscriptBlock("note", text="cut off: the answer reached the token limit")
 
     # Tool calls
 
     def build_call(self, call: ToolCall, state: BlockState = "live") -> TranscriptBlock:
-        """The block of a call, as it is before anything has come of it."""
+        """Build the block of a call that has no result yet."""
         block = TranscriptBlock(
             "tool", head=format_call(call.name, call.arguments), state=state, shows_tail=call.name == "bash"
         )
@@ -200,34 +200,34 @@ class BlockBuilder:
         details = message.get("details")
         diff = coerce_string(details.get("diff")) if is_object(details) else ""
         failed = message.get("isError") is True
-        said = _format_content(message.get("content"))
+        output = _format_content(message.get("content"))
         if block.file_content and not diff:
-            said = f"{said}\n\n{block.file_content}" if failed else block.file_content
-        block.text = diff or said
+            output = f"{output}\n\n{block.file_content}" if failed else block.file_content
+        block.text = diff or output
         block.is_diff = bool(diff)
         block.state = "failed" if failed else "done"
         block.invalidate()
 
 
 def format_call(name: str, arguments: Any) -> str:
-    """A call in one line: the tool, and what it is about."""
-    given: JsonObject = arguments if is_object(arguments) else {}
-    if name == "bash" and isinstance(given.get("command"), str):
-        return f"$ {given['command']}"
-    told = next(
-        (coerce_string(given[key]) for key in ("path", "file_path", "pattern", "query", "url") if given.get(key)), ""
+    """Return a call as one line: the tool and its main arguments."""
+    values: JsonObject = arguments if is_object(arguments) else {}
+    if name == "bash" and isinstance(values.get("command"), str):
+        return f"$ {values['command']}"
+    subject = next(
+        (coerce_string(values[key]) for key in ("path", "file_path", "pattern", "query", "url") if values.get(key)), ""
     )
-    written = given.get("content")
-    if name == "write" and isinstance(written, str):
-        return f"{name} {told}, {pluralize(_count_lines(written), 'line') if written else 'empty'}"
-    others = [f"{key}={value}" for key, value in given.items() if _is_short(value) and value != told]
-    if given.get("old_text") is not None:
+    content = values.get("content")
+    if name == "write" and isinstance(content, str):
+        return f"{name} {subject}, {pluralize(_count_lines(content), 'line') if content else 'empty'}"
+    others = [f"{key}={value}" for key, value in values.items() if _is_short(value) and value != subject]
+    if values.get("old_text") is not None:
         others = []
-    return " ".join([name, *filter(None, [told]), *others]) if given else name
+    return " ".join([name, *filter(None, [subject]), *others]) if values else name
 
 
 def _read_file_content(name: str, arguments: Any) -> str:
-    """The content of a file that a call writes."""
+    """Return the file content that a call writes."""
     return coerce_string(arguments.get("content")) if name == "write" and is_object(arguments) else ""
 
 
@@ -241,7 +241,7 @@ def _is_short(value: Any) -> bool:
 
 def _build_execution(message: JsonObject) -> TranscriptBlock:
     code, command = message.get("exitCode"), coerce_string(message.get("command")) or coerce_string(message.get("code"))
-    unseen = " (the model does not see this)" if message.get("excludeFromContext") is True else ""
+    unseen = " (hidden from the model)" if message.get("excludeFromContext") is True else ""
     ended = "" if code in (None, 0) else f"\n(exit code {coerce_number(code):g})"
     cancelled = message.get("cancelled") is True
     return TranscriptBlock(
@@ -254,7 +254,7 @@ def _build_execution(message: JsonObject) -> TranscriptBlock:
 
 
 def _format_content(content: object) -> str:
-    """The text of a message, with its images noted."""
+    """Return the text of a message, with a placeholder for every image."""
     images = [_format_image(block) for block in iter_blocks(content) if block.get("type") == "image"]
     return "\n".join(part for part in (extract_text(content), *images) if part)
 

@@ -1,6 +1,6 @@
-"""Folds: which rows of an outline are folded away, and on which line of the screen each of the others stands.
+"""Folded rows of an outline, and the mapping between rows and visible lines.
 
-Pure, and quick for any size: what is below a row stands right behind it, so a fold hides one range of rows.
+The descendants of a row follow it directly, so a fold hides one contiguous range. All lookups are binary searches.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ class TreeFolds:
         self._outline = outline
         self._folded: set[int] = set()
         self._starts: list[int] = []
-        """The first hidden row of each outermost fold."""
+        """First hidden row of each outermost fold."""
         self._ends: list[int] = []
         self._lines: list[int] = []
-        """The line before which each of them is hidden."""
+        """Visible line after each outermost fold."""
 
     def __len__(self) -> int:
-        """How many lines there are."""
+        """Number of visible lines."""
         return len(self._outline) - self._count_hidden(len(self._starts))
 
     def __contains__(self, row: int) -> bool:
         return row in self._folded
 
     def get_row(self, line: int) -> int:
-        """The row that stands on a line."""
+        """Return the row on a visible line."""
         return line + self._count_hidden(bisect_right(self._lines, line))
 
     def get_line(self, row: int) -> int:
-        """The line of a row, or of the row that it is folded under."""
+        """Return the visible line of a row, or of the fold that hides it."""
         at = bisect_right(self._starts, row)
         if at and row < self._ends[at - 1]:
             return self._lines[at - 1] - 1
         return row - self._count_hidden(at)
 
     def fold(self, row: int) -> bool:
-        """Fold away what is below a row; says whether there was anything to fold."""
+        """Hide the descendants of a row. Return whether there was anything to fold."""
         if row in self._folded or not self._outline.get_foldable(row):
             return False
         self._folded.add(row)
@@ -47,7 +47,7 @@ class TreeFolds:
         return True
 
     def unfold(self, row: int) -> bool:
-        """Show again what is below a row; folds further down stay."""
+        """Show the descendants of a row. Nested folds stay folded. Return whether the row was folded."""
         if row not in self._folded:
             return False
         self._folded.remove(row)
@@ -55,7 +55,7 @@ class TreeFolds:
         return True
 
     def copy_folds(self, older: TreeFolds, outline: Outline) -> None:
-        """Fold what was folded in the outline of the same tree before it grew."""
+        """Copy the folds from an older outline of the same tree."""
         rows = [(outline.get_id(row), self._outline.find_row(outline.get_id(row))) for row in older._folded]
         self._folded = {row for id, row in rows if row is not None and self._outline.get_id(row) == id}
         self._rebuild_ranges()
@@ -70,5 +70,5 @@ class TreeFolds:
                 self._ends.append(below.stop)
 
     def _count_hidden(self, folds: int) -> int:
-        """How many rows the first so many folds hide: a row behind them stands that many lines further up."""
+        """Return how many rows the first `folds` folds hide."""
         return self._ends[folds - 1] - self._lines[folds - 1] if folds else 0

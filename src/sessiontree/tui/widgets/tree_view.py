@@ -1,7 +1,7 @@
-"""The tree on the screen: a cursor on rows that are drawn when they are seen.
+"""The tree widget: rows of a session tree with a cursor, folding, filters and search.
 
-Moving, folding, filtering and searching happen here; what is done with the chosen entry is the screen's. What takes a
-look at the whole tree is done in slices of a frame, while the rows from before stay.
+Rows are rendered when they become visible. Work on the whole tree runs in slices of one frame, while the old rows stay
+visible. The tree screen handles the selected entry.
 """
 
 from __future__ import annotations
@@ -33,19 +33,18 @@ from sessiontree.tui.keys import bind
 from sessiontree.tui.widgets.tree_folds import TreeFolds
 
 FRAME_SECONDS = 0.012
-"""How long the work on a whole tree goes on before keys and the screen have their turn, in seconds."""
+"""Duration of a slice of work on the whole tree. Keys and drawing run between slices."""
 PROGRESS_SECONDS = 0.1
-"""How often it is told how far that work is."""
+"""Minimum time between two progress messages."""
 REFRESH_SECONDS = 1.0
-"""How often it is looked whether the session has grown."""
+"""Interval between checks for new entries."""
 CURSOR_SHARE, OTHER_SHARE = 4, 2
-"""Connectors take a quarter of the width at most in the row of the cursor, and half of it in any other row."""
+"""Connectors take at most 1/4 of the width in the cursor row and 1/2 in other rows."""
 MIN_TEXT_WIDTH = 20
-"""So many of them belong to its text, whatever stands behind it."""
+"""Columns reserved for the text of a row."""
 MAX_NAME_WIDTH = 24
 MAX_NAMES = 3
-"""So many branches are named in a row."""
-GUTTER = 2
+"""Maximum number of branch names in a row."""
 MAX_MARKS = 2
 TEXT_CACHE_SIZE = 1000
 
@@ -99,30 +98,30 @@ class TreeView(ScrollView, can_focus=True):
     ]
 
     class Changed(Message):
-        """The cursor, the rows, the search or the marks are others."""
+        """The cursor, the rows, the search or the marks changed."""
 
     class Progressed(Message):
-        """The work on new rows has come further."""
+        """The layout of new rows made progress."""
 
     class Cancelled(Message):
-        """Nothing is to be chosen."""
+        """The user closed the tree without a choice."""
 
     def __init__(self, session: Session, *, branch: str | None = None, at: EntryId | None = None) -> None:
-        """The tree as it is seen from `branch`, the current one by default, with the cursor there or at `at`."""
+        """Show the tree from `branch` (default: the current branch). The cursor starts at `at` or at its head."""
         super().__init__()
         self._branch = branch
         self.filter = "default"
         self.query_text = ""
         self.marks: list[EntryId] = []
         self.progress: float | None = None
-        """How far the work on new rows is; `None` when nothing is being worked on."""
+        """Progress of the layout from 0 to 1; `None` if it is finished."""
         self.outline: Outline | None = None
         self._session = session
         self._target = at if at is not None else self._leaf
-        """The entry that the cursor is to be on; where it is hidden, the cursor is as near as can be."""
+        """The entry the user moved to. If it is hidden, the cursor is on the nearest visible row."""
         self._folds: TreeFolds | None = None
         self._cursor = 0
-        """The row under the cursor."""
+        """Row of the cursor."""
         self._shape: TreeShape | None = None
         self._survey_steps: Steps[TreeShape] | None = None
         self._layout_worker: Worker[None] | None = None
@@ -130,27 +129,27 @@ class TreeView(ScrollView, can_focus=True):
         self._calls = CallLookup(session.tree)
         self._texts: dict[EntryId, str] = {}
         self._branch_names: dict[int, list[str]] = {}
-        """The branches at each row."""
+        """Names of the branches whose head is in a row."""
         self._hidden_branch_names: dict[int, list[str]] = {}
-        """The branches whose heads are hidden, by the nearest row above."""
+        """Names of the branches whose head is hidden, by the nearest visible row above."""
         self._active_row: int | None = None
         self._hidden_active_row: int | None = None
 
     @property
     def _leaf(self) -> EntryId | None:
-        """The active leaf, unless damage took it away."""
+        """The active leaf; `None` if it is missing in a damaged session."""
         heads = self._session.heads
         leaf = heads.leaf if self._branch is None else heads.heads.get(self._branch)
         return leaf if leaf in self._session.tree else None
 
     @property
     def selected_entry(self) -> EntryId | None:
-        """The entry under the cursor."""
+        """Id of the entry under the cursor."""
         return self.outline.get_id(self._cursor) if self.outline is not None and len(self.outline) else None
 
     @property
     def cursor_position(self) -> tuple[int, int]:
-        """The number of the cursor's row, and how many there are."""
+        """Number of the cursor row, from 1, and number of rows."""
         return (self._cursor + 1, len(self.outline)) if self.outline is not None and len(self.outline) else (0, 0)
 
     def on_mount(self) -> None:
@@ -160,7 +159,7 @@ class TreeView(ScrollView, can_focus=True):
     # Rows
 
     def refresh_tree(self) -> None:
-        """Take in what has come to the session, and labels that have changed."""
+        """Show new entries and changed labels."""
         if self._survey_steps is None and self._surveyed_state != (len(self._session.tree.items), self._leaf):
             self._start_survey()
         self._update_branch_names()
@@ -173,31 +172,31 @@ class TreeView(ScrollView, can_focus=True):
         self._start_layout()
 
     def _start_layout(self) -> None:
-        """Make the rows for what is to be shown: at once if that takes no longer than a frame."""
+        """Lay out the rows. If this takes longer than one slice, continue in a worker."""
         if self._layout_worker is not None:
             self._layout_worker.cancel()
         steps = self._build_outline()
-        come = _advance(steps)
-        if isinstance(come, Outline):
-            self._show_outline(come)
+        result = _advance(steps)
+        if isinstance(result, Outline):
+            self._show_outline(result)
         else:
-            self.progress = come
+            self.progress = result
             self.post_message(self.Changed())
             self._layout_worker = self.run_worker(partial(self._continue_layout, steps))
 
     async def _continue_layout(self, steps: Steps[Outline]) -> None:
-        told = time.monotonic()
-        while not isinstance(come := _advance(steps), Outline):
-            self.progress, now = come, time.monotonic()
-            if now - told > PROGRESS_SECONDS:
-                told = now
+        last_report = time.monotonic()
+        while not isinstance(result := _advance(steps), Outline):
+            self.progress, now = result, time.monotonic()
+            if now - last_report > PROGRESS_SECONDS:
+                last_report = now
                 self.post_message(self.Progressed())
             await asyncio.sleep(0)
-        self._show_outline(come)
+        self._show_outline(result)
 
     def _build_outline(self) -> Steps[Outline]:
         if self._survey_steps is not None:
-            # A survey that another arrangement has begun is gone on with.
+            # Continue a survey that an earlier layout has started.
             while True:
                 try:
                     yield next(self._survey_steps) * 0.7
@@ -222,7 +221,7 @@ class TreeView(ScrollView, can_focus=True):
         self.post_message(self.Changed())
 
     def _find_row(self, id: EntryId | None) -> int:
-        """The row of an entry, or the nearest shown one above, or else the next one that is shown."""
+        """Return the row of an entry, of its nearest visible ancestor, or of the next visible entry."""
         assert self.outline is not None
         row = self.outline.find_row(id)
         if row is not None:
@@ -239,12 +238,12 @@ class TreeView(ScrollView, can_focus=True):
             self._update_size()
             self._move_to(self._cursor, keep=True)
 
-    # The cursor
+    # Cursor
 
     def _move_to(self, row: int, *, keep: bool = False, still: bool = False) -> None:
-        """Put the cursor on a row, or on the one that it is folded under; with `keep`, it would still be elsewhere.
+        """Move the cursor to a row, or to the fold that hides it.
 
-        That row comes to the middle, unless rows are to stay `still`.
+        With `keep`, the target entry does not change. With `still`, the view does not scroll to center the row.
         """
         assert self.outline is not None
         assert self._folds is not None
@@ -263,7 +262,9 @@ class TreeView(ScrollView, can_focus=True):
         self.post_message(self.Changed())
 
     def _scroll_to_line(self, top: int) -> None:
-        self.scroll_to(y=max(0, top), animate=False, immediate=True, force=True)  # the scrollbar may be yet to come
+        self.scroll_to(
+            y=max(0, top), animate=False, immediate=True, force=True
+        )  # the virtual size may not be applied yet
 
     def _move_by(self, by: int, *, wraps: bool = False) -> None:
         if self._folds is None or not len(self._folds):
@@ -293,7 +294,7 @@ class TreeView(ScrollView, can_focus=True):
             self._move_to(turns[at])
 
     def action_fold(self) -> None:
-        """Fold the segment; from inside it, go to its beginning; where nothing is to fold, to the one above."""
+        """Fold the segment. Inside a segment, go to its start; if there is nothing to fold, to the one above."""
         if self.outline is None or self._folds is None or not len(self.outline):
             return
         row, first = self._cursor, self.outline.get_segment(self._cursor).start
@@ -306,7 +307,7 @@ class TreeView(ScrollView, can_focus=True):
             self._move_to(row if above is None else above)
 
     def action_unfold(self) -> None:
-        """Unfold the segment; where nothing is folded, go to the next one."""
+        """Unfold the segment, or go to the next one."""
         if self.outline is None or self._folds is None or not len(self.outline):
             return
         if self._folds.unfold(self._cursor):
@@ -324,13 +325,13 @@ class TreeView(ScrollView, can_focus=True):
         if self._folds is not None and line < len(self._folds):
             self._move_to(self._folds.get_row(line), still=True)
 
-    # Filters and searching
+    # Filters and search
 
     def action_cycle(self, by: int) -> None:
         self._set_filter(FILTERS[(FILTERS.index(self.filter) + by) % len(FILTERS)])
 
     def action_filter(self, filter: str) -> None:
-        """Show by a filter; by the one that is on, no longer."""
+        """Apply a filter, or return to the default filter if it is active."""
         self._set_filter("default" if filter == self.filter else filter)
 
     def _set_filter(self, filter: str) -> None:
@@ -344,7 +345,7 @@ class TreeView(ScrollView, can_focus=True):
             self.post_message(self.Cancelled())
 
     def on_key(self, event: events.Key) -> None:
-        """What is typed is searched for."""
+        """Add typed characters to the search."""
         if event.key == "backspace":
             self._set_query(self.query_text[:-1])
         elif event.is_printable and event.character is not None:
@@ -367,7 +368,7 @@ class TreeView(ScrollView, can_focus=True):
     # Marks
 
     def action_mark(self) -> None:
-        """Mark the entry, or take its mark away; the older of three goes."""
+        """Toggle the mark of the entry. A third mark replaces the oldest one."""
         chosen = self.selected_entry
         if chosen is None:
             return
@@ -386,13 +387,13 @@ class TreeView(ScrollView, can_focus=True):
 
     @property
     def _hidden_columns(self) -> int:
-        """How many columns on the left are out of sight, so that the row under the cursor has room for its text."""
+        """Number of columns hidden on the left, to make room for the text of the cursor row."""
         if self.outline is None or not len(self.outline):
             return 0
         return max(0, self.outline.get_width(self._cursor) - self._width // CURSOR_SHARE)
 
     def get_row_text(self, id: EntryId) -> str:
-        """What the row of an entry says, safe for a terminal."""
+        """Return the text of an entry's row, escaped for the terminal."""
         text = self._texts.get(id)
         if text is None:
             if len(self._texts) >= TEXT_CACHE_SIZE:
@@ -414,43 +415,43 @@ class TreeView(ScrollView, can_focus=True):
     def _explain_empty(self) -> str:
         count = len(self._session.tree)
         if not count:
-            return "There is nothing in this session yet."
+            return "This session is empty."
         if self.query_text:
             return (
-                f'No matches for "{escape_line(self.query_text)}" in the filter {self.filter}. Esc clears the search.'
+                f'No matches for "{escape_line(self.query_text)}" in the filter {self.filter}. Esc to clear the search.'
             )
-        return f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}. Ctrl+O is the next one."
+        return f"The filter {self.filter} hides {pluralize(count, 'entry', 'entries')}. Ctrl+O for the next filter."
 
     def _build_parts(self, outline: Outline, folds: TreeFolds, row: int, width: int) -> list[tuple[str, Style]]:
-        """The pieces of a row with their styles. The text gives way to what stands behind it."""
-        id, look = outline.get_id(row), self._get_part_style
+        """Return the parts of a row with their styles. The text is truncated to make room for the others."""
+        id, style = outline.get_id(row), self._get_part_style
         mark = str(self.marks.index(id) + 1) if id in self.marks else " "
         label = self._session.tree.label(id)
         lead = [
-            (("›" if row == self._cursor else " ") + mark, look("label")),
-            (self._build_prefix(outline, folds, row, width), look("rail")),
-            ("• " if outline.is_on_path(row) else "", look("path")),
-            (f"[{_shorten_name(label)}] " if label else "", look("label")),
+            (("›" if row == self._cursor else " ") + mark, style("label")),
+            (self._build_prefix(outline, folds, row, width), style("rail")),
+            ("• " if outline.is_on_path(row) else "", style("path")),
+            (f"[{_shorten_name(label)}] " if label else "", style("label")),
         ]
         names = self._branch_names.get(row, [])
-        tail = [(f" ({_shorten_name(name)})", look("branch")) for name in names[:MAX_NAMES]]
+        tail = [(f" ({_shorten_name(name)})", style("branch")) for name in names[:MAX_NAMES]]
         if len(names) > MAX_NAMES:
-            tail.append((f" (and {len(names) - MAX_NAMES} more)", look("branch")))
+            tail.append((f" (and {len(names) - MAX_NAMES} more)", style("branch")))
         if row in folds:
-            tail.append((f" (+{len(outline.get_foldable(row))})", look("aside")))
+            tail.append((f" (+{len(outline.get_foldable(row))})", style("aside")))
         if row == self._active_row:
-            tail.append((" ← active", look("path")))
+            tail.append((" ← active", style("path")))
         if hidden := self._format_hidden(outline, folds, row):
-            tail.append((f" {hidden}", look("aside")))
+            tail.append((f" {hidden}", style("aside")))
         taken = sum(cell_len(text) for text, _ in [*lead, *tail])
         text = self.get_row_text(id)
         room = max(width - taken, min(MIN_TEXT_WIDTH, cell_len(text)))
         text = _truncate(text, room)
         quiet = text.startswith("[")
-        return [*lead, (text, look("aside") if quiet else Style.null()), *tail]
+        return [*lead, (text, style("aside") if quiet else Style.null()), *tail]
 
     def _format_hidden(self, outline: Outline, folds: TreeFolds, row: int) -> str:
-        """What is said of heads that the filter, the search or a fold hides below a row."""
+        """Describe the branch heads that a filter, a search or a fold hides below a row."""
         names, active = self._hidden_branch_names.get(row, []), row == self._hidden_active_row
         if row in folds:
             below = outline.get_foldable(row)
@@ -463,7 +464,7 @@ class TreeView(ScrollView, can_focus=True):
         return format_hidden(shown, active)
 
     def _build_prefix(self, outline: Outline, folds: TreeFolds, row: int, width: int) -> str:
-        """Connectors, as far as the pan leaves them in sight, with the sign of what can be folded."""
+        """Return the visible connectors of a row, with a sign if it can be folded."""
         full = outline.get_width(row)
         room = min(max(0, full - self._hidden_columns), width // OTHER_SHARE)
         prefix = outline.draw_prefix(row, room)
@@ -485,7 +486,7 @@ class TreeView(ScrollView, can_focus=True):
 
 
 def _shorten_name(name: str) -> str:
-    """A label or the name of a branch, safe, and no longer than leaves room for the text."""
+    """Escape and shorten a label or branch name."""
     return _truncate(escape_line(name), MAX_NAME_WIDTH)
 
 
@@ -494,12 +495,12 @@ def _truncate(text: str, room: int) -> str:
 
 
 def _advance(steps: Steps[Outline]) -> Outline | float:
-    """Go on with the steps until it is time for others: what they made, or how far they are."""
-    until = time.monotonic() + FRAME_SECONDS
+    """Run steps for one slice. Return the outline, or the progress if it is not finished."""
+    deadline = time.monotonic() + FRAME_SECONDS
     while True:
         try:
             progress = next(steps)
         except StopIteration as stop:
             return stop.value
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return progress
