@@ -219,7 +219,7 @@ async def test_a_swarm_without_branching_has_none_of_the_five(env: ServerEnv, cl
     ):
         answer = await client.request(method, f"/api/swarms/{id}/{path}", json=body)
         assert answer.status_code == 409, path
-        assert answer.json()["error"]["message"] == "branching is disabled for swarm crew"
+        assert answer.json()["error"]["message"] == "swarm crew does not have branching enabled"
 
 
 async def test_a_swarm_is_paused_scaled_gone_on_with_and_stopped(tmp_path: Any) -> None:

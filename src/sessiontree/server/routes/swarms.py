@@ -191,7 +191,7 @@ async def destroy(call: RunContext, id: str) -> JsonResponse:
 
 def _check_branching(call: RequestContext, status: SwarmStatus, opened: OpenSession) -> None:
     if not call.state.swarms.has_branching(opened, status.id):
-        raise ApiError(409, f"branching is disabled for swarm {status.name}")
+        raise ApiError(409, f"swarm {status.name} does not have branching enabled")
 
 
 @router.get("/{id}/tree", **describe_route(schemas.TreePage))
