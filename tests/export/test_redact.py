@@ -586,7 +586,7 @@ def test_patterns_of_the_user_are_taken_out_and_words_of_the_format_stay() -> No
 
 
 def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
-    with pytest.raises(InvalidOperation, match="no regular expression"):
+    with pytest.raises(InvalidOperation, match="not a regular expression"):
         Redactor(["("])
 
 

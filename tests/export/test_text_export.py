@@ -138,7 +138,7 @@ def test_what_cannot_be_exported_is_refused_with_a_reason() -> None:
         export(lines, "pdf")
     with pytest.raises(InvalidOperation, match="not both"):
         export(lines, branch="main", subtree="main")
-    with pytest.raises(InvalidOperation, match="no entry"):
+    with pytest.raises(InvalidOperation, match="not an entry"):
         export(lines, subtree="root")
     with pytest.raises(NotFound):
         export(lines, branch="nowhere")

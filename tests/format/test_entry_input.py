@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sessiontree.core.entries import Message, ModelChange, Opaque
+from sessiontree.core.entries import Message, ModelChange, Opaque, ThinkingLevelChange
 from sessiontree.format.entry_input import IncompleteEntry, check_message, parse_entry
 
 
@@ -55,3 +55,9 @@ def test_a_message_may_have_any_other_role_and_no_content() -> None:
 
     with pytest.raises(IncompleteEntry, match="content: text"):
         check_message({"role": "assistant", "content": None})
+
+
+def test_null_is_accepted_for_a_field_where_it_has_a_meaning() -> None:
+    body, extra = parse_entry({"type": "thinking_level_change", "thinkingLevel": None})
+
+    assert (body, extra) == (ThinkingLevelChange(None), {})

@@ -77,4 +77,4 @@ def test_of_too_many_images_the_newest_are_sent() -> None:
     sent = [images.prepare(message["content"][0]) for message in messages]
 
     assert [isinstance(image, Image) for image in sent] == [False, False, True, True, True, True, True]
-    assert sent[0] == ("[An image was omitted here: the images of this request exceed 20 MB together.]")
+    assert sent[0] == ("[An image was omitted here: the images of this request exceed 20 MB in total.]")

@@ -55,7 +55,8 @@ T = TypeVar("T")
 POLL_SECONDS = 0.1
 _OUR_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """The form of ids that sessiontree and most other programs generate."""
-_SCAN_BLOCK = 1 << 20
+SCAN_BLOCK = 1 << 20
+"""How many new bytes `may_contain` reads at a time."""
 
 
 def encode_folder_name(cwd: str) -> str:
@@ -316,7 +317,7 @@ class FolderRepository:
                     state = self._scanned[location, text] = _ScanState(reader.status.st_ino)
                 while not state.found and state.size < reader.size:
                     start = max(0, state.size - len(text) + 1)
-                    block = reader.read(start, _SCAN_BLOCK)
+                    block = reader.read(start, len(text) + SCAN_BLOCK)
                     if not block:
                         break
                     state.found = text in block

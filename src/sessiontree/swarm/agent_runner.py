@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
-from sessiontree.agent.permissions import Permissions
-from sessiontree.agent.system_prompt import SystemPart
+from sessiontree.agent.setup import AgentOptions, open_branch_agent, run_task
 from sessiontree.agent.tool import Tool, ToolError, tool
 from sessiontree.agent.unsaved_messages import UnsavedMessages
-from sessiontree.config import Config
 from sessiontree.core.entries import BranchSummary, CustomMessage, Entry, Message, Usage
 from sessiontree.core.messages import extract_text, get_role, get_tool_calls, is_failed_turn, sum_usage
 from sessiontree.core.number_text import pluralize
@@ -80,12 +80,8 @@ class AgentResources:
     """What agents run with. The session stores only the tool names, the system prompt and the thinking level."""
 
     find_model: Callable[[str | None], Model]
-    tools: Sequence[Tool] = ()
     hooks: Hooks
-    settings: Config | None = None
-    system: str | Sequence[SystemPart] | None = None
-    thinking: str | None = None
-    permissions: Permissions | None = None
+    options: AgentOptions
 
 
 class AgentRunner:
@@ -186,47 +182,31 @@ class AgentRunner:
             await self._fail(job.agent, branch.name, InvalidOperation(reason))
 
     async def _run_agent(self, job: SwarmJob, branch: Branch, *, started: bool) -> Outcome:
-        resources = self._resources
-        hooks = resources.hooks.derive(
-            replace(resources.hooks.context, session=branch.session, branch=branch, agent=None)
-        )
+        resources, options = self._resources, self._resources.options
         find_exhausted = partial(self._admission.find_exhausted_limit, job.agent)
         unreported = self._admission.unreported[job.agent]
         model = BudgetedModel(resources.find_model(job.model), find_exhausted, unreported)
-        stop_listening = hooks.listen(self._build_listener(job.agent, branch.name, model))
-        tools = [*resources.tools, self._build_split_tool(job.agent)] if job.may_split else resources.tools
-        agent = Agent(
-            branch,
-            model,
-            tools,
-            hooks,
-            system=resources.system,
-            settings=resources.settings,
-            thinking=resources.thinking,
-            permissions=resources.permissions,
-        )
-        self._running_agents[job.agent], self._models[job.agent] = agent, model
-        try:
-            for text in self._pending_steering.pop(job.agent, ()):
-                await agent.steer(text)
-            if started:
-                outcome = await agent.continue_()
-            else:
-                begin = build_action_body(job.agent, BeginAction(swarm=job.swarm))
-                outcome = await agent.prompt(job.prompt, extra_entries=[begin])
+        if job.may_split:
+            options = replace(options, tools=[*options.tools, self._build_split_tool(job.agent)])
+        with open_branch_agent(branch, model, resources.hooks, options) as agent:
+            agent.hooks.listen(self._build_listener(job.agent, branch.name, model))
+            self._running_agents[job.agent], self._models[job.agent] = agent, model
             try:
-                await self._write_unrecorded_usage(job.agent)
-            except StoreError:
-                # UnsavedMessages reports the same failure, and where the answer was saved.
-                if not isinstance(outcome.error, UnsavedMessages):
-                    raise
-            return outcome
-        finally:
-            del self._running_agents[job.agent], self._models[job.agent]
-            if left := agent.queued.steering:
-                self._pending_steering[job.agent] = left
-            agent.close()
-            stop_listening()
+                for text in self._pending_steering.pop(job.agent, ()):
+                    await agent.steer(text)
+                begin = build_action_body(job.agent, BeginAction(swarm=job.swarm))
+                outcome = await run_task(agent, None if started else job.prompt, extra_entries=[begin])
+                try:
+                    await self._write_unrecorded_usage(job.agent)
+                except StoreError:
+                    # UnsavedMessages reports the same failure, and where the answer was saved.
+                    if not isinstance(outcome.error, UnsavedMessages):
+                        raise
+                return outcome
+            finally:
+                del self._running_agents[job.agent], self._models[job.agent]
+                if left := agent.queued.steering:
+                    self._pending_steering[job.agent] = left
 
     async def _complete(self, agent: str, branch: str) -> None:
         await self._journal.append_action(agent, CompleteAction(swarm=self._journal.id))

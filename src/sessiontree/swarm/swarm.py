@@ -15,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.setup import AgentOptions
 from sessiontree.agent.system_prompt import SystemPart
 from sessiontree.agent.tool import Tool
 from sessiontree.comparison import Comparison
@@ -137,12 +138,14 @@ class Swarm:
         )
         resources = AgentResources(
             find_model=_build_model_finder(model, model_of, settings),
-            tools=tools or (),
             hooks=Hooks() if hooks is None else hooks,
-            settings=settings,
-            system=system,
-            thinking=thinking,
-            permissions=permissions,
+            options=AgentOptions(
+                tools=tools or (),
+                system=system,
+                settings=settings or Config(),
+                thinking=thinking,
+                permissions=permissions,
+            ),
         )
         self._tool_names = self._definition.tools
         self._set_up(session, self._definition.swarm, resources, executor, now)
@@ -211,12 +214,14 @@ class Swarm:
         swarm._strategy = strategy or STRATEGIES.get(created.strategy)
         resources = AgentResources(
             find_model=_build_model_finder(model, model_of, settings),
-            tools=tools,
             hooks=Hooks() if hooks is None else hooks,
-            settings=settings,
-            system=created.system if system is None and not override_saved else system,
-            thinking=created.thinking if thinking is None and not override_saved else thinking,
-            permissions=permissions,
+            options=AgentOptions(
+                tools=tools,
+                system=created.system if system is None and not override_saved else system,
+                settings=settings or Config(),
+                thinking=created.thinking if thinking is None and not override_saved else thinking,
+                permissions=permissions,
+            ),
         )
         swarm._tool_names = None if override_saved else created.tools
         swarm._set_up(session, created.swarm, resources, executor, now)
@@ -322,7 +327,9 @@ class Swarm:
 
     def _select_tools(self) -> None:
         """Limit the agents to the tools they had before. Raises `InvalidOperation` if one is missing."""
-        self._resources.tools = select_original_tools(f"swarm {self.name}", self._tool_names, self._resources.tools)
+        options = self._resources.options
+        tools = select_original_tools(f"swarm {self.name}", self._tool_names, options.tools)
+        self._resources.options = replace(options, tools=tools)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._lease.release()

@@ -11,15 +11,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeAlias, TypedDict, Unpack
 
 from msgspec import Struct
 
-from sessiontree.agent.agent import Agent
 from sessiontree.agent.loop import Outcome
 from sessiontree.agent.permissions import Permissions
+from sessiontree.agent.setup import AgentOptions, BranchTask, open_branch_agent, run_task
 from sessiontree.agent.tool import Tool
 from sessiontree.config import Config
 from sessiontree.core.context import build_context
@@ -70,14 +69,10 @@ from sessiontree.swarm.status import MAX_DENIED
 DEFAULT_CONCURRENCY = 4
 
 
-class Arm(Struct, frozen=True, kw_only=True):
+class Arm(BranchTask, frozen=True, kw_only=True):
     """One variant of the continuation that an experiment compares."""
 
-    name: str
-    prompt: str | None = None
-    """The prompt; with `None`, the model answers the last message."""
-    model: str | Model | None = None
-    """Default: the model of the experiment."""
+    name: str  # pyright: ignore[reportIncompatibleVariableOverride, reportGeneralTypeIssues]
     thinking: str | None = None
     system: str | None = None
     settings: Config | None = None
@@ -342,26 +337,21 @@ class Experiment:
     async def _run_arm(self, pending: PendingRun, branch: Branch) -> FinishedRun | None:
         """Make a run and return it, or `None` if the budget ran out."""
         arm = pending.arm
-        shared = self._options.get("hooks") or Hooks()
-        agent = Agent(
-            branch,
-            self._meter.wrap(self._models[arm.name]),
-            self._tools,
-            shared.derive(replace(shared.context, session=self.session, branch=branch, agent=None)),
+        model, denied = self._meter.wrap(self._models[arm.name]), dict[str, None]()
+        options = AgentOptions(
+            tools=self._tools,
             system=arm.system,
-            settings=arm.settings or self._options.get("settings"),
+            settings=arm.settings or self._options.get("settings") or Config(),
             thinking=arm.thinking,
             permissions=self._options.get("permissions"),
         )
-        denied: dict[str, None] = {}
-        agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)
-        start = time.monotonic()
-        try:
-            outcome = await (agent.continue_() if arm.prompt is None else agent.prompt(arm.prompt))
-        except SessionTreeError as error:
-            outcome = Outcome(error=error)
-        finally:
-            agent.close()
+        with open_branch_agent(branch, model, self._options.get("hooks"), options) as agent:
+            agent.hooks.listen(lambda event: denied.setdefault(event.title) if isinstance(event, ToolDenied) else None)
+            start = time.monotonic()
+            try:
+                outcome = await run_task(agent, arm.prompt)
+            except SessionTreeError as error:
+                outcome = Outcome(error=error)
         if isinstance(outcome.error, BudgetExhausted):
             return None
         return FinishedRun(
