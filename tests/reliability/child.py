@@ -108,6 +108,8 @@ def torn(file: str) -> Iterator[Step]:
 
 
 def aside(file: str) -> Iterator[Step]:
+    from sessiontree.library import catalog
+
     path, folder = pathlib.Path(file), os.path.dirname(file)
     yield "list", lambda: st.sessions(dir=folder)
     yield "search", lambda: st.search("needle", dir=folder)
