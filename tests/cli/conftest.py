@@ -1,4 +1,4 @@
-"""What tests of commands share: running one, and looking at what it printed."""
+"""Fixtures that run commands and return their output."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
-    """Run a command that must succeed, and give what it printed."""
+    """Run a command that must succeed, and return its output."""
 
     def command(*arguments: str, code: int = 0) -> str:
         assert run(list(arguments)) == code
@@ -34,7 +34,7 @@ def cli(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
 
 @pytest.fixture
 def fails(capsys: pytest.CaptureFixture[str], here: Path) -> Run:
-    """Run a command that must fail, and give its one sentence."""
+    """Run a command that must fail, and return its error line."""
 
     def command(*arguments: str, code: int = 1) -> str:
         assert run(list(arguments)) == code

@@ -35,7 +35,7 @@ def setup(api):
 """
 
 
-def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slash_command_runs_without_a_model(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     for variable in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(variable, raising=False)
@@ -46,7 +46,7 @@ def test_a_command_needs_no_model_and_prints_what_it_has_to_say(cli: Run, monkey
     assert st.recent().name == "other work"
 
 
-def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notices_are_printed_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     print_notice(Notice(level="warning", text=f"careful {HOSTILE}"))
     print_notice(RetryScheduled(attempt=1, attempts=4, delay=2.0, error="busy"))
     print_notice(RunEnd(aborted=False))
@@ -59,7 +59,7 @@ def test_what_handlers_and_models_tell_is_a_line_on_standard_error(capsys: pytes
     assert second == "sessiontree: busy. Retrying (1 of 3) in 2 s…"
 
 
-def test_commands_move_durably(cli: Run, server: FakeServer) -> None:
+def test_slash_commands_that_move_are_saved(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.", "It was two.")
     cli("-p", "one")
     cli("-p", "-c", "two")
@@ -73,23 +73,21 @@ def test_commands_move_durably(cli: Run, server: FakeServer) -> None:
     assert isinstance(body, st.BranchSummary)
 
 
-def test_as_json_what_a_command_says_is_a_line(cli: Run, server: FakeServer) -> None:
+def test_json_mode_prints_the_output_of_a_command_as_one_line(cli: Run, server: FakeServer) -> None:
     lines = [json.loads(line) for line in cli("-p", "--mode", "json", "/name work").splitlines()]
 
     assert [line["type"] for line in lines] == ["session", "session_start", "command_end", "session_shutdown"]
     assert lines[2] == {"type": "command_end", "text": "work", "editorText": None}
 
 
-def test_an_unknown_command_is_refused_and_a_path_is_not_taken_for_one(
-    fails: Run, cli: Run, server: FakeServer
-) -> None:
+def test_an_unknown_command_is_rejected_but_a_path_is_a_prompt(fails: Run, cli: Run, server: FakeServer) -> None:
     assert "command '/treee' not found; similar: /tree" in fails("-p", "--no-session", "/treee")
 
     server.add("A folder.")
     assert cli("-p", "--no-session", "/usr/bin", "is what?") == "A folder.\n"
 
 
-def test_what_is_piped_in_is_never_a_command(cli: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_piped_input_is_never_a_command(cli: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.add("I read it.", "And that.")
     monkeypatch.setattr(sys, "stdin", io.StringIO("/quit"))
     assert cli("-p") == "I read it.\n"
@@ -100,7 +98,7 @@ def test_what_is_piped_in_is_never_a_command(cli: Run, server: FakeServer, monke
     assert not Path("ran").exists()
 
 
-def test_a_prompt_file_takes_what_is_typed_and_piped(
+def test_a_prompt_file_receives_arguments_and_piped_input(
     cli: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Path(os.environ[HOME]) / "commands"
@@ -114,7 +112,7 @@ def test_a_prompt_file_takes_what_is_typed_and_piped(
     assert read_asked(server) == ["user: Review this: carefully\n\n- a\n+ b"]
 
 
-def test_an_extension_guards_tools_and_is_told_of_the_end(
+def test_an_extension_blocks_tools_and_sees_the_end_of_the_session(
     server: FakeServer, here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = tmp_path / "gate.py"
@@ -128,13 +126,13 @@ def test_an_extension_guards_tools_and_is_told_of_the_end(
     assert "nobody agreed" in str(server.requests[1]["messages"][-1])
 
 
-def test_an_extension_that_is_not_there_ends_it_before_anything_is_said(fails: Run, server: FakeServer) -> None:
+def test_a_missing_extension_stops_the_command_before_the_prompt(fails: Run, server: FakeServer) -> None:
     assert fails("-p", "-e", "none.py", "hello") == "sessiontree: extension 'none.py' not found\n"
 
     assert not server.requests
 
 
-def test_what_a_project_brings_along_does_not_run(
+def test_untrusted_project_extensions_do_not_run(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = here / ".sessiontree" / "extensions"
@@ -153,7 +151,7 @@ def test_what_a_project_brings_along_does_not_run(
     assert not Path("ran").exists()
 
 
-def test_an_extension_that_was_asked_for_and_fails_ends_it_before_anything_is_said(
+def test_a_failing_extension_stops_the_command_before_the_prompt(
     server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gate = here / "gate.py"
@@ -180,7 +178,7 @@ def setup(api):
 """
 
 
-def test_a_turn_that_a_command_triggers_is_run_and_its_answer_printed(cli: Run, server: FakeServer, here: Path) -> None:
+def test_a_turn_triggered_by_a_command_runs_and_its_answer_is_printed(cli: Run, server: FakeServer, here: Path) -> None:
     (here / "trigger.py").write_text(TRIGGER)
     server.add("I see.")
 
@@ -191,7 +189,7 @@ def test_a_turn_that_a_command_triggers_is_run_and_its_answer_printed(cli: Run, 
         assert [entry.type for entry in session.head.path()][-2:] == ["custom_message", "message"]
 
 
-def test_a_turn_that_a_command_triggers_and_that_fails_is_an_error(
+def test_a_failed_turn_triggered_by_a_command_is_an_error(
     server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "trigger.py").write_text(TRIGGER)
@@ -203,7 +201,7 @@ def test_a_turn_that_a_command_triggers_and_that_fails_is_an_error(
 
 
 @pytest.mark.parametrize("command", ["/check", "/ask"])
-def test_a_command_that_needs_a_model_and_has_none_says_how_to_get_one(
+def test_a_command_without_its_model_explains_how_to_get_one(
     fails: Run, here: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
@@ -213,12 +211,12 @@ def test_a_command_that_needs_a_model_and_has_none_says_how_to_get_one(
     monkeypatch.setenv("LLAMA_ARG_PORT", "1")
     (here / "trigger.py").write_text(TRIGGER)
 
-    told = fails("-p", "-e", "trigger.py", command)
+    message = fails("-p", "-e", "trigger.py", command)
 
-    assert "no model is available: set an API key" in told
+    assert "no model is available: set an API key" in message
 
 
-def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, server: FakeServer, home: Path) -> None:
+def test_the_selected_model_is_the_default_after_a_restart(cli: Run, server: FakeServer, home: Path) -> None:
     server.add("One.", "Two.", "Three.", "Four.")
     assert cli("-p", "1") == "One.\n"
     first = st.recent().id
@@ -234,7 +232,7 @@ def test_a_model_that_was_chosen_is_the_usual_one_after_a_restart(cli: Run, serv
     assert server.requests[-1]["model"] == "other", "what the configuration names since then wins"
 
 
-def test_a_model_that_was_chosen_and_is_gone_is_told(
+def test_an_unavailable_selected_model_is_reported(
     server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add("One.")
@@ -242,5 +240,5 @@ def test_a_model_that_was_chosen_and_is_gone_is_told(
 
     assert run(["-p", "1"]) == 0
 
-    told = "groq:gone, the model chosen last, is not available; using openai:scripted"
-    assert told in capsys.readouterr().err
+    message = "groq:gone, the model chosen last, is not available; using openai:scripted"
+    assert message in capsys.readouterr().err

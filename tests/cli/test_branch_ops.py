@@ -1,4 +1,4 @@
-"""Commands of operations, against a model server on loopback where a summary is to be made."""
+"""Commands that move, summarize and combine branches, with a fake model server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
 
 @pytest.fixture
 def ids(here: Path) -> list[str]:
-    """A session with a question on `main`, and two ways to answer it on branches of their own; `main` is current."""
+    """A session with a question on `main` and two answers on branches; `main` is current."""
     with st.create("speed") as session:
         found = [session.append(body).id for body in (st.user("How?"), st.assistant("Two ways."))]
         for name in ("cache", "dict"):
@@ -49,7 +49,7 @@ def read_head(branch: str = "HEAD") -> st.Entry:
         return session.tree[place]
 
 
-# Moving
+# Navigation
 
 
 def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place(
@@ -62,7 +62,7 @@ def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place
 
     summary = read_head()
     assert shown.splitlines()[0] == f"{summary.id} summary of the branch you left"
-    assert shown.splitlines()[1].startswith(f"{ids[3][:8]} → {summary.id[:8]}")
+    assert shown.splitlines()[1].startswith(f"moved from {ids[3][:8]} to {summary.id[:8]},")
     assert summary.parent == ids[1]
     assert isinstance(summary.body, st.BranchSummary)
     assert "It needs memory." in summary.body.summary
@@ -71,7 +71,7 @@ def test_navigating_with_a_summary_asks_the_model_and_writes_it_at_the_new_place
     assert "memory" in read_last_prompt(server).splitlines()[-1]
 
 
-def test_instructions_take_the_place_of_ours(cli: Run, ids, server: FakeServer) -> None:
+def test_instructions_replace_the_default_ones(cli: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "cache")
     server.add("Memory.")
 
@@ -80,7 +80,7 @@ def test_instructions_take_the_place_of_ours(cli: Run, ids, server: FakeServer) 
     assert read_last_prompt(server).endswith("</conversation>\n\nIn one word.")
 
 
-def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> None:
+def test_a_given_summary_needs_no_model(cli: Run, ids) -> None:
     cli("switch", "speed", "cache")
 
     shown = json.loads(cli("navigate", "speed", ids[1], "--summary", "Too much memory.", "--json"))
@@ -102,7 +102,7 @@ def test_the_summary_may_be_given_and_no_model_is_looked_for(cli: Run, ids) -> N
     ],
     ids=lambda command: command[0],
 )
-def test_a_summary_without_words_is_refused(cli: Run, fails: Run, ids, command: list[str], summary: str) -> None:
+def test_an_empty_summary_is_rejected(cli: Run, fails: Run, ids, command: list[str], summary: str) -> None:
     cli("switch", "speed", "cache")
     before = st.open("speed").read_lines()
 
@@ -110,37 +110,37 @@ def test_a_summary_without_words_is_refused(cli: Run, fails: Run, ids, command: 
     assert st.open("speed").read_lines() == before
 
 
-def test_a_label_alone_goes_on_the_target(cli: Run, ids) -> None:
+def test_a_label_without_a_summary_is_set_on_the_target(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[0], "--label", "start")
 
-    assert shown == f"{ids[1][:8]} → root leaving 2 entries behind\nHow?\n"
+    assert shown == f"moved from {ids[1][:8]} to root, leaving 2 entries behind\nHow?\n"
     assert read_head("start").id == ids[0]
 
 
-def test_a_message_that_is_to_be_said_anew_is_left_behind_too(cli: Run, ids) -> None:
+def test_navigating_to_a_user_message_abandons_it(cli: Run, ids) -> None:
     asked = json.loads(cli("append", "speed", "--role", "user", "And now?", "--json"))["id"]
 
     shown = cli("pop", "speed", "--no-summary")
 
-    assert shown == f"{asked[:8]} → {ids[1][:8]} leaving 1 entry behind\nAnd now?\n"
+    assert shown == f"moved from {asked[:8]} to {ids[1][:8]}, leaving 1 entry behind\nAnd now?\n"
 
 
-def test_going_back_to_another_branch_is_told(cli: Run, ids) -> None:
+def test_undoing_a_switch_prints_the_branch(cli: Run, ids) -> None:
     cli("switch", "speed", "cache")
 
     assert cli("undo", "speed").splitlines() == [
         "undid the switch from main to cache",
-        f"{ids[3][:8]} → {ids[1][:8]} leaving 3 entries behind, on branch main",
+        f"moved from {ids[3][:8]} to {ids[1][:8]}, leaving 3 entries behind, on branch main",
     ]
 
 
-def test_where_nothing_is_left_behind_no_model_is_looked_for(cli: Run, ids) -> None:
+def test_no_model_is_needed_if_nothing_is_abandoned(cli: Run, ids) -> None:
     shown = cli("navigate", "speed", ids[3], "--summarize")
 
-    assert shown == f"{ids[1][:8]} → {ids[3][:8]} leaving 0 entries behind\n"
+    assert shown == f"moved from {ids[1][:8]} to {ids[3][:8]}, leaving 0 entries behind\n"
 
 
-def test_a_model_that_fails_leaves_everything_as_it_was(cli: Run, fails: Run, ids, server: FakeServer) -> None:
+def test_a_failing_model_changes_nothing(cli: Run, fails: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "cache")
     server.add(fail(401, "who are you?"))
 
@@ -149,7 +149,7 @@ def test_a_model_that_fails_leaves_everything_as_it_was(cli: Run, fails: Run, id
     assert read_head().id == ids[3]
 
 
-def test_failures_that_may_pass_are_told_and_tried_again(cli: Run, ids, server: FakeServer, capsys) -> None:
+def test_transient_failures_are_reported_and_retried(cli: Run, ids, server: FakeServer, capsys) -> None:
     cli("switch", "speed", "cache")
     server.add(fail(500, "busy"), "It needs memory.")
 
@@ -168,11 +168,11 @@ def test_failures_that_may_pass_are_told_and_tried_again(cli: Run, ids, server: 
         (["--from", "HEAD"], "--from requires --dry-run"),
     ],
 )
-def test_options_that_make_no_sense_together_are_refused(fails: Run, ids, arguments, sentence) -> None:
+def test_contradictory_options_are_rejected(fails: Run, ids, arguments, sentence) -> None:
     assert sentence in fails("navigate", "speed", ids[1], *arguments, code=2)
 
 
-def test_popping_goes_before_the_users_last_message_with_a_summary(cli: Run, ids, server: FakeServer) -> None:
+def test_pop_goes_before_the_last_user_message_with_a_summary(cli: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "dict")
     server.add("By key.")
 
@@ -183,7 +183,7 @@ def test_popping_goes_before_the_users_last_message_with_a_summary(cli: Run, ids
     assert "[Assistant]: The dict works." in read_last_prompt(server)
 
 
-def test_popping_may_name_the_place_and_want_no_summary(cli: Run, ids) -> None:
+def test_pop_accepts_a_place_and_no_summary(cli: Run, ids) -> None:
     cli("switch", "speed", "dict")
 
     shown = json.loads(cli("pop", "speed", ids[0], "--no-summary", "--json"))
@@ -191,7 +191,7 @@ def test_popping_may_name_the_place_and_want_no_summary(cli: Run, ids) -> None:
     assert (shown["newLeaf"], shown["editorText"], shown["summaryEntry"]) == (None, "How?", None)
 
 
-def test_popping_takes_one_way_of_summarizing_and_needs_a_message(fails: Run, cli: Run, ids) -> None:
+def test_pop_rejects_two_summaries_and_a_session_without_messages(fails: Run, cli: Run, ids) -> None:
     assert "--summary and --no-summary are mutually exclusive" in fails(
         "pop", "speed", "--summary", "x", "--no-summary", code=2
     )
@@ -199,7 +199,7 @@ def test_popping_takes_one_way_of_summarizing_and_needs_a_message(fails: Run, cl
     assert "branch 'main' has no user message to go back to" in fails("pop", "speed")
 
 
-def test_where_no_model_can_be_used_that_alone_is_told(
+def test_a_missing_model_is_the_only_error_reported(
     fails: Run, ids, server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
@@ -211,10 +211,10 @@ def test_where_no_model_can_be_used_that_alone_is_told(
     assert fails("pop", "speed") == "sessiontree: openai:scripted is not available: OPENAI_API_KEY is not set\n"
 
 
-# Compacting
+# Compaction
 
 
-def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: FakeServer) -> None:
+def test_compact_asks_the_model_and_uncompact_reverts_it(cli: Run, ids, server: FakeServer) -> None:
     cli("switch", "speed", "dict")
     server.add("They spoke.", "They spoke on.")
 
@@ -225,11 +225,11 @@ def test_compacting_asks_the_model_and_can_be_taken_back(cli: Run, ids, server: 
     assert compaction.body.summary == "They spoke."
     assert "speed" in read_last_prompt(server).splitlines()[-1]
     back = cli("uncompact", "speed")
-    assert back == f"{compaction.id[:8]} → {ids[5][:8]} leaving 1 entry behind\n"
+    assert back == f"moved from {compaction.id[:8]} to {ids[5][:8]}, leaving 1 entry behind\n"
     assert json.loads(cli("undo", "speed", "--json"))["newLeaf"] == compaction.id
 
 
-def test_a_compaction_may_be_given_for_any_branch(cli: Run, ids) -> None:
+def test_compact_accepts_a_summary_for_any_branch(cli: Run, ids) -> None:
     shown = json.loads(cli("compact", "speed", "--branch", "cache", "--summary", "They spoke.", "--json"))
 
     assert shown["compaction"] == read_head("cache").id
@@ -243,14 +243,14 @@ def test_a_compaction_may_be_given_for_any_branch(cli: Run, ids) -> None:
     assert read_head().id == ids[1]
 
 
-def test_what_was_not_compacted_cannot_be_taken_back(fails: Run, ids) -> None:
+def test_uncompact_without_a_compaction_fails(fails: Run, ids) -> None:
     assert "branch 'main' has no compaction" in fails("uncompact", "speed")
 
 
-# Merging
+# Merge
 
 
-def test_merging_asks_the_model_for_what_came_of_a_branch(cli: Run, ids, server: FakeServer) -> None:
+def test_merge_asks_the_model_for_a_summary_of_the_branch(cli: Run, ids, server: FakeServer) -> None:
     server.add("25 ms.")
 
     shown = cli("merge", "speed", "dict", "--focus", "time")
@@ -260,7 +260,7 @@ def test_merging_asks_the_model_for_what_came_of_a_branch(cli: Run, ids, server:
     assert "The dict works." in read_last_prompt(server)
 
 
-def test_undo_takes_a_merge_back_and_says_so(cli: Run, ids) -> None:
+def test_undo_reverts_a_merge_and_reports_it(cli: Run, ids) -> None:
     before = read_head("main").id
     cli("switch", "speed", "main")
     cli("merge", "speed", "dict", "--summary", "25 ms.")
@@ -271,7 +271,7 @@ def test_undo_takes_a_merge_back_and_says_so(cli: Run, ids) -> None:
     assert read_head("main").id == before
 
 
-def test_a_merge_may_be_given_for_any_branch(cli: Run, ids) -> None:
+def test_merge_accepts_a_summary_and_any_target(cli: Run, ids) -> None:
     shown = json.loads(cli("merge", "speed", "dict", "--into", "cache", "--summary", "25 ms.", "--json"))
 
     merged = read_head("cache").id
@@ -279,7 +279,7 @@ def test_a_merge_may_be_given_for_any_branch(cli: Run, ids) -> None:
     assert read_head("cache").parent == ids[3]
 
 
-def test_promoting_goes_on_from_the_winner_with_a_summary_of_the_others(cli: Run, ids, server: FakeServer) -> None:
+def test_promote_continues_from_the_winner_with_a_summary_of_the_others(cli: Run, ids, server: FakeServer) -> None:
     server.add("It needs memory.")
 
     shown = cli("promote", "speed", "dict")
@@ -290,7 +290,7 @@ def test_promoting_goes_on_from_the_winner_with_a_summary_of_the_others(cli: Run
     assert [branch["name"] for branch in branches if branch["archived"]] == ["cache", "dict"]
 
 
-def test_a_winner_may_be_promoted_over_chosen_branches(cli: Run, ids) -> None:
+def test_promote_accepts_the_losing_branches(cli: Run, ids) -> None:
     cli("branch", "speed", "third", "--at", "main")
     cli("switch", "speed", "main")
 
@@ -301,24 +301,24 @@ def test_a_winner_may_be_promoted_over_chosen_branches(cli: Run, ids) -> None:
     assert [branch["name"] for branch in branches if branch["archived"]] == ["cache", "dict"]
 
 
-def test_promoting_over_nothing_needs_no_model(cli: Run, ids) -> None:
+def test_promote_without_other_branches_needs_no_model(cli: Run, ids) -> None:
     for name in ("cache", "dict"):
         cli("branch", "speed", name, "--archive")
 
     assert cli("promote", "speed", "dict") == f"{ids[5]} on main, nothing to summarize\n"
 
 
-# Copying
+# Copies
 
 
-def test_messages_are_picked_from_other_branches(cli: Run, ids) -> None:
+def test_cherry_pick_copies_messages_from_other_branches(cli: Run, ids) -> None:
     shown = cli("cherry-pick", "speed", ids[5], "cache")
 
-    assert shown == f"{ids[1][:8]} → {read_head().id[:8]} on main, 2 copies\n"
+    assert shown == f"2 copies on main, head moved from {ids[1][:8]} to {read_head().id[:8]}\n"
     assert json.loads(read_head().raw)["copiedFrom"] == ids[5]
 
 
-def test_copies_go_to_any_branch(cli: Run, ids) -> None:
+def test_cherry_pick_copies_to_any_branch(cli: Run, ids) -> None:
     shown = json.loads(cli("cherry-pick", "speed", "dict", "--onto", "cache", "--json"))
 
     assert (shown["branch"], shown["oldLeaf"], shown["newLeaf"]) == ("cache", ids[3], read_head("cache").id)
@@ -328,10 +328,10 @@ def test_copies_go_to_any_branch(cli: Run, ids) -> None:
 def test_a_branch_is_rebased_with_copies(cli: Run, ids) -> None:
     shown = cli("rebase", "speed", "dict", "--branch", "cache")
 
-    assert shown == f"{ids[3][:8]} → {read_head('cache').id[:8]} on cache, 2 copies\n"
+    assert shown == f"2 copies on cache, head moved from {ids[3][:8]} to {read_head('cache').id[:8]}\n"
     with st.open("speed", read_only=True) as session:
-        said = [message["role"] for message in session.branch("cache").context().messages]
-    assert said == ["user", "assistant"] * 3
+        roles = [message["role"] for message in session.branch("cache").context().messages]
+    assert roles == ["user", "assistant"] * 3
 
 
 def test_the_current_branch_is_rebased_by_default(cli: Run, ids) -> None:
@@ -370,7 +370,7 @@ def cancels(here: Path) -> str:
     ],
     ids=lambda command: command[0],
 )
-def test_an_extension_may_cancel_every_operation(cli: Run, ids, cancels: str, command: tuple[str, ...]) -> None:
+def test_an_extension_can_cancel_every_operation(cli: Run, ids, cancels: str, command: tuple[str, ...]) -> None:
     with st.open("speed") as session:
         short = session.create_branch("short", at="main", current=False)
         short.extend([st.Compaction(summary="S"), st.user("on")])
@@ -382,7 +382,7 @@ def test_an_extension_may_cancel_every_operation(cli: Run, ids, cancels: str, co
     assert cli("tree", "speed", "--json") == before
 
 
-def test_an_extension_may_write_the_summary(cli: Run, ids, server: FakeServer, here: Path) -> None:
+def test_an_extension_can_write_the_summary(cli: Run, ids, server: FakeServer, here: Path) -> None:
     (here / "writes.py").write_text(
         "def setup(api):\n"
         '    api.on("session_before_tree", lambda event, ctx: {"summary": {"summary": "By an extension."}})\n'
@@ -395,7 +395,7 @@ def test_an_extension_may_write_the_summary(cli: Run, ids, server: FakeServer, h
     assert server.requests == []
 
 
-def test_a_dry_run_stays_lean(ids, here: Path) -> None:
+def test_a_dry_run_does_not_import_asyncio(ids, here: Path) -> None:
     import subprocess
     import sys
 

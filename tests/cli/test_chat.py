@@ -1,4 +1,4 @@
-"""How the app is started from the shell."""
+"""Start of the app from the shell."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from sessiontree.cli.app import _expand_short_forms
         ([], []),
     ],
 )
-def test_options_without_a_command_are_the_apps(typed: list[str], meant: list[str]) -> None:
+def test_options_without_a_command_open_the_app(typed: list[str], meant: list[str]) -> None:
     assert _expand_short_forms(typed) == meant
 
 
-def test_without_a_terminal_the_app_says_what_to_do_instead(fails) -> None:
+def test_without_a_terminal_the_app_suggests_an_alternative(fails) -> None:
     assert "sessiontree -p" in fails("-c")
 
 
-def test_two_ways_to_name_a_session_are_wrong_usage(fails) -> None:
+def test_two_session_options_are_wrong_usage(fails) -> None:
     assert "are mutually exclusive" in fails("chat", "-c", "-r", code=2)

@@ -1,4 +1,4 @@
-"""The command line as people and programs use it: through its arguments, output and exit codes."""
+"""The command line: arguments, output and exit codes."""
 
 import errno
 import json
@@ -43,10 +43,10 @@ def talk(data) -> list[str]:
     ]
 
 
-# Making and appending
+# Create and append
 
 
-def test_new_makes_a_session_file(data, here: Path) -> None:
+def test_new_creates_a_session_file(data, here: Path) -> None:
     made = data("new", "--name", "auth", "--cwd", "/p")
     as_file = data("new", "-o", "mine.jsonl")
 
@@ -56,7 +56,7 @@ def test_new_makes_a_session_file(data, here: Path) -> None:
     assert st.open("mine.jsonl").cwd == str(here)
 
 
-def test_append_says_what_was_written_and_where(data) -> None:
+def test_append_prints_the_id_parent_and_branch(data) -> None:
     data("new")
     first = data("append", "@", "--role", "user", "one")
     second = data(
@@ -71,7 +71,7 @@ def test_append_says_what_was_written_and_where(data) -> None:
     assert message["usage"]["totalTokens"] == 0
 
 
-def test_append_takes_text_from_standard_input(data, monkeypatch) -> None:
+def test_append_reads_text_from_standard_input(data, monkeypatch) -> None:
     import io
 
     data("new")
@@ -81,7 +81,7 @@ def test_append_takes_text_from_standard_input(data, monkeypatch) -> None:
     assert data("context", "@")["messages"][0]["content"] == "from a pipe\n"
 
 
-def test_append_takes_whole_messages_and_any_entry(data) -> None:
+def test_append_accepts_complete_messages_and_any_entry(data) -> None:
     data("new")
     call = {"role": "assistant", "content": [{"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}]}
     data("append", "@", "--message", json.dumps(call))
@@ -99,7 +99,7 @@ def test_append_takes_whole_messages_and_any_entry(data) -> None:
     assert b'"why":"hard"' in session.tree[level["id"]].raw
 
 
-def test_append_on_another_branch_does_not_move_the_person(data, talk) -> None:
+def test_append_on_another_branch_does_not_change_the_current_branch(data, talk) -> None:
     data("branch", "@", "b", "--at", talk[0])
     data("switch", "@", "main")
 
@@ -118,7 +118,7 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("usage", "told"),
+    ("usage", "message"),
     [
         ({"input": "many"}, "input must be a number of at least 0, not 'many'"),
         ({"cost": "0.05"}, "cost must be a number of at least 0, not '0.05'"),
@@ -129,14 +129,14 @@ def test_append_at_a_place_moves_the_branch_there(data, talk) -> None:
         ({"cost": {"all": 1}}, "unknown field 'all'; fields: input, output, cacheRead, cacheWrite, total"),
     ],
 )
-def test_what_an_answer_took_is_told_in_known_numbers(talk, fails, usage, told: str) -> None:
+def test_usage_with_unknown_fields_or_invalid_numbers_is_rejected(talk, fails, usage, message: str) -> None:
     before = st.open("@").read_lines()
 
-    assert told in fails("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage), code=2)
+    assert message in fails("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage), code=2)
     assert st.open("@").read_lines() == before
 
 
-def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
+def test_usage_accepts_all_fields(data, talk) -> None:
     usage = {"input": 1, "output": 2, "cacheRead": 0, "cacheWrite": 0, "totalTokens": 3, "cost": {"total": 0.5}}
     data("append", "@", "--role", "assistant", "w", "--usage", '{"input":1,"cost":{}}')
     data("append", "@", "--role", "assistant", "x", "--usage", json.dumps(usage))
@@ -145,7 +145,7 @@ def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "given", "told"),
+    ("option", "given", "message"),
     [
         ("--message", {"role": "user"}, "--message needs content"),
         ("--message", {"role": "assistant", "content": None}, "--message needs content"),
@@ -166,14 +166,14 @@ def test_what_an_answer_took_may_be_told_in_full(data, talk) -> None:
         ("--entry", {"type": "branch_point", "branchName": "b"}, "--entry cannot create a branch"),
     ],
 )
-def test_hollow_entries_are_refused(talk, fails, option: str, given, told: str) -> None:
+def test_entries_with_missing_fields_are_rejected(talk, fails, option: str, given, message: str) -> None:
     before = st.open("@").read_lines()
 
-    assert told in fails("append", "@", option, json.dumps(given), code=2)
+    assert message in fails("append", "@", option, json.dumps(given), code=2)
     assert st.open("@").read_lines() == before
 
 
-def test_fields_that_may_be_null_or_left_out_are_not_asked_for(data, talk) -> None:
+def test_optional_fields_are_not_required(data, talk) -> None:
     for entry in (
         {"type": "thinking_level_change", "thinkingLevel": None},
         {"type": "session_info", "name": None},
@@ -211,13 +211,13 @@ def test_fields_that_may_be_null_or_left_out_are_not_asked_for(data, talk) -> No
         ("completion", "tcsh"),
     ],
 )
-def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
+def test_wrong_usage_has_exit_code_2(talk, fails, arguments) -> None:
     before = st.open("@").read_lines()
 
-    told = fails(*arguments, code=2)
+    message = fails(*arguments, code=2)
 
-    assert told.count("\n") == 1
-    assert told.endswith("--help`)\n")
+    assert message.count("\n") == 1
+    assert message.endswith("--help`)\n")
 
     assert st.open("@").read_lines() == before
 
@@ -244,7 +244,7 @@ def test_wrong_usage_is_told_with_exit_code_2(talk, fails, arguments) -> None:
         ("tree", "/dev/null/x.jsonl"),
     ],
 )
-def test_an_error_is_one_clear_sentence_with_exit_code_1(talk, fails, here, arguments) -> None:
+def test_an_error_is_one_line_with_exit_code_1(talk, fails, here, arguments) -> None:
     (here / "taken.jsonl").write_text("not a session")
     before = st.open("@").read_lines()
 
@@ -254,7 +254,7 @@ def test_an_error_is_one_clear_sentence_with_exit_code_1(talk, fails, here, argu
     assert st.open("@").read_lines() == before
 
 
-# Reading
+# Inspect
 
 
 def test_tree_as_json_has_every_entry_in_drawing_order(data, talk) -> None:
@@ -283,7 +283,7 @@ def test_tree_as_json_has_every_entry_in_drawing_order(data, talk) -> None:
     ]
 
 
-def test_tree_is_drawn_flat_and_indented_only_where_branches_part(cli, data, talk) -> None:
+def test_tree_is_indented_only_where_branches_fork(cli, data, talk) -> None:
     data("navigate", "@", talk[1])
     data("append", "@", "--role", "user", "another way")
     data("label", "@", talk[1], "here")
@@ -299,7 +299,7 @@ def test_tree_is_drawn_flat_and_indented_only_where_branches_part(cli, data, tal
     ]
 
 
-def test_tree_names_a_branch_that_ends_in_something_hidden_at_the_nearest_entry_above(cli, data, talk) -> None:
+def test_tree_shows_the_branch_of_a_hidden_head_at_its_nearest_visible_ancestor(cli, data, talk) -> None:
     with st.open("@") as session:
         session.append(ThinkingLevelChange("high"))
 
@@ -307,7 +307,7 @@ def test_tree_names_a_branch_that_ends_in_something_hidden_at_the_nearest_entry_
     assert cli("tree", "@", "--filter", "all").splitlines()[-1] == "• [thinking: high] (main) ← active"
 
 
-def test_tree_of_nothing_says_so(cli, data) -> None:
+def test_tree_without_visible_entries_prints_a_note(cli, data) -> None:
     data("new")
     assert "(no entries)" in cli("tree", "@")
 
@@ -331,7 +331,7 @@ def test_log_lists_the_path_raw_as_json_and_with_labels_and_branches_as_text(cli
     assert "assistant: four (main)" in text
 
 
-def test_show_gives_one_entry_in_full(cli, data, talk) -> None:
+def test_show_prints_one_entry_in_full(cli, data, talk) -> None:
     calls = [{"type": "text", "text": "a\nb"}, {"type": "toolCall", "id": "c", "name": "bash", "arguments": {"x": 1}}]
     data("append", "@", "--message", json.dumps({"role": "assistant", "content": calls, "errorMessage": "odd"}))
     data("label", "@", "HEAD", "here")
@@ -347,7 +347,7 @@ def test_show_gives_one_entry_in_full(cli, data, talk) -> None:
     assert "$ ls\na.py" in cli("show", "@", "HEAD")
 
 
-def test_a_session_that_has_only_a_name_has_no_entries_to_show(cli, data) -> None:
+def test_a_session_with_only_a_name_has_no_entries_to_show(cli, data) -> None:
     data("new", "--name", "fresh")
 
     assert cli("tree", "@").splitlines()[1:] == ["(no entries)"]
@@ -355,16 +355,16 @@ def test_a_session_that_has_only_a_name_has_no_entries_to_show(cli, data) -> Non
     assert cli("log", "@", "--json") == ""
 
 
-def test_damage_is_told_with_the_command_that_tells_more(cli, data, talk, capsys) -> None:
+def test_a_damage_warning_names_the_doctor_command(cli, data, talk, capsys) -> None:
     file = st.open("@").file
     file.write_bytes(file.read_bytes() + b"nonsense\n")
 
     assert run(["tree", "@"]) == 0
-    told = capsys.readouterr().err
-    assert f"(see `sessiontree doctor {file}`)" in told
+    message = capsys.readouterr().err
+    assert f"(see `sessiontree doctor {file}`)" in message
 
 
-def test_context_gives_a_line_for_every_place(cli, data, talk) -> None:
+def test_context_prints_one_json_line_per_place(cli, data, talk) -> None:
     lines = [json.loads(line) for line in cli("context", "@", "--at", talk[1], "--at", "root", "--json").splitlines()]
 
     assert [line["leaf"] for line in lines] == [talk[1], None]
@@ -373,7 +373,7 @@ def test_context_gives_a_line_for_every_place(cli, data, talk) -> None:
     assert lines[1]["model"] is None
 
 
-def test_context_tells_mode_and_rules_where_they_were_recorded(data, talk) -> None:
+def test_context_includes_recorded_mode_and_rules(data, talk) -> None:
     data("append", "@", "--entry", '{"type":"mode_change","mode":"plan"}')
     data("append", "@", "--entry", '{"type":"ttsr_injection","injectedRules":["r"]}')
 
@@ -382,7 +382,7 @@ def test_context_tells_mode_and_rules_where_they_were_recorded(data, talk) -> No
     assert (context["mode"], context["rules"]) == ("plan", ["r"])
 
 
-def test_context_for_a_request_answers_every_call_and_leaves_failed_turns_out(data) -> None:
+def test_context_for_a_request_has_a_result_for_every_call_and_no_failed_turns(data) -> None:
     data("new")
     call = {"role": "assistant", "content": [{"type": "toolCall", "id": "c1", "name": "read", "arguments": {}}]}
     data("append", "@", "--message", json.dumps(call))
@@ -397,24 +397,24 @@ def test_context_for_a_request_answers_every_call_and_leaves_failed_turns_out(da
     ]
 
 
-def test_explain_tells_for_every_entry_whether_it_reaches_the_model(cli, data, talk) -> None:
+def test_explain_shows_for_every_entry_whether_the_model_sees_it(cli, data, talk) -> None:
     data("append", "@", "--entry", json.dumps({"type": "compaction", "summary": "all", "firstKeptEntryId": talk[2]}))
 
     explained = data("context", "@", "--explain")
     text = cli("context", "@", "--explain")
 
-    told = {item["id"]: (item["reaches"], item["representedBy"]) for item in explained["explain"]}
-    assert told[talk[0]] == (False, st.open("@").head.leaf)
-    assert told[talk[3]] == (True, None)
+    results = {item["id"]: (item["reaches"], item["representedBy"]) for item in explained["explain"]}
+    assert results[talk[0]] == (False, st.open("@").head.leaf)
+    assert results[talk[3]] == (True, None)
     assert explained["tokens"] == sum(item["tokens"] for item in explained["explain"]) > 0
     assert "summarized by a compaction" in text
     assert "one" in cli("context", "@", "--at", talk[0])
 
 
-# Branches and moves
+# Branches
 
 
-def test_branches_are_made_renamed_archived_and_listed(cli, data, talk) -> None:
+def test_branches_are_created_renamed_archived_and_listed(cli, data, talk) -> None:
     data("branch", "@", "b", "--at", talk[1], "--description", "try")
     data("branch", "@", "b", "--rename", "c")
     data("switch", "@", "main")
@@ -430,7 +430,7 @@ def test_branches_are_made_renamed_archived_and_listed(cli, data, talk) -> None:
     assert data("branch", "@", "c", "--unarchive")["branches"][1]["archived"] is False
 
 
-def test_navigate_tells_what_it_did_and_undo_takes_it_back(cli, data, talk) -> None:
+def test_navigate_prints_the_move_and_undo_reverts_it(cli, data, talk) -> None:
     plan = {
         "oldLeaf": talk[3],
         "newLeaf": talk[1],
@@ -448,7 +448,7 @@ def test_navigate_tells_what_it_did_and_undo_takes_it_back(cli, data, talk) -> N
     assert data("navigate", "@", talk[0], "--dry-run", "--from", talk[1])["oldLeaf"] == talk[1]
 
 
-def test_switch_goes_to_a_branch_or_moves_the_current_one_without_selection_rules(data, talk) -> None:
+def test_switch_selects_a_branch_or_moves_the_current_one_to_the_exact_place(data, talk) -> None:
     data("switch", "@", talk[2])
 
     assert data("tree", "@")["leaf"] == talk[2]
@@ -466,7 +466,7 @@ def test_labels_and_names_are_shown_set_and_cleared(cli, data, talk) -> None:
     assert cli("rename", "@").strip() == "(no name)"
 
 
-def test_fork_makes_a_session_of_its_own(data, talk) -> None:
+def test_fork_creates_a_separate_session(data, talk) -> None:
     path = data("fork", "@", "--at", talk[1], "--name", "copy", "-o", "copy.jsonl")
     whole = data("fork", "@", "--whole")
 
@@ -489,13 +489,13 @@ def test_compare_and_diff_as_text_and_json(cli, data, talk) -> None:
     assert "no winner" in cli("compare", "@", "a", "main")
     assert difference["commonAncestor"] == talk[1]
     assert difference["b"]["entries"] == talk[2:]
-    told = cli("diff", "@", "a", "main")
-    assert f"+ {talk[3][:8]} assistant: four" in told
-    assert "--- a 10 tokens, $0.0500" in told
-    assert "+++ main tokens unknown, cost unknown" in told
+    output = cli("diff", "@", "a", "main")
+    assert f"+ {talk[3][:8]} assistant: four" in output
+    assert "--- a 10 tokens, $0.0500" in output
+    assert "+++ main tokens unknown, cost unknown" in output
 
 
-def test_migrate_rewrites_an_old_file_and_says_so(cli, data, here: Path) -> None:
+def test_migrate_rewrites_an_old_file_and_reports_it(cli, data, here: Path) -> None:
     old = b'{"type":"session","id":"old","cwd":"/p"}\n{"type":"message","message":{"role":"user","content":"x"}}\n'
     (here / "old.jsonl").write_bytes(old)
 
@@ -506,7 +506,7 @@ def test_migrate_rewrites_an_old_file_and_says_so(cli, data, here: Path) -> None
     assert cli("migrate", "old.jsonl").startswith("nothing")
 
 
-def test_doctor_lists_problems_and_its_exit_code_tells_faults(cli, data, talk, here: Path) -> None:
+def test_doctor_lists_problems_and_exits_with_1_for_faults(cli, data, talk, here: Path) -> None:
     assert cli("doctor", "@").strip() == "no problems found"
     header = '{"type":"session","version":3,"id":"x","cwd":"/p"}\n'
     call = (
@@ -524,7 +524,7 @@ def test_doctor_lists_problems_and_its_exit_code_tells_faults(cli, data, talk, h
     assert "orphan" in cli("doctor", "bad.jsonl", code=1)
 
 
-def test_damage_is_told_beside_the_drawing(here: Path, capsys) -> None:
+def test_tree_warns_about_damage_on_standard_error(here: Path, capsys) -> None:
     (here / "bad.jsonl").write_text('{"type":"session","version":3,"id":"x"}\ngarbage\nmore\n')
 
     assert run(["tree", "bad.jsonl"]) == 0
@@ -532,11 +532,11 @@ def test_damage_is_told_beside_the_drawing(here: Path, capsys) -> None:
     assert "damaged: line 2: not an entry" in capsys.readouterr().err
 
 
-def test_a_folder_is_said_to_be_no_session(fails) -> None:
+def test_a_folder_is_rejected_as_a_session(fails) -> None:
     assert "it is a folder" in fails("tree", ".")
 
 
-# Safety, help, colours, completion
+# Escaping, help, colors, completion
 
 
 def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path) -> None:
@@ -562,7 +562,7 @@ def test_text_from_files_cannot_control_the_terminal(cli, data, talk, here: Path
         assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r"}
 
 
-def test_errors_cannot_control_the_terminal_either(fails) -> None:
+def test_errors_cannot_control_the_terminal(fails) -> None:
     assert "\x1b" not in fails("tree", "\x1b[2J")
 
 
@@ -572,7 +572,7 @@ def test_control_characters_are_shown_as_escapes() -> None:
     assert escape_line("plain") == "plain"
 
 
-def test_alone_it_prints_help_and_every_command_has_help(cli) -> None:
+def test_help_is_the_default_and_every_command_has_help(cli) -> None:
     assert "Inspect:" in cli()
     for name in COMMAND_MODULES:
         assert "Usage: sessiontree " in cli(name, "--help")
@@ -595,14 +595,14 @@ def test_the_help_of_every_command_shows_an_example(cli) -> None:
         assert f"sessiontree {called}" in example, f"{called} has none"
 
 
-def test_colours_are_used_when_asked_for_and_never_with_no_color(cli, talk, monkeypatch) -> None:
+def test_colors_follow_the_option_and_no_color(cli, talk, monkeypatch) -> None:
     assert "\x1b[" not in cli("tree", "@")
     assert "\x1b[" in cli("--color", "tree", "@")
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in cli("tree", "@")
 
 
-def test_help_lists_commands_in_the_groups_of_their_page(cli) -> None:
+def test_help_groups_commands_like_the_documentation(cli) -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     groups = {
         heading: re.findall(r"(?m)^### (\S+)$", section)
@@ -619,7 +619,7 @@ def test_help_lists_commands_in_the_groups_of_their_page(cli) -> None:
             assert f"\n  {name} " in out
 
 
-def test_help_tells_the_short_forms_and_cuts_nothing_off(cli) -> None:
+def test_help_shows_the_short_forms_and_truncates_nothing(cli) -> None:
     out = cli("--help")
 
     assert "..." not in out.replace("[ARGS]...", "")
@@ -628,11 +628,11 @@ def test_help_tells_the_short_forms_and_cuts_nothing_off(cli) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("completion",), ("models", "get"), ("append", "@", "--role")])
-def test_wrong_usage_is_told_on_one_line_without_escapes(fails, arguments) -> None:
-    told = fails(*arguments, code=2)
+def test_wrong_usage_is_reported_on_one_line_without_escapes(fails, arguments) -> None:
+    message = fails(*arguments, code=2)
 
-    assert "\\x" not in told
-    assert told.count("\n") == 1
+    assert "\\x" not in message
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -648,7 +648,7 @@ def complete(*words: str) -> list[str]:
     return [line.partition(",")[2] for line in out.splitlines() if line]
 
 
-def test_completion_knows_commands_sessions_branches_and_labels(data, talk) -> None:
+def test_completion_offers_commands_sessions_branches_and_labels(data, talk) -> None:
     data("label", "@", "HEAD", "here")
     data("branch", "@", "try", "--at", talk[0])
     session = st.open("@").id
@@ -660,7 +660,7 @@ def test_completion_knows_commands_sessions_branches_and_labels(data, talk) -> N
     assert complete("sessiontree", "navigate", "nope", "h") == []
 
 
-def test_completion_knows_the_names_of_sessions(data) -> None:
+def test_completion_offers_session_names(data) -> None:
     for name in ("dup", "dup", "due", "du $(id)", "-du"):
         data("new", "--name", name)
 
@@ -669,13 +669,13 @@ def test_completion_knows_the_names_of_sessions(data) -> None:
     assert complete("sessiontree", "chat", "--session", "due") == ["due"]
 
 
-def test_names_from_files_that_a_shell_would_obey_are_not_completed(data, talk) -> None:
+def test_completion_omits_names_with_shell_syntax(data, talk) -> None:
     for name in ("t$(id)", "t;id", "t`id`", "t id"):
         data("label", "@", "HEAD", name)
         assert complete("sessiontree", "navigate", "@", "t") == []
 
 
-def test_short_forms_are_completed_as_what_they_stand_for() -> None:
+def test_completion_expands_short_forms() -> None:
     assert complete("sessiontree", "-p", "--mo") == ["--model", "--mode"]
     assert complete("sessiontree", "-c", "--mo") == ["--model"]
 
@@ -686,18 +686,18 @@ def test_the_tour_plays_without_a_terminal_in_a_temporary_folder(cli, tmp_path, 
     out = cli("demo")
 
     assert list(tmp_path.glob("sessiontree-demo-*/*"))
-    for told in ("winner: dict", "← active", "no problems found", "The session files are in"):
-        assert told in out
+    for message in ("winner: dict", "← active", "no problems found", "The session files are in"):
+        assert message in out
 
 
 # As a real process
 
 
-def test_the_version_is_printed_without_loading_anything() -> None:
+def test_the_version_is_printed_without_loading_the_library() -> None:
     assert run_process("--version").stdout == f"sessiontree {st.__version__}\n"
 
 
-def test_python_runs_the_command_as_a_module() -> None:
+def test_the_package_runs_as_a_module() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "sessiontree", "--version"], capture_output=True, text=True, check=True
     )
@@ -705,14 +705,14 @@ def test_python_runs_the_command_as_a_module() -> None:
     assert result.stdout == f"sessiontree {st.__version__}\n"
 
 
-def test_a_closed_pipe_is_no_traceback(data, talk) -> None:
+def test_a_closed_pipe_causes_no_traceback(data, talk) -> None:
     script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' tree @ | true"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
     assert result.stderr == ""
 
 
-def test_an_ascii_terminal_is_no_traceback(data, talk) -> None:
+def test_an_ascii_terminal_causes_no_traceback(data, talk) -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     result = run_process("tree", "@", env=environment)
 
@@ -720,7 +720,7 @@ def test_an_ascii_terminal_is_no_traceback(data, talk) -> None:
     assert "user: one" in result.stdout
 
 
-def test_an_unexpected_fault_is_one_sentence(monkeypatch, fails, talk) -> None:
+def test_an_unexpected_exception_is_reported_on_one_line(monkeypatch, fails, talk) -> None:
     monkeypatch.setattr("sessiontree.cli.inspect.survey_tree", lambda *_: 1 / 0)
 
     assert "internal error, ZeroDivisionError" in fails("tree", "@")
@@ -729,7 +729,7 @@ def test_an_unexpected_fault_is_one_sentence(monkeypatch, fails, talk) -> None:
         run(["tree", "@"])
 
 
-def test_being_interrupted_is_told_by_the_exit_code(monkeypatch, fails, talk) -> None:
+def test_an_interrupt_has_its_own_exit_code(monkeypatch, fails, talk) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -783,14 +783,14 @@ def test_every_kind_of_fault_is_found_and_repaired_without_touching_the_file(
     assert data("doctor", sound)["problems"] == []
 
 
-def test_every_kind_of_fault_that_the_docs_name_is_tried() -> None:
+def test_every_documented_kind_of_fault_is_tested() -> None:
     table = (Path(__file__).parents[2] / "docs" / "tree.md").read_text()
     elsewhere = {"no_session", "long_line"}
 
     assert set(re.findall(r"^\| `(\w+)` \| fault ", table, re.MULTILINE)) == {kind for kind, _ in DAMAGE} | elsewhere
 
 
-def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
+def test_doctor_examines_every_file_in_a_folder(cli, data, talk, here: Path) -> None:
     data("fork", "@", "-o", "good.jsonl")
     (here / "none.jsonl").write_text("nothing of ours\n")
     (here / "sub").mkdir()
@@ -801,10 +801,10 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     os.mkfifo(here / "pipe.jsonl")
     (here / "folder.jsonl").mkdir()
 
-    told = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
+    results = [json.loads(line) for line in cli("doctor", ".", "--json", code=1).splitlines()]
     text = cli("doctor", ".", "--repair", code=1)
 
-    assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in told} == {
+    assert {item["file"]: [problem["kind"] for problem in item["problems"]] for item in results} == {
         "./good.jsonl": [],
         **{f"./{name}.jsonl": ["no_session"] for name in ("none", "loop", "link", "pipe", "folder")},
         "./sub/bad.jsonl": ["malformed_line"],
@@ -817,7 +817,7 @@ def test_a_folder_is_examined_file_by_file(cli, data, talk, here: Path) -> None:
     assert "no sessions found" in cli("doctor", "empty")
 
 
-def test_doctor_looks_at_the_sessions_of_a_folder_that_are_listed(cli, here: Path) -> None:
+def test_doctor_examines_the_same_sessions_as_the_listing(cli, here: Path) -> None:
     for name in ("sessions/own/deep", "elsewhere/deep"):
         (here / name).mkdir(parents=True)
     for link, target in {"linked": "../elsewhere", "again": "own", "deeper": "own/deep", "up": ".."}.items():
@@ -825,14 +825,14 @@ def test_doctor_looks_at_the_sessions_of_a_folder_that_are_listed(cli, here: Pat
     for name in ("sessions/own/a", "sessions/own/deep/b", "sessions/own/.c", "elsewhere/d", "elsewhere/deep/e"):
         (here / f"{name}.jsonl").write_text("garbage\n")
 
-    told = [json.loads(line)["file"] for line in cli("doctor", "sessions", "--json", code=1).splitlines()]
+    results = [json.loads(line)["file"] for line in cli("doctor", "sessions", "--json", code=1).splitlines()]
 
-    assert told == ["sessions/own/a.jsonl", "sessions/own/deep/b.jsonl", "sessions/linked/d.jsonl"]
+    assert results == ["sessions/own/a.jsonl", "sessions/own/deep/b.jsonl", "sessions/linked/d.jsonl"]
 
 
-def test_a_session_whose_header_is_lost_is_repaired(data, here: Path) -> None:
-    said = '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"Hello"}}'
-    (here / "lost.jsonl").write_text(f"garb\x00age\n{said}\n")
+def test_a_session_without_a_header_is_repaired(data, here: Path) -> None:
+    line = '{"type":"message","id":"a","parentId":null,"message":{"role":"user","content":"Hello"}}'
+    (here / "lost.jsonl").write_text(f"garb\x00age\n{line}\n")
 
     report = data("doctor", "lost.jsonl", "--repair", code=1)
 
@@ -841,7 +841,7 @@ def test_a_session_whose_header_is_lost_is_repaired(data, here: Path) -> None:
     assert data("doctor", report["repaired"]) == {"problems": []}
 
 
-def test_a_file_too_large_to_look_into_is_a_fault_and_is_not_opened(data, here: Path, monkeypatch) -> None:
+def test_a_file_that_is_too_large_is_a_fault_and_is_not_opened(data, here: Path, monkeypatch) -> None:
     monkeypatch.setattr("sessiontree.library.index.session_summary.PREAMBLE_LIMIT", 1 << 10)
     (here / "log.jsonl").write_text("a line of a log\n" * 1000)
 
@@ -850,7 +850,7 @@ def test_a_file_too_large_to_look_into_is_a_fault_and_is_not_opened(data, here: 
     assert problem["message"] == "no session header in its first 1 KiB"
 
 
-def test_what_is_no_file_is_a_fault_too(data, here: Path) -> None:
+def test_a_path_that_is_not_a_regular_file_is_a_fault(data, here: Path) -> None:
     os.mkfifo(here / "pipe.jsonl")
 
     (problem,) = data("doctor", "pipe.jsonl", code=1)["problems"]
@@ -858,7 +858,7 @@ def test_what_is_no_file_is_a_fault_too(data, here: Path) -> None:
     assert (problem["kind"], problem["message"]) == ("no_session", "not a regular file")
 
 
-def test_what_cannot_be_repaired_is_told_and_stops_nothing(cli, here: Path) -> None:
+def test_doctor_reports_a_failed_repair_and_continues(cli, here: Path) -> None:
     record = RECORD % '{"current":"main","heads":{"main":"gone"}}'
     (here / "a.jsonl").write_text(f'{{"type":"session","version":9,"id":"a"}}\n{record}')
     long = "b" * 230 + ".jsonl"
@@ -874,16 +874,16 @@ def test_what_cannot_be_repaired_is_told_and_stops_nothing(cli, here: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
-def test_a_folder_that_may_not_be_read_is_a_fault(cli, here: Path) -> None:
+def test_an_unreadable_folder_is_a_fault(cli, here: Path) -> None:
     (here / "shut").mkdir(mode=0)
 
     assert "fault no_session  Permission denied" in cli("doctor", ".", code=1)
 
 
-# What was found by trying
+# Regressions
 
 
-def test_a_raw_line_that_is_no_json_cannot_control_the_terminal_either(cli, here: Path) -> None:
+def test_a_line_of_invalid_json_cannot_control_the_terminal(cli, here: Path) -> None:
     bad = '{"type":"message","id":"b","parentId":null,"timestamp":"","message":{"role":"\x1b]0;x\x07"}}'
     (here / "x.jsonl").write_text(f'{{"type":"session","version":3,"id":"\\u001b[2J"}}\n{bad}\n')
 
@@ -902,15 +902,15 @@ def test_a_raw_line_that_is_no_json_cannot_control_the_terminal_either(cli, here
         ("--role", "toolResult", "x", "--custom-type", "n"),
     ],
 )
-def test_options_that_would_be_ignored_are_refused(talk, fails, arguments) -> None:
+def test_options_that_would_have_no_effect_are_rejected(talk, fails, arguments) -> None:
     assert "requires --role" in fails("append", "@", *arguments, code=2)
 
 
-def test_an_unknown_branch_is_called_a_branch(talk, fails) -> None:
+def test_an_unknown_branch_is_reported_as_a_branch(talk, fails) -> None:
     assert "branch 'nope' not found" in fails("append", "@", "--role", "user", "x", "--branch", "nope")
 
 
-def test_many_shells_may_append_at_once(data, talk) -> None:
+def test_many_processes_can_append_at_the_same_time(data, talk) -> None:
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()", "append", "@", "--role", "user"]
     running = [subprocess.Popen([*command, str(number)], stdout=subprocess.DEVNULL) for number in range(8)]
 
@@ -928,7 +928,7 @@ def test_many_shells_may_append_at_once(data, talk) -> None:
         ("switch", "@", "root"),
     ],
 )
-def test_an_unfinished_last_line_that_was_moved_is_told(talk, capsys, arguments) -> None:
+def test_a_moved_incomplete_last_line_is_reported(talk, capsys, arguments) -> None:
     path = st.open("@").file
     assert path is not None
     with path.open("ab") as file:
@@ -939,7 +939,7 @@ def test_an_unfinished_last_line_that_was_moved_is_told(talk, capsys, arguments)
     assert "incomplete last line moved to" in capsys.readouterr().err
 
 
-def test_no_standard_input_is_told(talk) -> None:
+def test_closed_standard_input_is_reported(talk) -> None:
     script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' append @ --role user - <&-"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
 
@@ -950,7 +950,7 @@ def test_no_standard_input_is_told(talk) -> None:
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_an_output_that_is_closed_is_no_failure(closed: str, here: Path) -> None:
+def test_closed_output_is_not_an_error(closed: str, here: Path) -> None:
     for arguments in ("new --name auth --json", "append auth --role user Hello", "tree auth", "--version"):
         script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} {closed}"
         result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -959,7 +959,7 @@ def test_an_output_that_is_closed_is_no_failure(closed: str, here: Path) -> None
     assert [summary.message_count for summary in st.sessions()] == [1]
 
 
-def test_an_input_that_is_closed_is_as_good_as_nobody_there(here: Path) -> None:
+def test_closed_input_counts_as_no_terminal(here: Path) -> None:
     st.create("auth").close()
     for arguments, code in (("", 0), ("chat", 1), ("delete auth", 2), ("tree auth --interactive", 2)):
         script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} <&-"
@@ -969,7 +969,7 @@ def test_an_input_that_is_closed_is_as_good_as_nobody_there(here: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["| true", "> /dev/full"])
-def test_output_that_nobody_takes_is_no_traceback(talk, to: str) -> None:
+def test_output_to_a_closed_pipe_causes_no_traceback(talk, to: str) -> None:
     for arguments in ("--version", "tree @", "log @ --json"):
         script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} {to}"
         result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
@@ -978,7 +978,7 @@ def test_output_that_nobody_takes_is_no_traceback(talk, to: str) -> None:
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_output_that_cannot_be_written_is_told_as_such(talk, monkeypatch, unbuffered: str) -> None:
+def test_a_failed_write_to_standard_output_is_reported(talk, monkeypatch, unbuffered: str) -> None:
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     for arguments in ("tree @", "--help", "export @ --format jsonl -o -"):
         script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' {arguments} > /dev/full"
@@ -986,7 +986,7 @@ def test_output_that_cannot_be_written_is_told_as_such(talk, monkeypatch, unbuff
         assert (result.returncode, result.stderr) == (1, "sessiontree: standard output: No space left on device\n")
 
 
-def test_standard_output_is_not_blamed_for_what_fails_elsewhere(monkeypatch, fails, talk) -> None:
+def test_other_errors_are_not_attributed_to_standard_output(monkeypatch, fails, talk) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -995,13 +995,13 @@ def test_standard_output_is_not_blamed_for_what_fails_elsewhere(monkeypatch, fai
     assert fails("tree", "@") == "sessiontree: Input/output error\n"
 
 
-def test_that_the_current_folder_was_deleted_is_told(fails, here: Path) -> None:
+def test_a_deleted_current_folder_is_reported(fails, here: Path) -> None:
     here.rmdir()
 
     assert "the current folder was deleted" in fails("doctor", ".")
 
 
-def test_values_of_options_are_completed_for_the_session_that_was_named(data, talk) -> None:
+def test_option_values_are_completed_for_the_given_session(data, talk) -> None:
     data("label", "@", "HEAD", "here")
     data("fork", "@", "-o", "copy.jsonl")
     data("label", "copy.jsonl", "HEAD", "there")
@@ -1024,7 +1024,7 @@ def test_a_session_whose_name_looks_like_a_path_is_found(data) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o277, 0o777])
-def test_all_files_are_their_owners_to_read_and_write_whatever_the_umask(mask: int, here: Path, home: Path) -> None:
+def test_all_files_are_private_with_any_umask(mask: int, here: Path, home: Path) -> None:
     def run_masked(*arguments: str) -> None:
         done = run_process(*arguments, preexec_fn=lambda: os.umask(mask))
         assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Commands over sessions in a database, and between databases and files."""
+"""Commands on sessions in a database, and copies between databases and files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 from tests.postgres import Proxy, Server, lose_a_line
 
 
-def test_every_kind_of_command_works_in_a_database(cli: Run, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_kind_of_command_works_with_a_database(cli: Run, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SESSIONTREE_STORE", database)
 
     made = json.loads(cli("new", "--name", "auth", "--json"))
@@ -39,7 +39,7 @@ def test_every_kind_of_command_works_in_a_database(cli: Run, database: str, monk
     assert "Otherwise" in cli("export", "login", "--format", "md", "-o", "-")
 
 
-def test_a_session_moves_to_a_database_and_back(cli: Run, database: str, here: Path) -> None:
+def test_a_session_is_copied_to_a_database_and_back(cli: Run, database: str, here: Path) -> None:
     cli("new", "--name", "auth", "-o", "s.jsonl")
     cli("append", "s.jsonl", "--role", "user", "How?")
 
@@ -54,30 +54,30 @@ def test_a_session_moves_to_a_database_and_back(cli: Run, database: str, here: P
     assert "resumed" in cli("copy", "s.jsonl", database)
 
 
-def test_doctor_looks_at_every_session_of_a_database(cli: Run, database: str, here: Path) -> None:
+def test_doctor_examines_every_session_of_a_database(cli: Run, database: str, here: Path) -> None:
     (here / "bad.jsonl").write_text('{"type":"session","version":3,"id":"bad","timestamp":"","cwd":"/p"}\nnoise\n')
     cli("copy", "bad.jsonl", database)
     cli("new", "-o", "good.jsonl")
     cli("copy", "good.jsonl", database)
 
-    told = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
+    results = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
 
-    assert [[problem["kind"] for problem in one["problems"]] for one in told] == [[], ["malformed_line"]]
-    assert told[1]["file"] == f"{database}#bad"
+    assert [[problem["kind"] for problem in one["problems"]] for one in results] == [[], ["malformed_line"]]
+    assert results[1]["file"] == f"{database}#bad"
 
 
-def test_doctor_goes_on_past_a_session_that_cannot_be_read(cli: Run, database: str) -> None:
+def test_doctor_continues_after_an_unreadable_session(cli: Run, database: str) -> None:
     made = [st.create(name, dir=database).id for name in ("one", "two", "three")]
     lose_a_line(f"{database}#{made[1]}")
 
-    told = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
+    results = [json.loads(line) for line in cli("doctor", database, "--json", code=1).splitlines()]
 
-    found = {one["file"]: [(problem["kind"], problem["message"]) for problem in one["problems"]] for one in told}
+    found = {one["file"]: [(problem["kind"], problem["message"]) for problem in one["problems"]] for one in results}
     assert [found[f"{database}#{id}"] for id in made] == [[], [("no_session", "lines are missing")], []]
     assert "fault no_session  lines are missing" in cli("doctor", f"{database}#two", "--repair", code=1)
 
 
-def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) -> None:
+def test_doctor_stops_if_the_database_connection_is_lost(server: Server, database: str) -> None:
     for name in ("one", "two"):
         st.create(name, dir=database)
     proxy = Proxy(server.port)
@@ -93,7 +93,7 @@ def test_doctor_ends_when_the_database_is_lost(server: Server, database: str) ->
     proxy.close()
 
 
-def test_nothing_to_copy_or_compare_is_a_failure(fails: Run, database: str, here: Path) -> None:
+def test_copy_and_verify_fail_without_sessions(fails: Run, database: str, here: Path) -> None:
     (here / "empty").mkdir()
 
     for source in (database, "empty"):
@@ -103,7 +103,7 @@ def test_nothing_to_copy_or_compare_is_a_failure(fails: Run, database: str, here
 
 
 @pytest.mark.parametrize("command", [("copy", "out"), ("verify", "out"), ("doctor",)])
-def test_a_word_that_is_a_session_and_a_folder_is_not_guessed_at(
+def test_a_name_of_both_a_session_and_a_folder_is_ambiguous(
     command: tuple[str, ...], cli: Run, fails: Run, here: Path
 ) -> None:
     verb, *rest = command
@@ -113,17 +113,17 @@ def test_a_word_that_is_a_session_and_a_folder_is_not_guessed_at(
     (here / "auth").mkdir()
     (here / "@").mkdir()
 
-    said = fails(verb, "auth", *rest)
+    message = fails(verb, "auth", *rest)
 
-    assert "session or folder 'auth' is ambiguous: ./auth, " in said
-    assert str(session.file) in said
+    assert "session or folder 'auth' is ambiguous: ./auth, " in message
+    assert str(session.file) in message
     for clear in ("@", session.id, str(session.file)):
         assert cli(verb, clear, *rest)
     st.create(file=here / "auth" / "other.jsonl").close()
     assert "other" in cli(verb, "./auth", *rest, "--json", code=1 if verb == "verify" else 0)
 
 
-def test_a_word_that_several_sessions_have_is_not_taken_for_the_folder(cli: Run, fails: Run, here: Path) -> None:
+def test_a_name_of_several_sessions_is_ambiguous_even_if_a_folder_has_it(cli: Run, fails: Run, here: Path) -> None:
     for _ in range(2):
         st.create("auth").close()
     (here / "auth").mkdir()
@@ -131,7 +131,7 @@ def test_a_word_that_several_sessions_have_is_not_taken_for_the_folder(cli: Run,
     assert "session or folder 'auth' is ambiguous: ./auth, " in fails("copy", "auth", "out")
 
 
-def test_a_word_that_no_session_has_is_the_folder_here(cli: Run, here: Path) -> None:
+def test_a_name_without_a_session_means_the_folder(cli: Run, here: Path) -> None:
     st.create(file=here / "auth" / "other.jsonl").close()
     st.create(".").close()
 
@@ -149,10 +149,10 @@ def test_a_folder_needs_no_database(cli: Run, here: Path, server: Server, monkey
     assert cli("verify", "auth", "out")
 
 
-def test_a_database_that_cannot_be_reached_is_one_sentence(fails: Run, server: object) -> None:
+def test_an_unreachable_database_is_reported_on_one_line(fails: Run, server: object) -> None:
     url = f"{server.url('nowhere', password='s3cret')}#x"  # type: ignore[attr-defined]
 
-    said = fails("tree", url)
+    message = fails("tree", url)
 
-    assert "nowhere" in said
-    assert "s3cret" not in said
+    assert "nowhere" in message
+    assert "s3cret" not in message

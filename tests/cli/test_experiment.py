@@ -1,4 +1,4 @@
-"""`sessiontree ab`, against a model server on loopback."""
+"""`sessiontree ab`, with a fake model server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.cli.test_branch_ops import server as server
 from tests.cli.test_cli import complete
 from tests.model.fake_server import Answer, FakeServer, fail, slow
 
+LONG = 120
+"""Seconds after which a process is stuck, even on a busy machine."""
 ARMS = ("--arm", "short=In one word.", "--arm", "long=At length.")
 
 
@@ -38,7 +40,7 @@ def parse_lines(shown: str) -> list[Any]:
     return [json.loads(line) for line in shown.splitlines()]
 
 
-def test_every_arm_is_run_so_often_and_a_winner_is_named_when_the_runs_tell(
+def test_every_arm_runs_the_given_number_of_times_and_a_clear_winner_is_declared(
     cli: Run, server: FakeServer, question: str
 ) -> None:
     server.add(*[answer_arm] * 10)
@@ -59,7 +61,7 @@ def test_every_arm_is_run_so_often_and_a_winner_is_named_when_the_runs_tell(
         assert sum(name.startswith("ab-1/") for name in session.heads.heads) == 10
 
 
-def test_without_enough_data_it_says_so(cli: Run, server: FakeServer, question: str) -> None:
+def test_too_little_data_has_no_winner(cli: Run, server: FakeServer, question: str) -> None:
     server.add(*[answer_arm] * 4)
 
     shown = cli("ab", "@", *ARMS, "--runs", "2", "--score", "exact=42", "--no-tools")
@@ -84,7 +86,7 @@ def test_results_are_shown_again_later_and_as_json(cli: Run, server: FakeServer,
     assert complete("sessiontree", "ab", "@", "--resume", "a") == ["ab-1", "again"]
 
 
-def test_arms_may_be_models_and_levels(cli: Run, server: FakeServer, question: str) -> None:
+def test_arms_can_be_models_and_thinking_levels(cli: Run, server: FakeServer, question: str) -> None:
     server.add(*[answer_arm] * 2)
     arms = ("--arm-model", "small=openai:s", "--arm-model", "large=openai:l", "--arm-system", "large=Be large.")
 
@@ -96,7 +98,7 @@ def test_arms_may_be_models_and_levels(cli: Run, server: FakeServer, question: s
     assert "Be large." not in str(asked["s"][0])
 
 
-def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: FakeServer, question: str) -> None:
+def test_the_usage_of_a_judge_is_reported_separately(cli: Run, server: FakeServer, question: str) -> None:
     server.add(*[answer_arm] * 16)
 
     shown = cli("ab", "@", *ARMS, "--runs", "4", "--score", "judge", "--judge", "openai:judge", "--no-tools")
@@ -106,7 +108,7 @@ def test_a_judge_scores_and_what_it_took_is_told_apart(cli: Run, server: FakeSer
     assert sum(request["model"] == "judge" for request in server.requests) == 8
 
 
-def test_failed_runs_are_told_and_made_again(cli: Run, server: FakeServer, question: str) -> None:
+def test_failed_runs_are_reported_and_repeated(cli: Run, server: FakeServer, question: str) -> None:
     server.add(fail(401, "no key"), *[answer_arm] * 3)
     failed = cli("ab", "@", *ARMS, "--runs", "2", "--no-tools", "--concurrency", "1", code=3)
     server.add(answer_arm)
@@ -114,30 +116,30 @@ def test_failed_runs_are_told_and_made_again(cli: Run, server: FakeServer, quest
     shown = cli("ab", "@", "--resume", "ab-1", "--json")
 
     assert "no key" in failed
-    assert "tools" not in server.requests[-1]  # as it was begun
+    assert "tools" not in server.requests[-1]  # as in the first run
     assert [run["ok"] for run in parse_lines(shown)[0]["runs"]] == [True] * 4
     assert sum(arm["failed"] for arm in parse_lines(shown)[0]["arms"]) == 1
     assert len(server.requests) == 5
 
 
-def test_interrupted_it_stops_and_goes_on_later(cli: Run, server: FakeServer, question: str) -> None:
-    server.add(answer_arm, slow("word " * 2000), answer_arm)
+def test_an_interrupted_experiment_stops_and_can_be_resumed(cli: Run, server: FakeServer, question: str) -> None:
+    server.add(answer_arm, slow("word " * 10_000), answer_arm)
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
     arguments = ["ab", "sums", *ARMS, "--runs", "1", "--concurrency", "1", "--no-tools"]
     with subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True) as working:
-        assert server.wait_for(lambda server: len(server.requests) == 2, 60)
+        assert server.wait_for(lambda server: len(server.requests) == 2, LONG)
         working.send_signal(signal.SIGINT)
-        _, told = working.communicate(timeout=60)
+        _, err = working.communicate(timeout=LONG)
 
     (found,) = parse_lines(cli("ab", "sums", "--resume", "ab-1", "--no-tools", "--json"))
 
     assert working.returncode == 130
-    assert "resume with `sessiontree ab … --resume ab-1`" in told
+    assert "resume with `sessiontree ab … --resume ab-1`" in err
     assert [run["ok"] for run in found["runs"]] == [True, True]
     assert len(server.requests) == 3
 
 
-def test_a_budget_ends_it(cli: Run, server: FakeServer, question: str) -> None:
+def test_a_budget_stops_the_experiment(cli: Run, server: FakeServer, question: str) -> None:
     server.add(*[answer_arm] * 10)
 
     shown = cli("ab", "@", *ARMS, "--max-tokens", "1", "--concurrency", "1", "--no-tools")
@@ -157,7 +159,7 @@ def test_the_winner_is_promoted_on_request(cli: Run, server: FakeServer, questio
         assert [info.name for info in session.branches if not info.archived] == ["main"]
 
 
-def test_each_run_is_told_when_it_is_done(
+def test_each_run_is_reported_when_it_finishes(
     cli: Run, server: FakeServer, question: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sessiontree.cli.app import run
@@ -166,11 +168,11 @@ def test_each_run_is_told_when_it_is_done(
 
     assert run(["ab", "@", *ARMS, "--runs", "1", "--no-tools", "--concurrency", "1"]) == 0
 
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[0] for line in told] == ["1 of 2", "2 of 2"]
+    message = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[0] for line in message] == ["1 of 2", "2 of 2"]
 
 
-def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
+def test_text_from_a_session_is_escaped(cli: Run, question: str) -> None:
     arm = {"name": HOSTILE.replace("\ud800", ""), "model": "m"}
     plan = {"kind": "plan", "experiment": HOSTILE.replace("\ud800", ""), "name": "\x1b[2Jx", "at": None, "arms": [arm]}
     plan |= {"runs": 1, "metric": "\x1b]0;cost\x07", "better": "lower", "scorers": [{"name": "\x1b[31m"}], "seed": 0}
@@ -183,7 +185,7 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--arm", "short"), "--arm: expected NAME=VALUE, not 'short'"),
         (("--arm", "a=1", "--arm", "a=2"), "--arm: arm 'a' has two values"),
@@ -200,21 +202,21 @@ def test_what_a_session_says_is_made_safe(cli: Run, question: str) -> None:
         (("--resume", "ab-1", "--seed", "0"), "--resume uses the plan of the experiment"),
     ],
 )
-def test_what_makes_no_sense_is_wrong_usage(
-    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], said: str
+def test_contradictory_options_are_wrong_usage(
+    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in fails("ab", "@", *arguments, code=2)
+    assert message in fails("ab", "@", *arguments, code=2)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--arm", "a=1"), "an experiment needs at least two arms"),
         ((*ARMS, "--max-cost", "nan"), "a budget of nan dollars is invalid"),
         (("--resume", "ab-7"), "experiment 'ab-7' not found"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
-    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], said: str
+def test_an_impossible_experiment_is_reported_on_one_line(
+    fails: Run, server: FakeServer, question: str, arguments: tuple[str, ...], message: str
 ) -> None:
-    assert said in fails("ab", "@", *arguments)
+    assert message in fails("ab", "@", *arguments)

@@ -1,4 +1,4 @@
-"""The command export: forms, parts, where it writes, and what redaction says."""
+"""The `export` command: formats, parts, targets and redaction."""
 
 from __future__ import annotations
 
@@ -28,31 +28,31 @@ def talk(here: Path) -> Path:
     return here / "talk.jsonl"
 
 
-def test_a_page_is_written_and_its_name_is_told(cli: Run, talk: Path, here: Path) -> None:
-    told = cli("export", "talk.jsonl", "-o", "page.html")
+def test_a_page_is_written_and_its_name_is_printed(cli: Run, talk: Path, here: Path) -> None:
+    output = cli("export", "talk.jsonl", "-o", "page.html")
 
-    assert told.startswith("page.html")
+    assert output.startswith("page.html")
     assert (here / "page.html").read_text().startswith("<!doctype html>")
     assert stat.S_IMODE((here / "page.html").stat().st_mode) == 0o600
 
 
 def test_without_a_file_the_page_is_named_after_the_session(cli: Run, talk: Path, here: Path) -> None:
-    told = cli("export", "talk.jsonl")
+    output = cli("export", "talk.jsonl")
 
-    assert (here / told.split()[0]).suffix == ".html"
+    assert (here / output.split()[0]).suffix == ".html"
 
 
 @pytest.mark.parametrize(
     ("name", "begins"), [("x.md", "# speed"), ("x.txt", "speed\n==="), ("x.json", '{"session"'), ("x.jsonl", '{"type"')]
 )
-def test_the_form_is_what_the_name_ends_in(cli: Run, talk: Path, here: Path, name: str, begins: str) -> None:
+def test_the_format_follows_the_suffix(cli: Run, talk: Path, here: Path, name: str, begins: str) -> None:
     cli("export", "talk.jsonl", "-o", name)
 
     assert (here / name).read_text().startswith(begins)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_form_goes_to_standard_output(cli: Run, talk: Path, form: str) -> None:
+def test_every_format_can_go_to_standard_output(cli: Run, talk: Path, form: str) -> None:
     assert "A cache, or a dict?" in cli("export", "talk.jsonl", "--format", form, "-o", "-")
 
 
@@ -64,7 +64,7 @@ def test_jsonl_of_a_whole_session_is_the_file_byte_for_byte(cli: Run, talk: Path
     assert (here / "copy.jsonl").read_bytes() == talk.read_bytes()
 
 
-def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, talk: Path, here: Path) -> None:
+def test_an_existing_file_is_overwritten_only_with_force(cli: Run, fails: Run, talk: Path, here: Path) -> None:
     (here / "page.html").write_text("mine")
 
     assert "already exists" in fails("export", "talk.jsonl", "-o", "page.html")
@@ -74,9 +74,7 @@ def test_a_file_that_is_there_is_not_written_over_unasked(cli: Run, fails: Run, 
     assert not list(here.glob(".sessiontree-*"))
 
 
-def test_what_is_no_regular_file_is_not_replaced_and_a_link_leads_to_its_file(
-    cli: Run, fails: Run, talk: Path, here: Path
-) -> None:
+def test_only_regular_files_are_replaced_and_links_are_followed(cli: Run, fails: Run, talk: Path, here: Path) -> None:
     os.mkfifo(here / "pipe.html")
     (here / "page.html").write_text("mine")
     (here / "link.html").symlink_to("page.html")
@@ -89,7 +87,7 @@ def test_what_is_no_regular_file_is_not_replaced_and_a_link_leads_to_its_file(
 
 
 @pytest.mark.parametrize("arguments", [["--format", "md"], ["--branch", "root"], ["--redact"], []])
-def test_no_export_is_written_over_the_session_itself(fails: Run, talk: Path, here: Path, arguments: list[str]) -> None:
+def test_an_export_never_overwrites_its_session(fails: Run, talk: Path, here: Path, arguments: list[str]) -> None:
     before = talk.read_bytes()
     (here / "link.jsonl").symlink_to(talk)
 
@@ -100,11 +98,11 @@ def test_no_export_is_written_over_the_session_itself(fails: Run, talk: Path, he
     assert (here / "link.jsonl").is_symlink()
 
 
-def test_a_name_of_another_ending_needs_a_form(cli: Run, fails: Run, talk: Path, here: Path) -> None:
-    told = fails("export", "talk.jsonl", "-o", "page.pdf", code=2)
+def test_an_unknown_suffix_needs_a_format(cli: Run, fails: Run, talk: Path, here: Path) -> None:
+    message = fails("export", "talk.jsonl", "-o", "page.pdf", code=2)
 
-    assert "'page.pdf': unknown suffix; use one of .html, " in told
-    assert "--format" in told
+    assert "'page.pdf': unknown suffix; use one of .html, " in message
+    assert "--format" in message
     assert not (here / "page.pdf").exists()
     cli("export", "talk.jsonl", "-o", "page.pdf", "--format", "md")
     cli("export", "talk.jsonl", "-o", "page")
@@ -116,7 +114,7 @@ def test_a_missing_folder_is_reported_with_the_requested_name(fails: Run, talk: 
     assert "gone/page.html: No such file or directory" in fails("export", "talk.jsonl", "-o", "gone/page.html")
 
 
-def test_a_branch_and_a_subtree_are_sessions_that_open(cli: Run, talk: Path) -> None:
+def test_an_exported_branch_or_subtree_opens_as_a_session(cli: Run, talk: Path) -> None:
     cli("export", "talk.jsonl", "--branch", "cache", "-o", "path.jsonl")
     cli("export", "talk.jsonl", "--subtree", "main", "-o", "below.jsonl")
 
@@ -140,7 +138,7 @@ def test_redaction_is_counted_on_standard_error(
     assert "1 pattern 1" in captured.err
 
 
-def test_a_redacted_session_is_not_gone_on_with(cli: Run, fails: Run, talk: Path) -> None:
+def test_a_redacted_session_cannot_be_continued(cli: Run, fails: Run, talk: Path) -> None:
     cli("export", "talk.jsonl", "--redact", "-o", "shared.jsonl")
 
     assert "redacted export" in fails("append", "shared.jsonl", "--role", "user", "more")
@@ -155,12 +153,12 @@ def test_a_redacted_session_is_not_gone_on_with(cli: Run, fails: Run, talk: Path
         (["--format", "pdf"], "pdf"),
     ],
 )
-def test_wrong_usage_is_told(fails: Run, talk: Path, arguments: list[str], sentence: str) -> None:
+def test_wrong_usage_is_reported(fails: Run, talk: Path, arguments: list[str], sentence: str) -> None:
     assert sentence in fails("export", "talk.jsonl", *arguments, code=2)
 
 
-def test_a_pattern_that_is_no_regular_expression_is_one_sentence(fails: Run, talk: Path) -> None:
-    assert "no regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
+def test_an_invalid_pattern_is_reported_on_one_line(fails: Run, talk: Path) -> None:
+    assert "not a regular expression" in fails("export", "talk.jsonl", "--redact", "--pattern", "(")
 
 
 @pytest.mark.parametrize("form", ["md", "text", "json"])
@@ -183,7 +181,7 @@ def test_a_session_is_not_changed_by_exporting_it(cli: Run, talk: Path) -> None:
     assert talk.read_bytes() == before
 
 
-def test_reading_commands_do_not_wait_for_what_pages_are_made_of() -> None:
+def test_reading_commands_do_not_import_the_export() -> None:
     heavy = {"jinja2", "nh3", "pygments", "markdown_it"}
     code = "import sys, sessiontree.cli.transfer; print(*sys.modules)"
 

@@ -1,4 +1,4 @@
-"""`sessiontree fan-out`, against a model server on loopback."""
+"""`sessiontree fan-out`, with a fake model server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def question(here: Path) -> str:
         return session.append(st.user("How?")).id
 
 
-def test_every_prompt_goes_to_every_model_on_a_branch_of_its_own(cli: Run, server: FakeServer, question: str) -> None:
+def test_every_prompt_goes_to_every_model_on_its_own_branch(cli: Run, server: FakeServer, question: str) -> None:
     server.add(*["Fine."] * 4)
     models = ("--model", "openai:small", "--model", "openai:large")
 
@@ -40,7 +40,7 @@ def test_every_prompt_goes_to_every_model_on_a_branch_of_its_own(cli: Run, serve
         assert session.branch("variant-4").leaf == lines[3]["head"]
 
 
-def test_without_a_prompt_the_models_answer_what_is_there(cli: Run, server: FakeServer, question: str) -> None:
+def test_without_a_prompt_the_models_answer_the_last_message(cli: Run, server: FakeServer, question: str) -> None:
     server.add("So.", "Thus.")
 
     shown = cli("fan-out", "@", "--model", "openai:a", "--model", "openai:b", "--name", "first", "--name", "second")
@@ -50,7 +50,7 @@ def test_without_a_prompt_the_models_answer_what_is_there(cli: Run, server: Fake
     assert sorted(shown.splitlines()[1::2]) == ["So.", "Thus."]
 
 
-def test_one_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: FakeServer, question: str) -> None:
+def test_a_failed_variant_is_reported_and_sets_the_exit_code(cli: Run, server: FakeServer, question: str) -> None:
     server.add(fail(401, "no key"), "Fine.")
 
     shown = cli("fan-out", "@", "--prompt", "a", "--prompt", "b", "--json", code=3)
@@ -60,7 +60,7 @@ def test_one_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: Fake
     assert any("no key" in (error or "") for error in errors)
 
 
-def test_extensions_guard_all_of_them(cli: Run, server: FakeServer, question: str, tmp_path: Path) -> None:
+def test_extensions_apply_to_all_variants(cli: Run, server: FakeServer, question: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate.py"
     gate.write_text("def setup(api):\n    api.on('tool_call', lambda event, ctx: {'cancel': True, 'reason': 'no'})\n")
     server.add(calls(("c1", "bash", {"command": "touch ran"})), "Stopped.")
@@ -71,7 +71,7 @@ def test_extensions_guard_all_of_them(cli: Run, server: FakeServer, question: st
     assert "no" in str(server.requests[1]["messages"][-1])
 
 
-def test_names_must_be_as_many_as_there_are_ways(fails: Run, question: str) -> None:
-    said = fails("fan-out", "@", "--prompt", "a", "--name", "x", "--name", "y", code=2)
+def test_every_branch_needs_a_name_if_names_are_given(fails: Run, question: str) -> None:
+    message = fails("fan-out", "@", "--prompt", "a", "--name", "x", "--name", "y", code=2)
 
-    assert "--name: expected 1, one for each branch, not 2" in said
+    assert "--name: expected 1, one for each branch, not 2" in message

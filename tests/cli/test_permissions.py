@@ -1,4 +1,4 @@
-"""What agents may do that are started from the shell, against a model server on loopback."""
+"""Permissions of agents that commands run, with a fake model server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.model.fake_server import FakeServer, calls
 TOUCH = ("c1", "bash", {"command": "touch made"})
 
 
-def test_a_prompt_reads_and_everything_else_is_denied_and_named(
+def test_a_prompt_may_read_and_other_calls_are_denied_and_listed(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "a.txt").write_text("seen")
@@ -27,11 +27,11 @@ def test_a_prompt_reads_and_everything_else_is_denied_and_named(
 
     assert run(["-p", "go"]) == 0
 
-    told = capsys.readouterr()
-    assert told.out == "Done.\n"
-    assert "denied bash: touch made: it can change anything, and no user is present to approve it" in told.err
-    assert "--allow 'bash:touch made'" in told.err
-    assert "denied write: b" in told.err
+    captured = capsys.readouterr()
+    assert captured.out == "Done.\n"
+    assert "denied bash: touch made: it can change anything, and no user is present to approve it" in captured.err
+    assert "--allow 'bash:touch made'" in captured.err
+    assert "denied write: b" in captured.err
     assert sorted(os.listdir(here)) == ["a.txt"]
     results = [text for text in read_asked(server) if text.startswith("tool")]
     assert results[0].startswith("tool: Permission denied: bash: touch made was not run")
@@ -64,7 +64,7 @@ def test_a_flag_allows_nothing_else(cli: Run, server: FakeServer, here: Path, op
     assert not (here / "made").exists()
 
 
-def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: FakeServer, here: Path) -> None:
+def test_rules_in_the_configuration_apply_to_prompts(cli: Run, server: FakeServer, here: Path) -> None:
     config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
     config.write_text(config.read_text() + '[permissions]\nallow = ["bash:touch *"]\n')
     server.add(calls(TOUCH), "Done.")
@@ -74,7 +74,7 @@ def test_rules_of_the_configuration_count_for_prompts(cli: Run, server: FakeServ
     assert (here / "made").exists()
 
 
-def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(fails: Run, server: FakeServer) -> None:
+def test_invalid_options_are_rejected_before_anything_runs(fails: Run, server: FakeServer) -> None:
     assert "--allow: expected TOOL or TOOL:PATTERN" in fails("-p", "--allow", "bash:", "x", code=2)
     both = fails("-p", "--allow", "bash", "--permission-mode", "read-only", "x", code=2)
     assert "--allow and --permission-mode read-only are mutually exclusive" in both
@@ -82,7 +82,7 @@ def test_options_that_cannot_be_understood_are_refused_before_anything_is_done(f
     assert "permissions.toml: allow" in fails("-p", "x")
 
 
-def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
+def test_permissions_apply_to_fan_out_variants(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     st.create("fanned").close()
@@ -96,27 +96,27 @@ def test_variants_of_a_fan_out_are_denied_what_is_not_allowed(
     assert (here / "made").exists()
 
 
-def test_runs_of_an_experiment_are_denied_what_is_not_allowed_and_say_so(
+def test_permissions_apply_to_experiment_runs_and_denials_are_printed(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     st.create("tried").close()
     server.add(calls(TOUCH), "Done.", calls(TOUCH), "Done.")
     assert run(["ab", "tried", "--arm", "a=go", "--arm", "b=go", "--runs", "1", "--concurrency", "1", "--json"]) == 0
-    told = capsys.readouterr()
-    assert "denied bash: touch made" in told.err
-    assert json.loads(told.out)["runs"][0]["denied"] == ["bash: touch made"]
+    captured = capsys.readouterr()
+    assert "denied bash: touch made" in captured.err
+    assert json.loads(captured.out)["runs"][0]["denied"] == ["bash: touch made"]
     assert not (here / "made").exists()
 
 
-def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_so(
+def test_permissions_apply_to_swarm_agents_and_denials_are_saved(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
     server.add(calls(TOUCH), "Done.")
     assert run(["swarm", "run", "s.toml"]) == 0
-    told = capsys.readouterr()
-    assert "denied bash: touch made" in told.err
-    assert "denied bash: touch made" in told.out
+    captured = capsys.readouterr()
+    assert "denied bash: touch made" in captured.err
+    assert "denied bash: touch made" in captured.out
     assert not (here / "made").exists()
     (status,) = list_swarms(st.open("review", read_only=True))
     assert status.agents[0].denied == ("bash: touch made",)
@@ -126,9 +126,9 @@ def test_agents_of_a_swarm_are_denied_what_is_not_allowed_and_the_session_says_s
     assert (here / "made").exists()
 
 
-def test_a_durable_swarm_takes_no_permissions_of_its_own(fails: Run, server: FakeServer, here: Path) -> None:
+def test_a_durable_swarm_rejects_permission_options(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "s.toml").write_text('name = "review"\ntask = "Go."\nagents = 1\n')
 
-    told = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)
+    message = fails("swarm", "run", "s.toml", "--durable", "--allow", "bash", code=2)
 
-    assert "`sessiontree worker`" in told
+    assert "`sessiontree worker`" in message

@@ -1,4 +1,4 @@
-"""`sessiontree -p`: what it says, prints and leaves, against a model server on loopback."""
+"""`sessiontree -p`: requests, output and saved sessions, with a fake model server."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from tests.cli.conftest import Run, run_process
 from tests.model.fake_server import Answer, FakeServer, calls, cut, fail, slow
 
 COMMAND = [sys.executable, "-c", "from sessiontree.cli import main; main()"]
+LONG = 120
+"""Seconds after which a process is stuck, even on a busy machine."""
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def _join_text(content: Any) -> str:
     return content or ""
 
 
-def test_the_answer_is_printed_and_the_conversation_is_kept(cli: Run, server: FakeServer) -> None:
+def test_the_answer_is_printed_and_the_conversation_is_saved(cli: Run, server: FakeServer) -> None:
     server.add("A folder.", "Yes.")
 
     assert cli("-p", "What is this?") == "A folder.\n"
@@ -65,7 +67,7 @@ def test_the_answer_is_printed_and_the_conversation_is_kept(cli: Run, server: Fa
     assert session.message_count == 4
 
 
-def test_prompt_is_the_long_name_of_it(cli: Run, server: FakeServer) -> None:
+def test_prompt_is_the_long_form_of_p(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.")
 
     assert cli("prompt", "1") == "One.\n"
@@ -73,7 +75,7 @@ def test_prompt_is_the_long_name_of_it(cli: Run, server: FakeServer) -> None:
     assert len(st.sessions()) == 1
 
 
-def test_only_the_last_message_is_the_answer(cli: Run, server: FakeServer, here: Path) -> None:
+def test_only_the_last_message_is_printed(cli: Run, server: FakeServer, here: Path) -> None:
     (here / "a.txt").write_text("content of a")
     server.add(calls(("c1", "read", {"path": "a.txt"}), text="Let me look."), "It says so.")
 
@@ -81,7 +83,7 @@ def test_only_the_last_message_is_the_answer(cli: Run, server: FakeServer, here:
     assert read_asked(server)[-1] == "tool: content of a"
 
 
-def test_what_is_piped_in_follows_the_text_and_files_go_before(
+def test_files_come_before_the_text_and_piped_input_after(
     cli: Run, server: FakeServer, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (here / "a.txt").write_text("content")
@@ -96,7 +98,7 @@ def test_what_is_piped_in_follows_the_text_and_files_go_before(
     assert st.sessions() == []
 
 
-def test_a_file_may_be_a_pipe(cli: Run, server: FakeServer, here: Path) -> None:
+def test_an_attached_file_can_be_a_pipe(cli: Run, server: FakeServer, here: Path) -> None:
     ours, theirs = os.pipe()
     os.write(theirs, b"content")
     os.close(theirs)
@@ -108,18 +110,18 @@ def test_a_file_may_be_a_pipe(cli: Run, server: FakeServer, here: Path) -> None:
     assert "content" in read_asked(server)[0]
 
 
-def test_an_image_says_enough_by_itself(cli: Run, server: FakeServer, here: Path) -> None:
+def test_an_image_alone_is_a_prompt(cli: Run, server: FakeServer, here: Path) -> None:
     (here / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
     server.add("A dot.")
 
     assert cli("-p", "@dot.png") == "A dot.\n"
 
     (session,) = st.sessions()
-    (said,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
-    assert [block["type"] for block in said["content"]] == ["image"]
+    (message,) = [entry.body.message for entry in st.open(session.id).head.path() if entry.type == "message"][:1]
+    assert [block["type"] for block in message["content"]] == ["image"]
 
 
-def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Path) -> None:
+def test_an_empty_prompt_is_rejected(fails: Run, server: FakeServer, here: Path) -> None:
     (here / "binary").write_bytes(b"\0")
 
     assert "empty prompt" in fails("-p", code=2)
@@ -131,7 +133,7 @@ def test_there_must_be_something_to_say(fails: Run, server: FakeServer, here: Pa
     assert st.sessions() == []
 
 
-def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: FakeServer) -> None:
+def test_sessions_branches_and_forks_can_be_continued(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.", "Three.")
     session = st.create(name="work")
     session.append(st.user("Old question"))
@@ -167,7 +169,7 @@ def test_sessions_branches_and_forks_are_gone_on_with(cli: Run, server: FakeServ
         (["-e", "bad.py", "hi"], 1),
     ],
 )
-def test_a_new_session_in_which_nothing_was_said_is_not_kept(
+def test_a_new_session_without_messages_is_deleted(
     cli: Run, server: FakeServer, here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int
 ) -> None:
     (here / "bad.py").write_text("raise ValueError")
@@ -182,7 +184,7 @@ def test_a_new_session_in_which_nothing_was_said_is_not_kept(
     assert sorted(Path(talk.file).parent.iterdir()) == before
 
 
-def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: FakeServer) -> None:
+def test_an_existing_empty_session_is_kept(cli: Run, server: FakeServer) -> None:
     cli("new")
 
     cli("-p", "-c", "/help")
@@ -190,7 +192,7 @@ def test_a_session_that_was_there_is_kept_as_empty_as_it_was(cli: Run, server: F
     assert len(st.sessions()) == 1
 
 
-def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: FakeServer) -> None:
+def test_mutually_exclusive_options_are_wrong_usage(fails: Run, server: FakeServer) -> None:
     assert "are mutually exclusive" in fails("-p", "-c", "--no-session", "x", code=2)
     assert "--tools and --no-tools are mutually exclusive" in fails("-p", "--tools", "read", "--no-tools", "x", code=2)
     assert "tool 'nonsense' not found" in fails("-p", "--tools", "nonsense", "x")
@@ -202,7 +204,7 @@ def test_options_that_exclude_each_other_are_wrong_usage(fails: Run, server: Fak
     assert st.sessions() == []
 
 
-def test_tools_can_be_chosen_or_left_out(cli: Run, server: FakeServer) -> None:
+def test_tools_can_be_selected_or_disabled(cli: Run, server: FakeServer) -> None:
     server.add("One.", "Two.", "Three.")
 
     cli("-p", "x")
@@ -213,7 +215,7 @@ def test_tools_can_be_chosen_or_left_out(cli: Run, server: FakeServer) -> None:
     assert offered == [["read", "write", "edit", "bash", "grep", "find", "ls"], ["read", "ls"], []]
 
 
-def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: FakeServer) -> None:
+def test_json_mode_prints_the_header_and_one_event_per_line(cli: Run, server: FakeServer) -> None:
     server.add(calls(("c1", "ls", {})), "Nothing.")
 
     lines = [json.loads(line) for line in cli("-p", "--mode", "json", "Look").splitlines()]
@@ -237,7 +239,7 @@ def test_as_json_the_header_and_every_event_is_a_line(cli: Run, server: FakeServ
     assert lines[-2] == {"type": "run_end", "aborted": False, "error": None}
 
 
-def test_questions_to_handlers_are_no_news() -> None:
+def test_json_mode_omits_questions_to_handlers() -> None:
     call = ToolCall("c", "read", {"path": "a"})
 
     assert encode_event(BeforeToolCall(call=call)) is None
@@ -248,7 +250,7 @@ def test_questions_to_handlers_are_no_news() -> None:
     assert {name for name, kind in EVENTS.items() if kind.answer is None} >= {"run_start", "message_end", "tool_end"}
 
 
-def test_a_failing_model_has_an_exit_code_of_its_own(
+def test_a_failing_model_has_its_own_exit_code(
     server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     from sessiontree.cli.app import run
@@ -265,9 +267,7 @@ def test_a_failing_model_has_an_exit_code_of_its_own(
     assert last["stopReason"] == "error"
 
 
-def test_lines_that_cannot_be_read_are_told_of(
-    server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
-) -> None:
+def test_unreadable_lines_are_reported(server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path) -> None:
     from sessiontree.cli.app import run
 
     session = st.create(file=here / "s.jsonl")
@@ -285,14 +285,14 @@ def test_lines_that_cannot_be_read_are_told_of(
     assert "sessiontree doctor" in captured.err
 
 
-def test_a_failure_that_may_pass_is_tried_again(cli: Run, server: FakeServer) -> None:
+def test_a_transient_failure_is_retried(cli: Run, server: FakeServer) -> None:
     server.add(fail(500), "There.")
 
     assert cli("-p", "x") == "There.\n"
     assert len(server.requests) == 2
 
 
-def test_without_a_model_it_says_how_to_get_one(
+def test_without_a_model_the_error_explains_how_to_get_one(
     capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sessiontree.cli.app import run
@@ -304,7 +304,7 @@ def test_without_a_model_it_says_how_to_get_one(
     assert "OPENAI_API_KEY is not set" in capsys.readouterr().err
 
 
-def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
+def test_a_session_with_an_unavailable_model_continues_with_the_default(
     server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     from sessiontree.cli.app import run
@@ -321,32 +321,46 @@ def test_a_session_whose_model_is_gone_goes_on_with_the_usual_one(
     assert "using the default model" in captured.err
 
 
+COUNT_WORDS = """
+def setup(api):
+    def count(event, ctx):
+        with open({file!r}, "a") as file:
+            file.write(event.text)
+    api.on("message_delta", count)
+"""
+"""An extension that copies the text that has arrived to a file."""
+
+
 def run_interrupted(
-    server: FakeServer, *arguments: str, number: int = signal.SIGINT
+    server: FakeServer, here: Path, *arguments: str, number: int = signal.SIGINT
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, and send it a signal once it has asked the model."""
+    """Run a prompt, and send a signal once two words of the answer have arrived."""
+    arrived, extension = here / "arrived.txt", here / "count_words.py"
+    arrived.touch()
+    extension.write_text(COUNT_WORDS.format(file=str(arrived)))
     child = subprocess.Popen(
-        [*COMMAND, "-p", *arguments],
+        [*COMMAND, "-p", *arguments, "-e", str(extension)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        assert server.wait_for(lambda server: bool(server.requests), 20)
-        time.sleep(0.3)
+        while arrived.read_text().count("word") < 2:
+            assert child.poll() is None, child.communicate()
+            time.sleep(0.02)
         child.send_signal(number)
-        out, err = child.communicate(timeout=20)
+        out, err = child.communicate(timeout=LONG)
     finally:
         child.kill()
     return subprocess.CompletedProcess(child.args, child.returncode, out, err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_aborts_and_what_had_arrived_is_kept(server: FakeServer, here: Path, number: int) -> None:
-    server.add(slow())
+def test_a_signal_aborts_and_the_partial_answer_is_saved(server: FakeServer, here: Path, number: int) -> None:
+    server.add(slow("word " * 2000))
 
-    done = run_interrupted(server, "Talk", number=number)
+    done = run_interrupted(server, here, "Talk", number=number)
 
     assert done.returncode == 130
     assert done.stderr == "sessiontree: aborted\n"
@@ -357,12 +371,12 @@ def test_a_signal_aborts_and_what_had_arrived_is_kept(server: FakeServer, here: 
     assert last["content"][0]["text"].startswith("word word")
 
 
-def test_a_signal_that_is_to_be_ignored_is(server: FakeServer, here: Path) -> None:
+def test_an_ignored_signal_stays_ignored(server: FakeServer, here: Path) -> None:
     server.add(slow("word " * 20))
 
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is started has it so too, as with nohup
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the child inherits it, as with nohup
     try:
-        done = run_interrupted(server, "Talk", number=signal.SIGHUP)
+        done = run_interrupted(server, here, "Talk", number=signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -370,7 +384,7 @@ def test_a_signal_that_is_to_be_ignored_is(server: FakeServer, here: Path) -> No
     assert done.stdout == "word " * 20 + "\n"
 
 
-def test_an_answer_that_is_cut_off_says_so(server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path) -> None:
+def test_a_cut_off_answer_is_reported(server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path) -> None:
     from sessiontree.cli.app import run
 
     server.add(Answer(text="This is only", finish="length"), "This is all.")
@@ -383,7 +397,7 @@ def test_an_answer_that_is_cut_off_says_so(server: FakeServer, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
-def test_a_conversation_that_cannot_be_compacted_goes_on_and_says_so(
+def test_a_failed_compaction_is_reported_and_the_run_continues(
     server: FakeServer, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
     from sessiontree.cli.app import run
@@ -400,7 +414,7 @@ def test_a_conversation_that_cannot_be_compacted_goes_on_and_says_so(
     assert "compaction failed: openai:scripted: no summaries here" in captured.err
 
 
-def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli: Run, server: FakeServer) -> None:
+def test_the_configured_thinking_level_applies_to_new_sessions(cli: Run, server: FakeServer) -> None:
     config = Path(os.environ["SESSIONTREE_HOME"]) / "config.toml"
     config.write_text(f'thinking = "high"\n{config.read_text()}[models."openai:scripted"]\nthinking = true\n')
     server.add("One.", "Two.", "Three.")
@@ -413,7 +427,7 @@ def test_the_configured_thinking_level_holds_from_the_beginning_of_a_session(cli
     assert [request["reasoning_effort"] for request in server.requests] == ["high", "low", "low"]
 
 
-def test_it_is_said_when_the_model_does_not_think(server: FakeServer, here: Path, capsys: Any) -> None:
+def test_a_model_without_thinking_is_reported(server: FakeServer, here: Path, capsys: Any) -> None:
     from sessiontree.cli.app import run
 
     server.add("One.", "Two.")
@@ -424,7 +438,7 @@ def test_it_is_said_when_the_model_does_not_think(server: FakeServer, here: Path
     assert "does not think" not in capsys.readouterr().err
 
 
-def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server: FakeServer, here: Path) -> None:
+def test_a_closed_pipe_aborts_the_run_and_saves_the_partial_answer(server: FakeServer, here: Path) -> None:
     server.add(slow("word " * 100, 0.02))
 
     pipe = subprocess.Popen(
@@ -440,7 +454,7 @@ def test_output_that_nobody_takes_ends_the_run_and_keeps_what_had_arrived(server
     assert st.open(session.id).head.path()[-1].body.message["stopReason"] == "aborted"
 
 
-def test_it_reads_from_a_pipe_and_waits_for_nobody_else(server: FakeServer, here: Path) -> None:
+def test_piped_input_is_read_but_other_input_is_not_waited_for(server: FakeServer, here: Path) -> None:
     server.add("Yes.", "No.")
 
     assert run_process("-p", "Well?", input="from the pipe").stdout == "Yes.\n"
@@ -454,7 +468,7 @@ def test_a_model_cannot_control_the_terminal(cli: Run, server: FakeServer) -> No
     assert cli("-p", "x") == "\\x1b]0;owned\\x07plain\n"
 
 
-def test_a_stream_that_breaks_off_is_tried_again_and_told_on_standard_error(
+def test_an_interrupted_stream_is_retried_and_reported(
     cli: Run, server: FakeServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.add(cut("This is not"), "This is whole.")
@@ -469,7 +483,7 @@ def test_a_stream_that_breaks_off_is_tried_again_and_told_on_standard_error(
         assert [entry.type for entry in session.head.path()].count("message") == 3
 
 
-def test_an_answer_that_cannot_be_saved_is_printed_and_that_is_told(
+def test_an_answer_that_cannot_be_saved_is_printed_with_an_error(
     server: FakeServer, here: Path, tmp_path: Path
 ) -> None:
     server.add("A" * 5000)

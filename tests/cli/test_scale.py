@@ -1,4 +1,4 @@
-"""What `tree` prints and holds grows with the session, not with its square, whatever shape the session has."""
+"""Output and memory of `tree` grow linearly with the session, for every shape of tree."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MEASURED = """
 import atexit, re, sys
 from sessiontree.cli import main
 
-def tell():
+def print_peak():
     status = open("/proc/self/status").read()
     sys.stderr.write(re.search(r"VmHWM:\\s+(\\d+)", status)[1])
 
-atexit.register(tell)
+atexit.register(print_peak)
 main()
 """
-"""The command, which tells in the end how many kilobytes it held at most. What `wait4` tells has our own in it."""
+"""Runs the command and prints its peak memory in kilobytes. `wait4` would include the memory of this process."""
 NOISE = 4_000
-"""Kilobytes that two runs of the same may differ by."""
+"""Kilobytes by which two identical runs may differ."""
 
 
 class TreeCost(NamedTuple):
@@ -41,9 +41,7 @@ def measure_cost(file: Path, *options: str) -> TreeCost:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc here")
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["drawing", "json"])
 @pytest.mark.parametrize("shape", ["comb", "wide", "labels", "calls", "nested_branches"])
-def test_the_tree_of_twice_the_session_takes_twice_as_much(
-    shape: str, options: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_memory_of_tree_grows_linearly(shape: str, options: tuple[str, ...], tmp_path: Path) -> None:
     for name, count in (("none", 0), ("small", COUNT), ("large", 2 * COUNT)):
         (tmp_path / f"{name}.jsonl").write_bytes(content_of(shape, count))
 

@@ -1,4 +1,4 @@
-"""`sessiontree serve` and `sessiontree token`, as processes of their own."""
+"""`sessiontree serve` and `sessiontree token`, run as processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_server(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]
         process.communicate(timeout=20)
 
 
-def test_a_server_is_started_asked_and_ended_by_ctrl_c(home: Path) -> None:
+def test_a_server_starts_answers_and_stops_on_ctrl_c(home: Path) -> None:
     with st.create("auth") as session:
         session.head.append(st.user("How?"))
     with run_server() as (process, base, token):
@@ -72,7 +72,7 @@ def test_a_server_is_started_asked_and_ended_by_ctrl_c(home: Path) -> None:
     assert not file.exists()
 
 
-def test_a_port_that_is_taken_is_told_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -81,22 +81,20 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(capsys: pytest.CaptureFixt
         code = run(["serve", "--port", str(port)])
 
     assert code == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"sessiontree: port {port} of 127.0.0.1 is taken")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"sessiontree: port {port} on 127.0.0.1 is in use")
+    assert message.count("\n") == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
-def test_a_host_that_others_can_reach_is_not_served_without_a_flag(
-    host: str, capsys: pytest.CaptureFixture[str], home: Path
-) -> None:
+def test_a_remote_host_needs_the_flag(host: str, capsys: pytest.CaptureFixture[str], home: Path) -> None:
     assert run(["serve", "--host", host, "--port", "0"]) == 1
 
     assert "--allow-remote" in capsys.readouterr().err
     assert not list(home.rglob("serve-*.token"))
 
 
-def test_with_the_flags_it_is_served_runs_agents_and_still_asks_for_the_token() -> None:
+def test_a_remote_server_runs_agents_but_requires_the_token() -> None:
     options = ("--host", "0.0.0.0", "--allow-remote", "--name", "tower.local", "--allow-run")
     with run_server(*options) as (_, address, token):
         assert address.startswith("http://tower.local:")
@@ -109,22 +107,20 @@ def test_with_the_flags_it_is_served_runs_agents_and_still_asks_for_the_token() 
             assert httpx.get(f"{base}/api/health", headers={**headers, "host": host}).status_code == status
 
 
-def test_a_server_for_other_machines_prints_an_address_that_they_can_reach_and_a_warning() -> None:
+def test_a_remote_server_prints_a_reachable_address_and_a_warning() -> None:
     with run_server("--host", "0.0.0.0", "--allow-remote") as (process, address, token):
         host = address.removeprefix("http://").rpartition(":")[0]
         assert host not in ("0.0.0.0", "127.0.0.1", "localhost")
         assert httpx.get(f"{address}/api/health", headers={"authorization": f"Bearer {token}"}).status_code == 200
 
         assert process.stdout is not None
-        told = "".join(process.stdout.readline() for _ in range(3))
+        message = "".join(process.stdout.readline() for _ in range(3))
 
-    assert "plain HTTP" in told
-    assert "ssh -L" in told
+    assert "plain HTTP" in message
+    assert "ssh -L" in message
 
 
-def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_points_to_a_running_server_not_a_killed_one(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with run_server() as (process, base, _):
         left = home / ".sessiontree" / f"serve-{base.rpartition(':')[2]}.address"
         process.kill()
@@ -138,7 +134,7 @@ def test_a_link_leads_to_a_server_that_lives_and_not_to_one_that_was_killed(
             assert capsys.readouterr().out.startswith(f"{other}/#code=")
 
 
-def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_link_works_once_and_a_command_prints_another(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "link"]) == 1
     assert "no server is running" in capsys.readouterr().err
     with run_server() as (_, base, _):
@@ -160,7 +156,7 @@ def test_a_link_signs_in_once_and_the_next_one_comes_from_a_command(capsys: pyte
     assert code not in shown
 
 
-def test_the_help_for_a_lifetime_that_is_none_shows_how_to_write_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_lifetime_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["token", "create", "--expires", "soon"]) == 2
     assert "'soon' is not a duration; use a number and s, m, h, d or w, as in 7d" in capsys.readouterr().err
     assert run(["token", "create", "--expires", "7d", "--json"]) == 0
@@ -172,7 +168,7 @@ def test_the_help_for_a_lifetime_that_is_none_shows_how_to_write_one(capsys: pyt
 # Tokens
 
 
-def test_a_token_is_made_shown_once_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_token_is_created_shown_once_listed_and_revoked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     run(["token", "create", "--scope", "write", "--scope", "read", "--project", str(tmp_path), "--json"])
     made = json.loads(capsys.readouterr().out)
     run(["token", "ls", "--json"])
@@ -192,7 +188,7 @@ def test_a_token_is_made_shown_once_listed_and_revoked(capsys: pytest.CaptureFix
     assert run(["token", "revoke", made["id"]]) == 1
 
 
-def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+def test_a_running_server_accepts_a_new_token(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     with run_server() as (process, base, _):
         run(["token", "create", "--json"])
         made = json.loads(capsys.readouterr().out)
@@ -208,9 +204,7 @@ def test_a_token_that_was_made_is_let_in_by_a_server_that_runs(capsys: pytest.Ca
     assert not list(home.rglob("serve-*"))
 
 
-def test_without_what_a_server_takes_one_is_told_how_to_get_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_extra_is_explained(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sessiontree.server.app", None)
 
     assert run(["serve"]) == 1
@@ -244,7 +238,7 @@ needs_proc = pytest.mark.skipif(
 
 
 @needs_proc
-def test_a_server_has_as_little_memory_after_a_large_export_as_before() -> None:
+def test_a_large_export_does_not_grow_the_memory_of_the_server() -> None:
     large, small = create_large_session(3_000), create_large_session(1)
     with (
         run_server() as (process, base, token),
@@ -254,7 +248,7 @@ def test_a_server_has_as_little_memory_after_a_large_export_as_before() -> None:
         def export(id: str) -> int:
             return len(client.get(f"/api/sessions/{id}/export?format=html&redact=true").raise_for_status().content)
 
-        export(small)  # what is loaded once
+        export(small)  # imports modules that stay loaded
         before = read_resident_memory(process.pid)
 
         size = export(large)
@@ -264,7 +258,7 @@ def test_a_server_has_as_little_memory_after_a_large_export_as_before() -> None:
 
 
 @needs_proc
-def test_a_server_answers_while_it_makes_no_more_exports_at_once_than_it_may() -> None:
+def test_a_server_limits_parallel_exports_and_keeps_answering() -> None:
     large = create_large_session(1_500)
     with (
         run_server() as (process, base, token),
@@ -274,7 +268,7 @@ def test_a_server_answers_while_it_makes_no_more_exports_at_once_than_it_may() -
         most, answered, states = 0, 0, set[str]()
 
         while not states or states & {"queued", "running"}:
-            time.sleep(0.3)  # a token may ask only so often
+            time.sleep(0.3)  # stay below the rate limit of the token
             assert client.get("/api/sessions").status_code == 200
             answered += 1
             most = max(most, len(list_children(process.pid)))

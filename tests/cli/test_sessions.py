@@ -1,4 +1,4 @@
-"""Commands over many sessions: ls, search, archive, delete."""
+"""Commands that list, search, archive and delete sessions."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.cli.app import run
-from sessiontree.library import trash
+from sessiontree.library import catalog
 from tests.cli.conftest import HOSTILE, Run, run_process
 
 
@@ -35,7 +35,7 @@ def talk(here: Path) -> st.Session:
     return session
 
 
-def test_ls_gives_a_line_of_json_for_each_session(rows, talk: st.Session, here: Path) -> None:
+def test_ls_prints_one_json_line_per_session(rows, talk: st.Session, here: Path) -> None:
     (row,) = rows("ls")
 
     assert row == {
@@ -58,7 +58,7 @@ def test_ls_gives_a_line_of_json_for_each_session(rows, talk: st.Session, here: 
     }
 
 
-def test_ls_shows_what_people_look_for(cli, talk: st.Session) -> None:
+def test_ls_shows_name_times_counts_and_first_message(cli, talk: st.Session) -> None:
     assert talk.file is not None
     fork = st.fork(talk, at="HEAD~1")
     (talk.file.parent / "x_bad.jsonl").write_bytes(b"garbage")
@@ -77,7 +77,7 @@ def test_ls_shows_what_people_look_for(cli, talk: st.Session) -> None:
     assert text.index("bad damaged") < text.index(fork.id) < text.index(f"{talk.id} auth")
 
 
-def test_ls_of_this_folder_of_all_of_another_folder_and_of_other_programs(rows, cli, talk, home: Path) -> None:
+def test_ls_lists_this_folder_all_folders_another_folder_or_other_programs(rows, cli, talk, home: Path) -> None:
     other = st.create(cwd="/q")
     pi = st.create(dir=home / ".pi" / "agent" / "sessions" / "--q--", cwd="/q")
 
@@ -96,7 +96,7 @@ def test_ls_of_this_folder_of_all_of_another_folder_and_of_other_programs(rows, 
     assert "no sessions" in cli("ls", "--source", "omp", "--all")
 
 
-def test_archived_sessions_are_listed_when_asked(rows, cli, fails, talk: st.Session) -> None:
+def test_archived_sessions_are_listed_on_request(rows, cli, fails, talk: st.Session) -> None:
     assert rows("archive", "@") == [{"archived": True, "file": str(talk.file)}]
 
     assert (rows("ls"), [row["id"] for row in rows("ls", "--archived")]) == ([], [talk.id])
@@ -107,7 +107,7 @@ def test_archived_sessions_are_listed_when_asked(rows, cli, fails, talk: st.Sess
     assert "archived" in cli("archive", "auth")
 
 
-def test_search_prints_what_other_commands_take(rows, cli, talk: st.Session) -> None:
+def test_search_prints_ids_that_other_commands_accept(rows, cli, talk: st.Session) -> None:
     (hit,) = rows("search", "cache")
     text = cli("search", "cach*", "role:assistant", "since:7d")
 
@@ -123,9 +123,9 @@ def test_search_prints_what_other_commands_take(rows, cli, talk: st.Session) -> 
     assert " main in context assistant\n    With a cache, or a dict.\n" in text
 
 
-def test_ids_that_begin_alike_are_told_apart(cli, here: Path) -> None:
-    said = '{{"type":"message","id":"message-0000000{0}","message":{{"role":"user","content":"apple"}}}}'
-    lines = ['{"type":"session","version":3,"id":"s"}', said.format(1), said.format(2)]
+def test_ids_with_the_same_prefix_are_distinguished(cli, here: Path) -> None:
+    line = '{{"type":"message","id":"message-0000000{0}","message":{{"role":"user","content":"apple"}}}}'
+    lines = ['{"type":"session","version":3,"id":"s"}', line.format(1), line.format(2)]
     (here / "s.jsonl").write_text("\n".join(lines) + "\n")
 
     text = cli("search", "apple", "--dir", ".")
@@ -135,7 +135,7 @@ def test_ids_that_begin_alike_are_told_apart(cli, here: Path) -> None:
     assert "message-00000002" in text
 
 
-def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, cli, talk, home: Path) -> None:
+def test_search_covers_all_folders_on_request_and_reports_no_matches(rows, cli, talk, home: Path) -> None:
     other = st.create(cwd="/q")
     other.append(st.user("a cache"))
     pi = st.create(dir=home / ".pi" / "agent" / "sessions" / "--q--", cwd="/q")
@@ -153,7 +153,7 @@ def test_search_goes_everywhere_when_asked_and_says_when_there_is_nothing(rows, 
     assert cli("search", "nowhere", "--all").strip() == "no matches"
 
 
-def test_copies_of_a_session_are_told_by_their_files(cli, talk: st.Session) -> None:
+def test_copies_of_a_session_are_listed_with_their_files(cli, talk: st.Session) -> None:
     other = st.create(name="other")
     other.append(st.user("a cache too"))
     assert talk.file is not None
@@ -168,7 +168,7 @@ def test_copies_of_a_session_are_told_by_their_files(cli, talk: st.Session) -> N
 
 
 @pytest.mark.parametrize("where", ["beside", "archived", "in another folder"])
-def test_a_copy_that_is_not_shown_makes_an_id_no_less_ambiguous(cli, talk: st.Session, where: str) -> None:
+def test_a_hidden_copy_makes_an_id_ambiguous(cli, talk: st.Session, where: str) -> None:
     assert talk.file is not None
     folder = talk.file.parent
     if where == "in another folder":
@@ -177,18 +177,18 @@ def test_a_copy_that_is_not_shown_makes_an_id_no_less_ambiguous(cli, talk: st.Se
     copy = folder / "backup.jsonl"
     copy.write_bytes(talk.file.read_bytes())
     if where == "archived":
-        trash.archive(copy)
-    said = talk.append(st.user("only here"))
+        catalog.archive(copy)
+    message = talk.append(st.user("only here"))
 
     first, *_ = cli("search", "only here").splitlines()
 
     assert first == f"{talk.file} auth"
-    assert "only here" in cli("context", first.removesuffix(" auth"), "--at", said.id)
+    assert "only here" in cli("context", first.removesuffix(" auth"), "--at", message.id)
     assert str(talk.file) in cli("ls")
     assert (str(copy) in cli("ls", "--archived")) == (where == "archived")
 
 
-def test_an_id_that_leads_to_another_file_is_told_with_its_own(cli, talk: st.Session) -> None:
+def test_an_id_that_resolves_to_another_file_is_listed_with_its_file(cli, talk: st.Session) -> None:
     other = st.create(name="other")
     assert talk.file is not None
     assert other.file is not None
@@ -198,21 +198,21 @@ def test_an_id_that_leads_to_another_file_is_told_with_its_own(cli, talk: st.Ses
         assert str(other.file) in listed
 
 
-def test_deleted_copies_are_told_by_their_files(cli, talk: st.Session) -> None:
+def test_deleted_copies_are_listed_with_their_files(cli, talk: st.Session) -> None:
     assert talk.file is not None
     before = talk.file.read_bytes()
-    first = trash.delete(talk.file)
+    first = catalog.delete(talk.file)
     assert first not in cli("ls", "--trash")
 
     talk.file.with_name("backup.jsonl").write_bytes(before)
-    second = trash.delete(talk.file.with_name("backup.jsonl"))
+    second = catalog.delete(talk.file.with_name("backup.jsonl"))
 
     shown = cli("ls", "--trash")
     assert first in shown
     assert second in shown
 
 
-def test_a_wrong_configuration_is_no_obstacle_to_listing_a_folder(cli, talk: st.Session, home: Path) -> None:
+def test_an_invalid_configuration_does_not_prevent_listing_a_folder(cli, talk: st.Session, home: Path) -> None:
     assert talk.file is not None
     (home / ".sessiontree" / "config.toml").write_text("nonsense")
 
@@ -220,7 +220,7 @@ def test_a_wrong_configuration_is_no_obstacle_to_listing_a_folder(cli, talk: st.
     assert str(talk.file) in cli("search", "cache", "--dir", str(talk.file.parent))
 
 
-def test_search_says_beside_its_output_what_could_not_be_read(talk: st.Session, here: Path, capsys) -> None:
+def test_search_reports_unreadable_files_on_standard_error(talk: st.Session, here: Path, capsys) -> None:
     assert run(["search", "cache"]) == 0
     assert capsys.readouterr().err == ""
     assert talk.file is not None
@@ -233,14 +233,14 @@ def test_search_says_beside_its_output_what_could_not_be_read(talk: st.Session, 
     assert captured.err == "sessiontree: cannot read 1 file; run `sessiontree ls` for details\n"
 
 
-def test_search_says_when_there_may_be_more(cli, talk: st.Session) -> None:
+def test_search_reports_when_the_limit_is_reached(cli, talk: st.Session) -> None:
     talk.append(st.user("another cache"))
 
     assert "showing the newest 1; use --limit for more" in cli("search", "cache", "--limit", "1")
     assert "newest" not in cli("search", "cache", "--limit", "3")
 
 
-def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: st.Session) -> None:
+def test_delete_requires_yes_without_a_terminal(cli, rows, fails, talk: st.Session) -> None:
     assert "--yes" in fails("delete", "auth", code=2)
     assert "--restore and --purge are mutually exclusive" in fails("delete", "auth", "--restore", "--purge", code=2)
     assert len(rows("ls")) == 1
@@ -256,7 +256,7 @@ def test_delete_asks_for_yes_where_nobody_can_be_asked(cli, rows, fails, talk: s
 
 
 def run_at_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
-    """Run the command at a terminal of its own, and give its exit code and what was shown."""
+    """Run the command on a new terminal, and return its exit code and output."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "from sessiontree.cli import main; main()", *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs) as child:
@@ -272,7 +272,7 @@ def run_at_terminal(*arguments: str, answer: bytes = b"") -> tuple[int, bytes]:
     return child.returncode, shown
 
 
-def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
+def test_delete_asks_for_confirmation_on_a_terminal(talk: st.Session) -> None:
     assert talk.file is not None
 
     code, shown = run_at_terminal("delete", "@", answer=b"n\n")
@@ -284,13 +284,13 @@ def test_delete_asks_at_a_terminal(talk: st.Session) -> None:
 
     code, shown = run_at_terminal("delete", talk.id, "--purge", answer=b"y\n")
     assert b'Permanently delete auth "How do I make it faster?"? [y/N]' in shown
-    assert (code, trash.list_trash()) == (0, [])
+    assert (code, catalog.list_trash()) == (0, [])
 
 
-def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_without_a_header_by_its_file(
+def test_delete_describes_a_session_by_its_id_or_file_if_it_has_no_name(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SESSIONTREE_HOME", str(here / ("deep" * 60)))  # so long that lists would cut it
+    monkeypatch.setenv("SESSIONTREE_HOME", str(here / ("deep" * 60)))  # long enough to be shortened in lists
     empty, broken = st.create(cwd=here), st.create(cwd=here)
     assert broken.file is not None
     broken.file.write_bytes(b"garbage\n")
@@ -301,7 +301,7 @@ def test_delete_names_a_session_without_a_name_or_words_by_its_id_and_one_withou
         assert f"Move {named} to the trash?".encode() in shown.replace(b"\r\n", b"")
 
 
-def test_progress_is_shown_at_a_terminal_alone_and_only_of_what_takes_long(talk, monkeypatch, capsys) -> None:
+def test_progress_is_shown_only_on_a_terminal_and_only_for_slow_work(talk, monkeypatch, capsys) -> None:
     from sessiontree.cli import output
 
     assert output.create_progress("reading") is None
@@ -319,7 +319,7 @@ def test_progress_is_shown_at_a_terminal_alone_and_only_of_what_takes_long(talk,
     assert capsys.readouterr().err == "\r\x1b[Kreading: 50 %\r\x1b[K"
 
 
-def test_text_from_files_cannot_control_the_terminal_here_either(cli, here: Path) -> None:
+def test_listed_text_cannot_control_the_terminal(cli, here: Path) -> None:
     session = st.create(name=HOSTILE.replace("\n", " "), cwd=here)
     session.append(st.user(f"apple {HOSTILE}"))
     (here / "a\x1b[2J.jsonl").write_bytes(b"garbage")
@@ -330,11 +330,11 @@ def test_text_from_files_cannot_control_the_terminal_here_either(cli, here: Path
             assert not set(out) & {"\x1b", "\x07", "\x9b", "\u202e", "\u2028", "\x7f", "\r", "\ud800"}
 
 
-def test_one_file_with_endless_names_does_not_fill_the_terminal(cli, here: Path) -> None:
-    said = {"type": "message", "id": "i" * 9999, "parentId": "p" * 9999, "timestamp": "t" * 9999}
+def test_a_file_with_very_long_names_does_not_fill_the_terminal(cli, here: Path) -> None:
+    message = {"type": "message", "id": "i" * 9999, "parentId": "p" * 9999, "timestamp": "t" * 9999}
     lines = [
         {"type": "session", "version": 3, "id": "s" * 9999, "cwd": "/" * 9999, "parentSession": "p" * 9999},
-        {**said, "message": {"role": "r" * 9999, "content": "apple " * 999}},
+        {**message, "message": {"role": "r" * 9999, "content": "apple " * 999}},
         {"type": "session_info", "id": "n", "parentId": "i" * 9999, "name": "n" * 9999},
     ]
     (here / "long.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -357,7 +357,7 @@ def test_one_file_with_endless_names_does_not_fill_the_terminal(cli, here: Path)
         ("archive",),
     ],
 )
-def test_wrong_usage_is_told(fails, arguments) -> None:
+def test_wrong_usage_is_reported(fails, arguments) -> None:
     assert f"sessiontree {arguments[0]} --help" in fails(*arguments, code=2)
 
 
@@ -371,11 +371,11 @@ def test_wrong_usage_is_told(fails, arguments) -> None:
         ("delete", "x", "--yes"),
     ],
 )
-def test_errors_are_one_sentence(fails, arguments) -> None:
+def test_errors_are_one_line(fails, arguments) -> None:
     assert len(fails(*arguments)) > 20
 
 
-def test_ordinary_commands_do_without_the_database(talk: st.Session) -> None:
+def test_ordinary_commands_do_not_import_sqlite(talk: st.Session) -> None:
     script = "import sys; from sessiontree.cli.app import run; run(sys.argv[1:]); sys.exit('sqlite3' in sys.modules)"
     for arguments in (["tree", "@"], ["context", talk.id], ["append", "@", "--role", "user", "x"]):
         done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, check=False)
@@ -383,7 +383,7 @@ def test_ordinary_commands_do_without_the_database(talk: st.Session) -> None:
     assert run(["ls"]) == 0
 
 
-def test_a_listing_in_a_pipe_that_closes_is_no_traceback(talk) -> None:
+def test_a_listing_to_a_closed_pipe_causes_no_traceback(talk) -> None:
     script = f"{sys.executable} -c 'from sessiontree.cli import main; main()' ls --json | true"
 
     assert subprocess.run(["bash", "-c", script], capture_output=True, check=False).stderr == b""

@@ -1,4 +1,4 @@
-"""Lone surrogates, which JSON can spell and UTF-8 cannot hold, in every text of a session: no command fails on them."""
+"""Commands on sessions with lone surrogates, which JSON can contain and UTF-8 cannot encode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.reliability.harness import times
 from tests.surrogates import hostile_files
 
 EVERY = times(6, torture=1)
-"""Every so many-th command is run on each file; a long run takes all."""
+"""Run every n-th command on each file; a long run uses all commands."""
 
 
 def build_commands(file: str, out: Path) -> list[list[str]]:
@@ -39,9 +39,7 @@ def build_commands(file: str, out: Path) -> list[list[str]]:
     return words
 
 
-def test_no_command_fails_on_a_lone_surrogate_wherever_it_stands(
-    here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_no_command_fails_on_a_lone_surrogate(here: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     good = st.create("good")
     good.append(st.user("hello"))
     assert good.file is not None

@@ -1,4 +1,4 @@
-"""`sessiontree swarm`, against a model server on loopback."""
+"""`sessiontree swarm`, with a fake model server."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_status(name: str = "review") -> SwarmStatus:
     return next(found for found in list_swarms(session) if found.branch == name)
 
 
-# Running
+# Run and resume
 
 
 def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: FakeServer, file: Path) -> None:
@@ -80,18 +80,20 @@ def test_a_swarm_runs_from_its_file_in_a_new_session(cli: Run, server: FakeServe
         assert not session.problems
 
 
-def test_each_step_is_told_as_it_happens(server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_step_is_reported_as_it_happens(
+    server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.add("Fine.", "Fine.")
 
     assert run(["swarm", "run", "review.toml"]) == 0
 
-    told = capsys.readouterr().err
-    assert told.count("started as worker") == 2
-    assert told.count("completed, 17 tokens") == 2
-    assert "swarm completed" in told
+    message = capsys.readouterr().err
+    assert message.count("started as worker") == 2
+    assert message.count("completed, 17 tokens") == 2
+    assert "swarm completed" in message
 
 
-def test_the_status_is_given_as_json(cli: Run, server: FakeServer, file: Path) -> None:
+def test_the_status_is_printed_as_json(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
 
     (found,) = parse_lines(cli("swarm", "run", "review.toml", "--json"))
@@ -117,7 +119,7 @@ def test_agents_strategy_and_prompts_come_from_the_file(cli: Run, server: FakeSe
     assert found["result"] == "B."
 
 
-def test_it_works_in_a_session_there_is_from_a_place_in_it(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_swarm_runs_in_an_existing_session_from_a_place(cli: Run, server: FakeServer, file: Path) -> None:
     with st.create("review") as session:
         first = session.append(st.user("What is there?")).id
         session.append(st.assistant("A file."))
@@ -129,7 +131,7 @@ def test_it_works_in_a_session_there_is_from_a_place_in_it(cli: Run, server: Fak
     assert "A file." not in str(server.requests[0]["messages"])
 
 
-def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_failed_agent_is_reported_and_sets_the_exit_code(cli: Run, server: FakeServer, file: Path) -> None:
     server.add(fail(401, "no key"), "Fine.")
 
     shown = cli("swarm", "run", "review.toml", code=3)
@@ -138,7 +140,7 @@ def test_an_agent_that_fails_is_told_and_the_exit_code_says_so(cli: Run, server:
     assert "no key" in shown
 
 
-def test_of_a_swarm_that_failed_what_was_done_is_told(cli: Run, server: FakeServer, file: Path) -> None:
+def test_the_finished_work_of_a_failed_swarm_is_reported(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", fail(401, "no key"))
 
@@ -149,7 +151,7 @@ def test_of_a_swarm_that_failed_what_was_done_is_told(cli: Run, server: FakeServ
     assert cli("swarm", "ls").splitlines()[1].split()[1:6] == ["failed", "pipeline", "1", "of", "2"]
 
 
-def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_budget_pauses_a_swarm_and_a_larger_one_resumes_it(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", "Two.")
 
@@ -164,9 +166,7 @@ def test_a_budget_pauses_it_and_a_larger_one_goes_on(cli: Run, server: FakeServe
     assert len(server.requests) == 2
 
 
-def test_limits_that_are_not_given_stay_when_it_goes_on_and_0_takes_one_away(
-    cli: Run, server: FakeServer, file: Path
-) -> None:
+def test_resume_keeps_other_limits_and_0_removes_one(cli: Run, server: FakeServer, file: Path) -> None:
     limits = "[budget]\ntokens = 10\ncost = 5\nseconds = 900\n[agent_budget]\ntokens = 500\nseconds = 90\n"
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 3') + limits)
     server.add("One.", "Two.", "Three.")
@@ -184,7 +184,7 @@ def test_limits_that_are_not_given_stay_when_it_goes_on_and_0_takes_one_away(
     assert (second.budget, second.agent_budget) == (st.Budget(cost=5, seconds=900), st.Budget(cost=2, seconds=90))
 
 
-def test_an_agent_goes_on_with_a_larger_budget_of_its_own_and_only_what_is_new_is_told(
+def test_an_agent_resumes_with_a_larger_budget_and_only_new_events_are_reported(
     server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(
@@ -204,7 +204,7 @@ def test_an_agent_goes_on_with_a_larger_budget_of_its_own_and_only_what_is_new_i
     assert "worker-1 completed" in again.err
 
 
-def test_of_a_long_task_the_beginning_is_told(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_long_task_is_shortened(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("Review app.py.", "Review it. " + "word " * 10_000))
     server.add("Fine.", "Fine.")
 
@@ -223,24 +223,24 @@ def start_process(*arguments: str, err: int = subprocess.PIPE, **options: Any) -
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, **options)
 
 
-def test_another_process_stops_it(cli: Run, server: FakeServer, file: Path) -> None:
+def test_another_process_can_stop_a_swarm(cli: Run, server: FakeServer, file: Path) -> None:
     server.add(slow("word " * 2000), slow("word " * 2000))
     with start_process("swarm", "run", "review.toml") as working:
         assert server.wait_for(lambda server: len(server.requests) == 2, 60)
         listed = cli("swarm", "ls")
 
-        said = cli("swarm", "stop", "review", "--reason", "enough")
+        output = cli("swarm", "stop", "review", "--reason", "enough")
         out, err = working.communicate(timeout=60)
 
     assert listed.splitlines()[1].split()[:3] == ["review", "running", "parallel"]
-    assert said == "review cancelled enough\n"
+    assert output == "review cancelled enough\n"
     assert working.returncode == 3
     assert "review cancelled" in out
     assert "swarm cancelled: enough" in err
     assert [agent.status for agent in read_status().agents] == ["cancelled", "cancelled"]
 
 
-def test_a_swarm_whose_process_was_killed_is_left_and_goes_on(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_swarm_of_a_killed_process_is_orphaned_and_can_be_resumed(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", slow("word " * 2000))
     with start_process("swarm", "run", "review.toml") as working:
@@ -262,7 +262,7 @@ def list_tools(server: FakeServer) -> list[list[str]]:
     return [[tool["function"]["name"] for tool in body.get("tools", [])] for body in server.requests]
 
 
-def test_it_goes_on_with_the_tools_and_prompts_of_its_file(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_resumed_swarm_uses_the_tools_and_prompts_of_its_file(cli: Run, server: FakeServer, file: Path) -> None:
     reading = 'tools = ["read"]\nsystem = "Only read."\nstrategy = "pipeline"\n'
     file.write_text(REVIEW.replace("tools = []\n", reading))
     server.add("One.", "Two.")
@@ -275,7 +275,7 @@ def test_it_goes_on_with_the_tools_and_prompts_of_its_file(cli: Run, server: Fak
     assert list_tools(server) == [["read"]] * 2
 
 
-def test_a_file_says_anew_what_it_goes_on_with(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_file_overrides_saved_settings_on_resume(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     server.add("One.", "Two.")
     cli("swarm", "run", "review.toml", "--max-tokens", "10", code=3)
@@ -286,7 +286,7 @@ def test_a_file_says_anew_what_it_goes_on_with(cli: Run, server: FakeServer, fil
     assert list_tools(server) == [[], ["read"]]
 
 
-def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_pause_from_another_process_lets_calls_in_progress_finish(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
     paused = threading.Event()
 
@@ -306,7 +306,7 @@ def test_a_pause_from_elsewhere_lets_the_calls_under_way_end(cli: Run, server: F
     assert "review completed" in cli("swarm", "resume", "review", "--file", "review.toml")
 
 
-def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(
+def test_a_terminal_shows_a_progress_table_and_other_processes_can_follow(
     cli: Run, server: FakeServer, file: Path
 ) -> None:
     server.add(slow("word " * 8, pause=0.05), slow("word " * 8, pause=0.05))
@@ -329,7 +329,7 @@ def test_on_a_terminal_a_table_shows_how_far_it_is_and_others_can_follow(
     assert followed[-1]["status"] == "completed"
 
 
-def test_where_its_session_cannot_be_written_it_says_so_and_how_it_goes_on(
+def test_a_write_error_is_reported_with_the_resume_command(
     cli: Run, server: FakeServer, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full, has_room = threading.Event(), threading.Event()
@@ -359,7 +359,7 @@ def test_where_its_session_cannot_be_written_it_says_so_and_how_it_goes_on(
     assert "review completed" in cli("swarm", "resume", "review")
 
 
-# Looking
+# Listing
 
 
 def test_swarms_are_listed_and_shown(cli: Run, server: FakeServer, file: Path) -> None:
@@ -379,7 +379,7 @@ def test_swarms_are_listed_and_shown(cli: Run, server: FakeServer, file: Path) -
     assert complete("sessiontree", "swarm", "show", "rev") == ["review", "review-2"]
 
 
-def test_swarms_are_listed_and_shown_where_a_session_has_copies(cli: Run, server: FakeServer, file: Path) -> None:
+def test_swarms_are_listed_and_shown_if_a_session_has_copies(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")
     session = st.open("review").file
@@ -390,7 +390,7 @@ def test_swarms_are_listed_and_shown_where_a_session_has_copies(cli: Run, server
     assert cli("swarm", "show", "review").startswith("review completed")
 
 
-def test_events_are_printed_and_chosen(cli: Run, server: FakeServer, file: Path) -> None:
+def test_events_are_printed_and_filtered(cli: Run, server: FakeServer, file: Path) -> None:
     server.add("Fine.", "Fine.")
     cli("swarm", "run", "review.toml")
 
@@ -406,7 +406,7 @@ def test_events_are_printed_and_chosen(cli: Run, server: FakeServer, file: Path)
     assert rest[-1]["status"] == "completed"
 
 
-def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: FakeServer, file: Path) -> None:
+def test_text_from_a_swarm_cannot_control_the_terminal(cli: Run, server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW.replace("Review app.py.", "Review \\u001B[2J app.py."))
     server.add("Fine \x1b[2J \u202e.", "Fine \x9b31m.")
     cli("swarm", "run", "review.toml")
@@ -417,10 +417,12 @@ def test_what_is_told_of_a_swarm_cannot_control_the_terminal(cli: Run, server: F
     assert not any(set(text) & {"\x1b", "\x9b", "\u202e"} for text in shown)
 
 
-# What is wrong
+# Errors
 
 
-def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeServer, file: Path) -> None:
+def test_a_missing_swarm_agent_or_event_is_reported_on_one_line(
+    fails: Run, cli: Run, server: FakeServer, file: Path
+) -> None:
     assert "swarm 'review' not found" in fails("swarm", "show", "review")
     assert "nowhere.toml" in fails("swarm", "run", "nowhere.toml")
     server.add("Fine.", "Fine.")
@@ -447,7 +449,7 @@ def test_what_is_not_there_is_one_sentence(fails: Run, cli: Run, server: FakeSer
         (REVIEW + "[[agent]]\nname = 'a'\n", "agents: use a number of agents or [[agent]] tables, not both"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> None:
+def test_an_invalid_file_is_reported_with_the_field(here: Path, text: str, reason: str) -> None:
     Path("swarm.toml").write_text(text)
 
     with pytest.raises(ConfigError) as raised:
@@ -469,7 +471,7 @@ def test_a_file_that_is_wrong_says_where(here: Path, text: str, reason: str) -> 
         "budget.cost = 0",
     ],
 )
-def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: FakeServer, file: Path, line: str) -> None:
+def test_a_swarm_that_cannot_start_leaves_no_session(fails: Run, server: FakeServer, file: Path, line: str) -> None:
     file.write_text(REVIEW.replace("agents = 2", line))
 
     fails("swarm", "run", "review.toml")
@@ -477,7 +479,7 @@ def test_nothing_is_left_of_a_swarm_that_cannot_begin(fails: Run, server: FakeSe
     assert st.sessions() == []
 
 
-def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: FakeServer, file: Path) -> None:
+def test_a_swarm_with_a_failing_extension_leaves_no_session(server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
     (file.parent / "broken.py").write_text("raise RuntimeError('broken')\n")
 
@@ -489,7 +491,7 @@ def test_nothing_is_left_of_a_swarm_whose_extension_cannot_be_set_up(server: Fak
     assert len(st.sessions()) == 1
 
 
-def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(server: FakeServer, file: Path) -> None:
+def test_a_session_with_messages_of_another_process_is_kept_if_the_swarm_fails(server: FakeServer, file: Path) -> None:
     file.write_text(REVIEW + 'extensions = ["broken.py"]\n')
     (file.parent / "broken.py").write_text(
         "import sessiontree as st\n"
@@ -502,7 +504,7 @@ def test_what_another_process_has_said_is_left_of_a_swarm_that_cannot_begin(serv
 
 
 @pytest.mark.parametrize("form", ["file", "folder"])
-def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
+def test_extensions_of_a_swarm_file_run_only_if_trusted(
     server: FakeServer, file: Path, fails: Run, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
     own = file.parent / "own"
@@ -528,7 +530,7 @@ def test_extensions_of_a_swarm_file_run_only_when_somebody_has_trusted_them(
     assert not ran.exists()
 
 
-def test_an_extension_of_a_swarm_file_that_the_person_names_needs_no_trust(server: FakeServer, file: Path) -> None:
+def test_an_extension_named_on_the_command_line_needs_no_trust(server: FakeServer, file: Path) -> None:
     (file.parent / "own.py").write_text("from pathlib import Path\nPath('ran').touch()\ndef setup(api): pass\n")
     file.write_text(REVIEW + 'extensions = ["own.py"]\n')
     server.add("Fine.", "Fine.")
@@ -549,13 +551,13 @@ def test_every_subcommand_has_help_with_an_example_and_is_documented(cli: Run) -
 
 
 @pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL))
-def test_the_examples_of_the_page_are_understood(here: Path, block: str) -> None:
+def test_the_documented_examples_are_valid(here: Path, block: str) -> None:
     Path("swarm.toml").write_text(block)
 
     assert load_swarm_file("swarm.toml").team
 
 
-def test_every_setting_is_on_the_page() -> None:
+def test_every_setting_is_documented() -> None:
     text = PAGE.read_text()
 
     for struct in (SwarmFile, AgentTable, BudgetTable):
@@ -563,7 +565,7 @@ def test_every_setting_is_on_the_page() -> None:
             assert re.search(rf"`\[*{name}\]*`", text), name
 
 
-def test_the_command_that_goes_on_with_a_swarm_can_be_pasted_whatever_its_name() -> None:
+def test_the_resume_command_is_quoted_for_the_shell() -> None:
     assert (
         format_resume_command("crew; touch pwned", durable=True)
         == "sessiontree swarm resume 'crew; touch pwned' --durable"

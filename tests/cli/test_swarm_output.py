@@ -1,4 +1,4 @@
-"""How a swarm is told: what nobody has measured is not shown as nothing."""
+"""Output about swarms: limits and unknown usage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.test_swarm import file as file
 from tests.model.fake_server import Answer, FakeServer
 
 
-def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on(
+def test_a_limit_that_cannot_be_enforced_pauses_the_swarm_and_resume_can_remove_it(
     cli: Run, server: FakeServer, file: Path
 ) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'strategy = "pipeline"\nagents = 2'))
@@ -29,7 +29,7 @@ def test_a_limit_that_cannot_be_kept_pauses_it_and_without_that_limit_it_goes_on
     assert "of the budget" not in shown
 
 
-def test_what_no_answer_told_is_unknown(cli: Run, server: FakeServer, file: Path) -> None:
+def test_unreported_usage_is_shown_as_unknown(cli: Run, server: FakeServer, file: Path) -> None:
     server.add(*[Answer(text="Fine.", usage=None)] * 2)
 
     shown = cli("swarm", "run", "review.toml")

@@ -56,7 +56,7 @@ def roster(home: Path) -> Iterator[Roster]:
     roster.close()
 
 
-def test_the_workers_that_are_there_are_listed(cli: Run, roster: Roster) -> None:
+def test_running_workers_are_listed(cli: Run, roster: Roster) -> None:
     assert cli("worker", "--list") == "no workers\n"
     roster.register(WorkerInfo(id="tower-1", host="\x1b[2Jtower", home="h", concurrency=4))
     roster.renew("tower-1", ["w1"])
@@ -69,31 +69,31 @@ def test_the_workers_that_are_there_are_listed(cli: Run, roster: Roster) -> None
 
 
 @pytest.mark.parametrize("command", [["worker"], ["worker", "--list"], ["swarm", "run", "review.toml", "--durable"]])
-def test_a_database_of_another_kind_is_one_sentence_and_no_file(
+def test_an_unsupported_database_is_reported_on_one_line_and_creates_no_file(
     fails: Run, file: Path, here: Path, command: list[str]
 ) -> None:
-    said = fails(*command, "--database", "mysql://ann:secret@db.example/work")
+    message = fails(*command, "--database", "mysql://ann:secret@db.example/work")
 
-    assert said == (
+    assert message == (
         "sessiontree: mysql://… is not supported; use postgresql://host/database or the path of a SQLite file\n"
     )
     assert [path.name for path in here.iterdir()] == [file.name]
     assert st.sessions(all=True) == []
 
 
-def test_a_database_that_is_not_there_is_one_sentence(fails: Run) -> None:
-    said = fails("worker", "--database", "postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
-    assert "secret" not in said
+def test_an_unreachable_database_is_reported_on_one_line(fails: Run) -> None:
+    message = fails("worker", "--database", "postgresql://ann:secret@127.0.0.1:1/work?connect_timeout=1")
+    assert "secret" not in message
 
 
-def test_nothing_is_left_of_a_swarm_whose_work_cannot_be_sent(fails: Run, file: Path) -> None:
+def test_a_swarm_whose_jobs_cannot_be_queued_leaves_no_session(fails: Run, file: Path) -> None:
     fails("swarm", "run", str(file), "--durable", "--database", "postgresql://127.0.0.1:1/work?connect_timeout=1")
 
     assert st.sessions(all=True) == []
 
 
 @pytest.mark.parametrize("command", [["worker", "--list"], ["swarm", "run", "review.toml", "--durable"]])
-def test_without_what_workers_take_one_is_told_how_to_get_it(
+def test_a_missing_extra_is_explained(
     fails: Run, file: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("worker", "database"):
@@ -102,15 +102,15 @@ def test_without_what_workers_take_one_is_told_how_to_get_it(
     assert "pip install 'sessiontree[swarm]'" in fails(*command)
 
 
-def test_options_for_workers_need_the_durable_one(fails: Run, file: Path) -> None:
+def test_worker_options_require_durable(fails: Run, file: Path) -> None:
     assert "require --durable" in fails("swarm", "run", str(file), "--concurrency", "2", code=2)
 
 
-def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: FakeServer, file: Path) -> None:
+def test_a_stopped_durable_swarm_prints_the_resume_command(server: FakeServer, file: Path) -> None:
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
-    while "in session" not in running.stderr.readline():  # from then on it waits for workers
+    while "in session" not in running.stderr.readline():  # then the process waits for workers
         assert running.poll() is None
     running.send_signal(signal.SIGINT)
     _, err = running.communicate(timeout=LONG)
@@ -119,7 +119,7 @@ def test_one_that_is_stopped_says_how_workers_go_on_with_it(server: FakeServer, 
     assert "resume with `sessiontree swarm resume review --durable`" in err
 
 
-def test_what_workers_have_is_not_done_by_another_process_too(server: FakeServer, file: Path, fails: Run) -> None:
+def test_a_swarm_held_by_workers_is_not_run_by_another_process(server: FakeServer, file: Path, fails: Run) -> None:
     command = [sys.executable, "-m", "sessiontree", "swarm", "run", str(file), "--durable"]
     running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert running.stderr is not None
@@ -135,7 +135,7 @@ def test_what_workers_have_is_not_done_by_another_process_too(server: FakeServer
     assert server.requests == []
 
 
-def test_a_swarm_that_is_over_is_not_told_to_wait_for_workers(
+def test_a_finished_swarm_is_not_reported_as_waiting_for_workers(
     server: FakeServer, file: Path, cli: Run, fails: Run
 ) -> None:
     server.add("Fine.", "Good.")
@@ -144,7 +144,7 @@ def test_a_swarm_that_is_over_is_not_told_to_wait_for_workers(
     assert "review is completed" in fails("swarm", "resume", "review", "--durable")
 
 
-async def test_a_swarm_waits_for_a_worker_which_carries_it_out(
+async def test_a_swarm_waits_for_a_worker_and_the_worker_runs_it(
     server: FakeServer, file: Path, workers: WorkerProcesses
 ) -> None:
     server.add("Fine.", "Good.")
@@ -155,9 +155,9 @@ async def test_a_swarm_waits_for_a_worker_which_carries_it_out(
     workers.start()
     out, err = await asyncio.to_thread(running.communicate, timeout=LONG)
     assert running.returncode == 0, err
-    told: dict[str, Any] = json.loads(out)
-    assert told["status"] == "completed"
-    assert sorted(agent["text"] for agent in told["agents"]) == ["Fine.", "Good."]
+    message: dict[str, Any] = json.loads(out)
+    assert message["status"] == "completed"
+    assert sorted(agent["text"] for agent in message["agents"]) == ["Fine.", "Good."]
     first, second = server.requests
     assert [tool["function"]["name"] for tool in first["tools"]] == ["ls"]
     assert second["messages"][0]["content"] == "Be brief."
@@ -166,7 +166,7 @@ async def test_a_swarm_waits_for_a_worker_which_carries_it_out(
         assert not session.problems
 
 
-def test_workers_go_on_with_the_tools_and_the_prompt_that_a_swarm_began_with(
+def test_workers_resume_with_the_tools_and_prompt_that_the_swarm_started_with(
     server: FakeServer, file: Path, workers: WorkerProcesses, cli: Run
 ) -> None:
     file.write_text(REVIEW.replace("agents = 2", 'agents = 2\nstrategy = "pipeline"'))
@@ -174,8 +174,8 @@ def test_workers_go_on_with_the_tools_and_the_prompt_that_a_swarm_began_with(
     cli("swarm", "run", str(file), "--max-tokens", "10", code=3)
     workers.start()
 
-    told = cli("swarm", "resume", "review", "--durable", "--max-tokens", "0")
+    output = cli("swarm", "resume", "review", "--durable", "--max-tokens", "0")
 
-    assert "review completed" in told
+    assert "review completed" in output
     assert [[tool["function"]["name"] for tool in body["tools"]] for body in server.requests] == [["ls"]] * 2
     assert [body["messages"][0]["content"] for body in server.requests] == ["Be brief."] * 2

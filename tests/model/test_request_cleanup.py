@@ -1,4 +1,4 @@
-"""Cleaning at the provider's edge: whatever is stored, what is sent can be sent."""
+"""Requests are valid whatever the stored messages contain."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def test_text_that_can_be_sent_is_left_alone(text: str) -> None:
 
 
 @given(ANY_TEXT, ANY_TEXT)
-def test_ids_of_calls_are_taken_everywhere_and_stay_apart(one: str, other: str) -> None:
+def test_call_ids_are_valid_for_every_provider_and_unique(one: str, other: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_id(one))
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", clean_name(one))
     assert (clean_id(one) == clean_id(other)) == (one == other)
@@ -77,4 +77,4 @@ def test_of_too_many_images_the_newest_are_sent() -> None:
     sent = [images.prepare(message["content"][0]) for message in messages]
 
     assert [isinstance(image, Image) for image in sent] == [False, False, True, True, True, True, True]
-    assert sent[0] == ("[An image was omitted here: the images of this request exceed 20 MB together.]")
+    assert sent[0] == ("[An image was omitted here: the images of this request exceed 20 MB in total.]")

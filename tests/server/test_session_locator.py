@@ -8,7 +8,7 @@ import pytest
 
 import sessiontree as st
 from sessiontree.errors import InvalidOperation
-from sessiontree.server import session_locator
+from sessiontree.library import folder_repository
 from sessiontree.server.auth import Token
 from sessiontree.server.request_checks import ServerLimits
 from sessiontree.server.session_cache import OpenSession, SessionCache
@@ -36,7 +36,7 @@ def test_a_session_is_found_as_soon_as_it_holds_the_word(env: ServerEnv) -> None
 def test_a_word_is_found_across_blocks_and_across_looks(
     env: ServerEnv, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
-    monkeypatch.setattr(session_locator, "SCAN_BLOCK", block)
+    monkeypatch.setattr(folder_repository, "SCAN_BLOCK", block)
     with st.open(env.create_session()) as session:
         file = Path(str(session.file))
     found = SessionScanner(KIND)

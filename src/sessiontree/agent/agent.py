@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import finalize
 
 from sessiontree.agent.abort import AbortableHooks, AbortController
@@ -36,11 +36,9 @@ from sessiontree.errors import InvalidOperation
 from sessiontree.hooks.bus import Hooks
 from sessiontree.hooks.events import Event, Input, ModelChanged, Notice, RunEnd, ThinkingChanged
 from sessiontree.model.base import Model
+from sessiontree.ops.compact import CompactOutcome
 from sessiontree.ops.hook_requests import OperationStopped
 from sessiontree.session import Branch
-
-if TYPE_CHECKING:
-    from sessiontree.ops.compact import CompactOutcome
 
 T = TypeVar("T")
 

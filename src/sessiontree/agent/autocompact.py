@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sessiontree.agent.run_host import RunHost
 from sessiontree.agent.run_writer import RunWriter
 from sessiontree.config import CompactionSettings
@@ -16,9 +14,8 @@ from sessiontree.core.tree import Tree
 from sessiontree.errors import SessionTreeError
 from sessiontree.hooks.events import CompactReason
 from sessiontree.model.base import ModelError
-
-if TYPE_CHECKING:
-    from sessiontree.ops.compact import CompactOutcome
+from sessiontree.ops.compact import CompactOutcome, compact
+from sessiontree.ops.summarize import SummaryRequest
 
 FULL_SHARE = 0.99
 """An empty answer to a request that fills this share of the window counts as an overflow."""
@@ -110,10 +107,7 @@ async def run_compaction(
     agent: RunHost, writer: RunWriter, reason: CompactReason, instructions: str | None = None
 ) -> CompactOutcome:
     """Compact the branch of `writer` with the settings of the agent."""
-    from sessiontree.ops.compact import compact as compact_branch
-    from sessiontree.ops.summarize import SummaryRequest
-
-    outcome = await compact_branch(
+    outcome = await compact(
         writer.branch,
         agent.hooks,
         summary=SummaryRequest(model=agent.model, instructions=instructions, retry=agent.settings.retry),

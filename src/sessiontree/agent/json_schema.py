@@ -42,9 +42,9 @@ def find_mismatch(value: Any, schema: JsonObject, where: str = "") -> str | None
     at = f"{where}: " if where else ""
     choices = schema.get("anyOf") or schema.get("oneOf")
     if is_list(choices):
-        wrongs = [find_mismatch(value, choice, where) for choice in choices if is_object(choice)]
-        if wrongs and None not in wrongs:
-            return wrongs[0]
+        problems = [find_mismatch(value, choice, where) for choice in choices if is_object(choice)]
+        if problems and None not in problems:
+            return problems[0]
     kinds = schema.get("type")
     wanted = [kinds] if isinstance(kinds, str) else [kind for kind in kinds or () if isinstance(kind, str)]
     if wanted and not any(_is_kind(value, kind) for kind in wanted):
@@ -56,7 +56,7 @@ def find_mismatch(value: Any, schema: JsonObject, where: str = "") -> str | None
         return _find_object_mismatch(value, schema, where)
     if is_list(value) and is_object(schema.get("items")):
         found = (find_mismatch(item, schema["items"], f"{where}[{index}]") for index, item in enumerate(value))
-        return next((wrong for wrong in found if wrong is not None), None)
+        return next((problem for problem in found if problem is not None), None)
     return None
 
 
@@ -70,9 +70,9 @@ def _find_object_mismatch(value: JsonObject, schema: JsonObject, where: str) -> 
             return f"{at}{name!r} is missing"
     for name, item in value.items():
         if is_object(known.get(name)):
-            wrong = find_mismatch(item, known[name], f"{where}.{name}" if where else name)
-            if wrong is not None:
-                return wrong
+            problem = find_mismatch(item, known[name], f"{where}.{name}" if where else name)
+            if problem is not None:
+                return problem
         elif name not in known and schema.get("additionalProperties") is False:
             return f"{at}unknown field {name!r}; fields: {', '.join(known)}"
     return None

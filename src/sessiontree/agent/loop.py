@@ -242,12 +242,12 @@ class AgentRun:
         if self._signal.aborted:
             raise OperationStopped(aborted=True)
         context = build_shared_context(self.writer.branch.session.tree, self.writer.follow_head())
-        asked, answer = await self._handlers.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
+        event, answer = await self._handlers.ask(BeforeRequest(messages=context.to_llm(), system=self._system))
         if answer.cancel:
             raise OperationStopped(aborted=False)
         request = Request(
-            messages=asked.messages,
-            system=asked.system,
+            messages=event.messages,
+            system=event.system,
             tools=tuple(tool.spec for tool in self.agent.tools.values()),
             thinking=self.agent.thinking,
         )

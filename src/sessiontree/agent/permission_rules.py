@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -124,9 +125,9 @@ def _resolve_call_paths(path: str, folder: str) -> Iterable[CallPath]:
     # Tools that only read ignore a leading `@` if that finds a file, so both paths are checked.
     for spelled in (path, path[1:]) if path.startswith("@") else (path,):
         if spelled and "\0" not in spelled:  # tools reject other paths
-            whole = os.path.join(folder, os.path.expanduser(spelled))
-            real = os.path.realpath(whole)
-            yield CallPath(real, _make_relative(real, folder), os.path.relpath(whole, folder))
+            full = os.path.join(folder, os.path.expanduser(spelled))
+            real = os.path.realpath(full)
+            yield CallPath(real, _make_relative(real, folder), os.path.relpath(full, folder))
 
 
 def _make_relative(real: str, folder: str) -> str | None:
@@ -192,8 +193,8 @@ def _is_allowed(call: PermissionCall, rules: Iterable[PermissionRule]) -> bool:
     if call.command is not None:
         if call.outside_paths:
             return False  # command rules do not cover paths outside of the folder
-        whole = any(rule.pattern is None for rule in named)
-        return whole or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
+        allows_all = any(rule.pattern is None for rule in named)
+        return allows_all or (bool(patterns) and command_patterns.allows(patterns[0], call.command, patterns[1:]))
     if call.paths:
         outside = call.outside_paths
         return all(_is_path_allowed(path, named, call.does, outside=path.real in outside) for path in call.paths)
@@ -222,8 +223,8 @@ def _restricts_call(rule: PermissionRule, call: PermissionCall) -> bool:
 
 
 def _restricts_path(pattern: str, path: CallPath) -> bool:
-    whole = "/" not in pattern and _matches_glob(pattern, path.real)  # a file name, in any folder
-    return whole or _matches_path(pattern, path) or _matches_relative(pattern, path._replace(relative=path.named))
+    by_name = "/" not in pattern and _matches_glob(pattern, path.real)  # a file name, in any folder
+    return by_name or _matches_path(pattern, path) or _matches_relative(pattern, path._replace(relative=path.named))
 
 
 def _matches_path(pattern: str, path: CallPath) -> bool:
@@ -352,8 +353,6 @@ def add_allow_rule(home: str, cwd: str, rule: PermissionRule) -> None:
 
 def _read_rules_file(path: str) -> bytes | None:
     """Return the content of a file; `None` if there is none. Never block on a pipe or a device."""
-    import stat
-
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:

@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+import sessiontree
 from sessiontree.errors import SessionTreeError
 from sessiontree.home import get_home, is_below
+from sessiontree.library.session_files import get_sessions_folder
 
 BWRAP = "bwrap"
 PROBE_TIMEOUT = 20.0
@@ -70,10 +72,10 @@ class Confinement(Struct, frozen=True, kw_only=True):
         if self.user is not None:
             return _build_user_command(self.user, arguments, environment, cwd)
         at = cwd if os.path.isdir(cwd) else self.folder
-        given = dict(environment)
+        variables = dict(environment)
         if self.is_limited:
-            given["TMPDIR"] = "/tmp"
-        return ProcessSpec([*self._build_bwrap_command(), "--chdir", at, "--", *arguments], given, "/", {})
+            variables["TMPDIR"] = "/tmp"
+        return ProcessSpec([*self._build_bwrap_command(), "--chdir", at, "--", *arguments], variables, "/", {})
 
     def _build_bwrap_command(self) -> list[str]:
         command = [shutil.which(BWRAP) or BWRAP, "--die-with-parent", "--unshare-pid", "--unshare-ipc"]
@@ -117,8 +119,6 @@ def find_secret_paths() -> tuple[str, ...]:
 
 
 def _list_protected_paths() -> list[str]:
-    from sessiontree.library.session_files import get_sessions_folder
-
     files = (os.environ.get("PGPASSFILE"), os.environ.get("PGSERVICEFILE"), "~/.pgpass", "~/.pg_service.conf")
     paths = [get_home(), get_sessions_folder(), *(os.path.expanduser(file) for file in files if file)]
     return list(dict.fromkeys(map(os.path.realpath, paths)))
@@ -155,9 +155,9 @@ def _try_bwrap(program: str | None) -> None:
         )
         done = _run_probe(started, "bubblewrap does not work here")
         if done.returncode or not os.path.exists(os.path.join(project, "worked")):
-            said = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+            detail = done.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
             raise SandboxUnavailable(
-                f"bubblewrap does not work here: {said or f'it ended with code {done.returncode}'}"
+                f"bubblewrap does not work here: {detail or f'it ended with code {done.returncode}'}"
             )
         if os.path.exists(os.path.join(project, "leaked")):
             raise SandboxUnavailable("bubblewrap does not hide files here")
@@ -214,10 +214,10 @@ def _build_user_command(user: str, arguments: Sequence[str], environment: Mappin
         found = pwd.getpwnam(user)
     except KeyError:
         raise SandboxUnavailable(f"user {user} not found") from None
-    given = {**environment, "HOME": found.pw_dir, "USER": user, "LOGNAME": user, "SHELL": found.pw_shell}
+    variables = {**environment, "HOME": found.pw_dir, "USER": user, "LOGNAME": user, "SHELL": found.pw_shell}
     groups = os.getgrouplist(user, found.pw_gid)
     return ProcessSpec(
-        list(arguments), given, cwd, {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups}
+        list(arguments), variables, cwd, {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups}
     )
 
 
@@ -230,8 +230,6 @@ def resolve_project_folder(folder: str, projects: Iterable[str]) -> str | None:
 
 def _find_own_code() -> set[str]:
     """Return the folders of Python and of this package."""
-    import sessiontree
-
     package = os.path.dirname(os.path.dirname(os.path.abspath(sessiontree.__file__)))
     return {os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, package)}
 

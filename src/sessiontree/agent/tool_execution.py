@@ -66,12 +66,12 @@ async def run_tool_call(
 
     Handlers may change the arguments; after that, `permissions` decide whether the call runs. `None` allows all calls.
     """
-    asked, answer = await hooks.ask(BeforeToolCall(call=call))
+    event, answer = await hooks.ask(BeforeToolCall(call=call))
     if answer.cancel:
         reason = answer.reason if isinstance(answer, ToolCallAnswer) and answer.reason is not UNSET else ""
         output = ToolOutput(content=f"The call was blocked{f': {reason}' if reason else '.'}", is_error=True)
     else:
-        call = asked.call
+        call = event.call
         denied = None
         if permissions is not None:
             denied = await _check_permission(permissions, call, tools, hooks, cwd)

@@ -447,5 +447,5 @@ def _print_copied_entries(outcome: CopyOutcome, branch: str, *, as_json: bool) -
     elif outcome.cancelled:
         echo("cancelled")
     else:
-        moved = f"{format_id(outcome.old_leaf)} → {format_id(outcome.new_leaf)}"
-        echo(moved, dim(f"on {escape_line(branch)}, {pluralize(len(ids), 'copy', 'copies')}"))
+        copies = f"{pluralize(len(ids), 'copy', 'copies')} on {escape_line(branch)},"
+        echo(copies, dim(f"head moved from {format_id(outcome.old_leaf)} to {format_id(outcome.new_leaf)}"))

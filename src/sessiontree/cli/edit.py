@@ -35,6 +35,7 @@ from sessiontree.core.messages import (
     tool_result,
     user,
 )
+from sessiontree.core.number_text import pluralize
 from sessiontree.core.plan import NavigatePlan
 from sessiontree.core.problems import encode_problem
 from sessiontree.core.tree import Tree
@@ -303,15 +304,15 @@ def encode_plan(plan: NavigatePlan) -> JsonObject:
 
 
 def print_plan(tree: Tree, plan: NavigatePlan, *, as_json: bool, on: str | None = None) -> None:
-    """Print the result of a move. `on` is the current branch, if it has opened."""
+    """Print the result of a move. `on` is the current branch, if it has changed."""
     if as_json:
         echo_json(encode_plan(plan))
         return
     left = sum(not entry.is_annotation for entry in tree.find_abandoned(plan.old_leaf, plan.new_leaf))
-    behind = f"leaving {left} {'entry' if left == 1 else 'entries'} behind"
+    behind = f"leaving {pluralize(left, 'entry', 'entries')} behind"
     if on is not None:
         behind += f", on branch {escape_line(on)}"
-    echo(f"{format_id(plan.old_leaf)} → {format_id(plan.new_leaf)}", dim(behind))
+    echo(f"moved from {format_id(plan.old_leaf)} to {format_id(plan.new_leaf)},", dim(behind))
     if plan.editor_text is not None:
         click.echo(escape_lines(plan.editor_text))
 

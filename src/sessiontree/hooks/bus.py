@@ -236,7 +236,7 @@ def find_event_type(name: str) -> type[Event]:
     """Return the event type with a name or an alias. Raises `NotFound`."""
     kind = EVENTS.get(EVENT_ALIASES.get(name, name))
     if kind is None:
-        raise NotFound("event", name, f"there are {', '.join(EVENTS)}")
+        raise NotFound("event", name, f"events: {', '.join(EVENTS)}")
     return kind
 
 

@@ -33,10 +33,10 @@ class OperationStopped(Exception):
 
 async def ask_hooks(hooks: Hooks, event: E, signal: Signal) -> tuple[E, Answer]:
     """Return the event as changed by the handlers, and their answer. Raises `OperationStopped`."""
-    asked, answer = await run_unless_aborted(signal, hooks.ask(event))
+    changed, answer = await run_unless_aborted(signal, hooks.ask(event))
     if answer.cancel:
         raise OperationStopped(aborted=False)
-    return asked, answer
+    return changed, answer
 
 
 def get_supplied_summary(hooks: Hooks, answer: Answer) -> Summary | None:

@@ -212,7 +212,7 @@ class _SummaryBuilder(Struct, frozen=True):
             custom_instructions=self.request.instructions,
             signal=self.signal,
         )
-        asked, answer = await ask_hooks(self.hooks, event, self.signal)
+        event, answer = await ask_hooks(self.hooks, event, self.signal)
         if not self.sources:
             return None
         files = merge_files(source.conversation.files for source in self.sources)
@@ -228,7 +228,7 @@ class _SummaryBuilder(Struct, frozen=True):
                     Notice(level="error", text="a handler supplied details that are not an object")
                 )
             return self._build_body(given.summary, details, usage=given.usage, from_hook=True)
-        return await self._generate(files, asked.custom_instructions, preamble)
+        return await self._generate(files, event.custom_instructions, preamble)
 
     async def _generate(self, files: TouchedFiles, instructions: str | None, preamble: str) -> BranchSummary:
         thinking = build_shared_context(self.into.session.tree, self.into.leaf).thinking_level

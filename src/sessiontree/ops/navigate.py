@@ -90,13 +90,13 @@ async def execute_navigation(
         label=label,
     )
     try:
-        asked, answer = await ask_hooks(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
+        event, answer = await ask_hooks(hooks, BeforeNavigate(preparation=preparation, signal=signal), signal)
         body = None
         if summary is not None:
-            body = await _build_summary(branch, plan, summary, asked.preparation, answer, hooks, signal)
+            body = await _build_summary(branch, plan, summary, event.preparation, answer, hooks, signal)
     except OperationStopped as stopped:
         return NavigateOutcome(old_leaf=plan.old_leaf, new_leaf=plan.old_leaf, cancelled=True, aborted=stopped.aborted)
-    entry = _write_move(branch, plan, body, asked.preparation.label)
+    entry = _write_move(branch, plan, body, event.preparation.label)
     from_hook = body is not None and body.from_hook is True
     new_leaf = branch.leaf
     moved = Navigated(new_leaf=new_leaf, old_leaf=plan.old_leaf, summary_entry=entry, from_hook=from_hook)

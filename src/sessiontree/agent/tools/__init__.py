@@ -16,5 +16,5 @@ def builtin_tools(*names: str) -> tuple[Tool, ...]:
     """Return the built-in tools with these names, or all of them. Raises `NotFound`."""
     for name in names:
         if name not in BUILTIN_TOOLS:
-            raise NotFound("tool", name, f"there are {', '.join(BUILTIN_TOOLS)}")
+            raise NotFound("tool", name, f"tools: {', '.join(BUILTIN_TOOLS)}")
     return tuple(BUILTIN_TOOLS[name] for name in names or BUILTIN_TOOLS)

@@ -36,28 +36,28 @@ def compile_glob(glob: str) -> re.Pattern[str]:
     """
     anchored = "/" in glob.rstrip("/")
     glob = glob.strip("/")
-    made = "" if anchored else "(?:.*/)?"
+    expression = "" if anchored else "(?:.*/)?"
     choices = _find_choices(glob)
     at = 0
     while at < len(glob):
         letter = glob[at]
         if glob.startswith("**/", at):
-            made, at = made + "(?:.*/)?", at + 3
+            expression, at = expression + "(?:.*/)?", at + 3
         elif glob.startswith("**", at):
-            made, at = made + ".*", at + 2
+            expression, at = expression + ".*", at + 2
         elif letter == "*":
-            made, at = made + "[^/]*", at + 1
+            expression, at = expression + "[^/]*", at + 1
         elif letter == "?":
-            made, at = made + "[^/]", at + 1
+            expression, at = expression + "[^/]", at + 1
         elif letter == "[" and (end := glob.find("]", at + 2)) > 0:
             inside = glob[at + 1 : end].replace("\\", r"\\").replace("[", r"\[")
-            made, at = made + f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]", end + 1
+            expression, at = expression + f"[{'^' + inside[1:] if inside[0] in '!^' else inside}]", end + 1
         elif at in choices:
-            made, at = made + choices[at], at + 1
+            expression, at = expression + choices[at], at + 1
         else:
-            made, at = made + re.escape(letter), at + 1
+            expression, at = expression + re.escape(letter), at + 1
     try:
-        return re.compile(made)
+        return re.compile(expression)
     except (re.error, RecursionError):
         return re.compile(re.escape(glob))
 
